@@ -1,0 +1,21 @@
+"""The replication protocol's data plane: take over, join, sync, append, high watermark, expansion.
+
+Every function here runs against stores alone and may be run by any number of drivers and executors at
+once, zombies among them (protocol sections 2 and 3). They take a ``Site``, one partition under one view
+of the metadata, and never read the metadata themselves: whoever calls them commits first and lists
+afterwards, or lists first and checks the metadata afterwards, as the protocol's rule 2 asks.
+
+    site      one partition: the view, and the replicas on their stores
+    leader    take over an epoch, the leader's log
+    sync      bring one follower to the leader's log
+    append    put records at the end of the leader's log, then on every member of the ISR
+    watermark advance the high watermark by proof
+
+Where this differs from the protocol's text
+    * Sync lists the leader once per group of staged copies, not once per file: the rule asks that the
+      list comes after the bytes and before the name, and one list serves a group as well.
+    * Sync also copies a merged segment of the leader that the follower holds as appends, instead of
+      merging again there: bytes are copied, never re-encoded, so equal listings stay equal files.
+    * An append that loses the race for its base offset encodes again, for offsets stand in the file. It
+      keeps what it needs for that up to a bound; a larger one answers ``Raced``, and is run again.
+"""

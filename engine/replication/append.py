@@ -1,0 +1,206 @@
+"""Append: records at the end of the leader's log, then on every member of the maximal ISR.
+
+Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task does them. Steps 6 and 7
+(the linearizable read, the high watermark) are ``engine.appending``'s, once for all partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from engine.replication.leader import leader_log
+from engine.replication.site import Site
+from engine.replication.sync import sync
+from partitions.clock import Clock
+from partitions.errors import NotEnoughReplicasError, RetriableError
+from partitions.listing import ReplicaLog
+from partitions.paths import DataName
+from partitions.producers import (
+    ProducerAppend,
+    ProducerEntry,
+    ProducerState,
+    after_append,
+    earlier_attempt,
+    unexpired,
+)
+from partitions.runner import Runner, values
+from partitions.segment import SegmentWriter
+from partitions.store import StagedWriter
+
+_ATTEMPTS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """The records are in the leader's log at ``[base_offset, next_offset)``, and, with ``acks=all``, on
+    every member of the view's maximal ISR. Not acknowledged before the view is found unchanged.
+    """
+
+    base_offset: int
+    next_offset: int
+    duplicate: bool
+    """An earlier attempt of this append had put them there."""
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Raced:
+    """Another append took the offset, and this one was too large to be kept for a second try: nothing
+    was appended; run it again with the same sequence.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class AppendOptions:
+    """How to append."""
+
+    schema: pa.Schema
+    acks_all: bool
+    min_insync_replicas: int
+    compression: str
+    log_append_time: bool
+    producer_expiration_ms: int
+    replay_bytes: int = 64 * 1024 * 1024
+    """How much of an append is kept in memory to encode it again after a lost race."""
+
+
+class ReplayableBatches:
+    """Record batches that can be read again as long as they are small."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch], limit_bytes: int) -> None:
+        self._rest = batches
+        self._limit_bytes = limit_bytes
+        self._kept: list[pa.RecordBatch] = []
+        self._kept_bytes = 0
+        self.replayable = True
+        """Whether everything read so far can be read again."""
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        assert self.replayable
+        yield from list(self._kept)
+        for batch in self._rest:
+            self._keep(batch)
+            yield batch
+
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        self._kept_bytes += batch.nbytes
+        if self._kept_bytes > self._limit_bytes:
+            self.replayable = False
+            self._kept = []
+        if self.replayable:
+            self._kept.append(batch)
+
+
+def append(
+    site: Site,
+    producer: ProducerAppend,
+    batches: Iterator[pa.RecordBatch],
+    options: AppendOptions,
+    *,
+    clock: Clock,
+    copies: Runner,
+) -> Appended | Raced:
+    """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it.
+
+    Raises: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything is
+        written; DuplicateSequenceNumberError, InvalidProducerEpochError; CorruptionError kinds.
+    """
+    appended = append_to_leader(site, producer, batches, options, clock=clock)
+    if isinstance(appended, Appended) and options.acks_all:
+        replicate(site, copies)
+    return appended
+
+
+def replicate(site: Site, copies: Runner) -> None:
+    """Step 5: sync every other replica of the ISR, and of those being added, to the leader.
+
+    The followers of an acknowledgement hold the log already, so none of them has to start over: what is
+    tiered does not matter here.
+    """
+    values(copies.run(lambda broker_id: sync(site, broker_id, copies=copies), site.acknowledging))
+
+
+def append_to_leader(
+    site: Site,
+    producer: ProducerAppend,
+    batches: Iterator[pa.RecordBatch],
+    options: AppendOptions,
+    *,
+    clock: Clock,
+) -> Appended | Raced:
+    """Steps 1 to 4: the file is in the leader's log. Raises: as ``append``."""
+    source = ReplayableBatches(batches, options.replay_bytes)
+    leader = site.leader
+    written = 0
+    for attempt in range(_ATTEMPTS):
+        # 1. The leader's log end, under this epoch.
+        log = leader_log(site)
+        if options.acks_all and len(site.view.isr) < options.min_insync_replicas:
+            raise NotEnoughReplicasError(
+                f"{site}: {len(site.view.isr)} replicas are in sync, min.insync.replicas is "
+                f"{options.min_insync_replicas}; nothing was appended"
+            )
+        # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
+        state = leader.producers(log)
+        earlier = earlier_attempt(state, producer, str(site))
+        if earlier is not None:
+            return Appended(
+                earlier.base_offset,
+                earlier.next_offset,
+                duplicate=attempt == 0 or written == 0,
+                bytes=written,
+            )
+        if not source.replayable:
+            return Raced()
+        # 3. Create it at the log end. False: somebody else appended there first.
+        name = DataName(log.log_end, None, site.epoch)
+        staged = leader.store.stage_writer(leader.path(name))
+        try:
+            _encode(staged, site, log, state, producer, source, options, clock)
+            written = staged.size_bytes if staged.commit() else 0
+        finally:
+            with suppress(Exception):
+                staged.abort()
+        # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
+        #    zombie can re-create a name that retention or a merge had freed).
+    raise RetriableError(f"{site}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+
+
+def _encode(
+    staged: StagedWriter,
+    site: Site,
+    log: ReplicaLog,
+    state: ProducerState,
+    producer: ProducerAppend,
+    source: ReplayableBatches,
+    options: AppendOptions,
+    clock: Clock,
+) -> None:
+    now_ms = clock.now_ms()
+    writer = SegmentWriter(
+        staged.file,
+        options.schema,
+        topic_id=site.view.topic_id,
+        partition=site.view.partition,
+        base_offset=log.log_end,
+        compression=options.compression,
+    )
+    for batch in source:
+        writer.write(_stamped(batch, now_ms) if options.log_append_time else batch)
+
+    def producers(next_offset: int) -> dict[str, ProducerEntry]:
+        kept = unexpired(state, now_ms, options.producer_expiration_ms)
+        return after_append(kept, producer, log.log_end, next_offset, now_ms)
+
+    writer.close(lineage=log.lineage, producers=producers, created_ms=now_ms)
+
+
+def _stamped(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
+    """The batch with the append's time in place of the records' own (message.timestamp.type)."""
+    index = batch.schema.get_field_index("timestamp")
+    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(batch.schema.field(index).type)
+    return batch.set_column(index, batch.schema.field(index), pa.repeat(stamp, batch.num_rows))

@@ -1,0 +1,67 @@
+"""Take over: the first act of a new leader epoch (protocol section 2)."""
+
+from __future__ import annotations
+
+from engine.replication.site import Site
+from partitions.errors import CorruptionError, FencedLeaderEpochError, LogGapError, RetriableError
+from partitions.listing import ReplicaLog
+from partitions.paths import EpochName
+from partitions.replica import Replica
+
+_ATTEMPTS = 5
+
+
+def leader_log(site: Site) -> ReplicaLog:
+    """The leader's log under the view's epoch, which is taken over first where nobody has.
+
+    Raises: FencedLeaderEpochError when the leader has joined a later epoch; CorruptionError, LogGapError
+        when the leader's storage has lost data; as ``Replica.log``.
+    """
+    leader = site.leader
+    for _ in range(_ATTEMPTS):
+        log = leader.log()
+        check_not_fenced(leader, log, site.epoch)
+        check_whole(leader, log)
+        if log.joined_epoch == site.epoch:
+            return log
+        # This listing was made after the epoch was committed, for it came in with the view.
+        lineage = log.lineage.continued_by(site.epoch, log.log_end)
+        leader.store.create(leader.path(EpochName(site.epoch)), lineage.to_json())
+    raise RetriableError(f"{leader}: epoch {site.epoch} was created, and yet listings do not show it")
+
+
+def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
+    """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
+
+    Raises: CorruptionError when it has joined with another one: two histories of one epoch.
+    """
+    name = follower.path(EpochName(epoch))
+    content = log.lineage.to_json()
+    if not follower.store.create(name, content) and follower.store.read(name) != content:
+        raise CorruptionError(
+            f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
+            f"{leader.broker_id}: {follower.store.uri_of(name)}; do not delete anything, compare the two"
+        )
+
+
+def check_not_fenced(replica: Replica, log: ReplicaLog, epoch: int) -> None:
+    """Raises: FencedLeaderEpochError when the replica has joined an epoch above ``epoch``."""
+    if log.joined_epoch > epoch:
+        raise FencedLeaderEpochError(
+            f"{replica} has joined leader epoch {log.joined_epoch}, this view has {epoch}: read the metadata "
+            "again"
+        )
+
+
+def check_whole(replica: Replica, log: ReplicaLog) -> None:
+    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
+    if log.stranded:
+        raise LogGapError(
+            f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
+            "a file is missing between them; restore it from another replica"
+        )
+    if log.lost_committed:
+        raise CorruptionError(
+            f"{replica}: the high watermark reached {log.promised}, but the log ends at {log.log_end}: "
+            "its storage has lost committed records; heal it from another replica"
+        )

@@ -1,0 +1,73 @@
+"""One partition under one view of the metadata, with its replicas on their stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.metadata.image import PartitionView
+
+from partitions.errors import LeaderNotAvailableError, UnknownBrokerError
+from partitions.replica import Replica
+from partitions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What a task needs to work on a partition. Picklable where its stores are."""
+
+    view: PartitionView
+    stores: Mapping[int, Store]
+
+    def __str__(self) -> str:
+        return f"{self.view.topic}-{self.view.partition}"
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of the view."""
+        return self.view.leader_epoch
+
+    @property
+    def leader(self) -> Replica:
+        """The leader's replica.
+
+        Raises: LeaderNotAvailableError.
+        """
+        if self.view.leader is None:
+            raise LeaderNotAvailableError(
+                f"{self} has no leader: no member of its ISR {sorted(self.view.isr)} is available; register "
+                "a broker of it again, or elect uncleanly"
+            )
+        return self.replica(self.view.leader)
+
+    def replica(self, broker_id: int) -> Replica:
+        """The replica on a broker.
+
+        Raises: UnknownBrokerError when the cluster file does not name the broker.
+        """
+        store = self.stores.get(broker_id)
+        if store is None:
+            raise UnknownBrokerError(f"{self}: broker {broker_id} is not in the cluster file")
+        return Replica(
+            broker_id=broker_id,
+            store=store,
+            directory_id=self.view.brokers[broker_id].directory_id,
+            topic=self.view.topic,
+            topic_id=self.view.topic_id,
+            partition=self.view.partition,
+            assignment=self.view.assignments[broker_id],
+        )
+
+    @property
+    def acknowledging(self) -> list[int]:
+        """Brokers other than the leader whose copy an acknowledgement needs: the maximal ISR."""
+        return sorted((set(self.view.isr) | set(self.view.adding)) - {self.view.leader})
+
+    @property
+    def followers(self) -> list[int]:
+        """All unfenced brokers with a replica, other than the leader."""
+        return [
+            broker_id
+            for broker_id in self.view.replicas
+            if broker_id != self.view.leader and not self.view.brokers[broker_id].fenced
+        ]

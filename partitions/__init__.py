@@ -1,0 +1,24 @@
+"""The log of one replica: vocabulary, storage, and everything that follows from a listing.
+
+Purpose
+    A broker is a storage root. The log of one replica is a folder of write-once files under such a
+    root; its lineage, live files, log end offset and high watermark *follow from the listing*. This
+    package knows how to name, write, read, list, merge and expire those files, and nothing about who
+    may: leadership, in-sync replicas and clusters are ``engine``'s business.
+
+In and out
+    In: a ``Store`` (memory, ``file://``, ``s3://``) and the names of ``paths``. Out: values
+    (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the
+    layers above carry out.
+
+May not know
+    pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``,
+    ``merge``, ``retention``, ``paths``, ``offsets``, ``records``) do no I/O and know no clock.
+
+Where this differs from the design page
+    * S3 goes through ``botocore``, the client that fsspec's own S3 file system is built on, and not
+      through fsspec: staging needs uncompleted multipart uploads with ``If-None-Match`` on their
+      completion, and a synchronous client survives Spark's forked Python workers.
+    * ``Store.create`` answers *did I create it?* instead of raising when the name is taken: losing
+      the race is an ordinary outcome of the protocol, not an error.
+"""

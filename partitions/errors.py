@@ -1,0 +1,269 @@
+"""Every error of the engine, grouped by what the caller must do.
+
+    StratalogError
+    |-- RetriableError            try again as it is; it may pass
+    |-- StaleMetadataError        read the metadata again, then try again
+    |-- FencedError               stop: somebody newer has taken over
+    |-- InvalidCallError          the call is wrong; fix it
+    |-- CorruptionError           storage contradicts itself; call a human
+    `-- OutcomeUnknownError       it may have happened; read before you retry
+
+Each class carries ``code``, Kafka's name of the error where Kafka has one. A message names the thing
+(topic, partition, broker, file), says what is wrong, and what to do.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class StratalogError(Exception):
+    """The root of all errors that this product raises on purpose."""
+
+    code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+
+# --------------------------------------------------------------------------------- retry
+
+
+class RetriableError(StratalogError):
+    """A passing fault: the same call may go through later."""
+
+    code = "RETRIABLE"
+
+
+class StorageError(RetriableError):
+    """A store refused or failed a call; nothing is known to have changed."""
+
+    code = "KAFKA_STORAGE_ERROR"
+
+
+class StoreTimeoutError(RetriableError):
+    """A store did not answer within the deadline, and the call changes nothing by itself."""
+
+    code = "REQUEST_TIMED_OUT"
+
+
+class BrokerUnreachableError(RetriableError):
+    """A broker's root cannot be listed or carries no ``broker.json`` (an unmounted volume, say)."""
+
+    code = "BROKER_NOT_AVAILABLE"
+
+
+class ListingUnstableError(RetriableError):
+    """A folder changed so often that no two listings in a row agreed."""
+
+    code = "LISTING_UNSTABLE"
+
+
+class SourceChangedError(RetriableError):
+    """An object was deleted or replaced between its listing and its use."""
+
+    code = "SOURCE_CHANGED"
+
+
+class NotEnoughReplicasError(RetriableError):
+    """The ISR is smaller than ``min.insync.replicas``; nothing was appended."""
+
+    code = "NOT_ENOUGH_REPLICAS"
+
+
+class NotEnoughReplicasAfterAppendError(RetriableError):
+    """Appended to the leader, but the ISR shrank below ``min.insync.replicas`` meanwhile."""
+
+    code = "NOT_ENOUGH_REPLICAS_AFTER_APPEND"
+
+
+class RemoteNotReadyError(RetriableError):
+    """The remote log does not hold yet what the follower needs to start there (KIP-1023)."""
+
+    code = "REMOTE_NOT_READY"
+
+
+class NoMajorityError(RetriableError):
+    """Fewer than a majority of the metadata voters could be reached."""
+
+    code = "NO_MAJORITY"
+
+
+# ---------------------------------------------------------------------- refresh and retry
+
+
+class StaleMetadataError(StratalogError):
+    """The view on which the caller acted is out of date."""
+
+    code = "STALE_METADATA"
+
+
+class NotLeaderOrFollowerError(StaleMetadataError):
+    """The replica is not what the caller's view says it is."""
+
+    code = "NOT_LEADER_OR_FOLLOWER"
+
+
+class FencedLeaderEpochError(StaleMetadataError):
+    """The caller's leader epoch is older than the partition's."""
+
+    code = "FENCED_LEADER_EPOCH"
+
+
+class InvalidUpdateVersionError(StaleMetadataError):
+    """The caller's partition epoch is not the present one."""
+
+    code = "INVALID_UPDATE_VERSION"
+
+
+class IneligibleReplicaError(StaleMetadataError):
+    """A proposed ISR member is fenced or has another broker epoch (KIP-903)."""
+
+    code = "INELIGIBLE_REPLICA"
+
+
+class StaleBrokerError(StaleMetadataError):
+    """The root of a broker holds another directory id than the registered one: register it first."""
+
+    code = "STALE_BROKER_EPOCH"
+
+
+class LeaderNotAvailableError(StaleMetadataError):
+    """The partition has no leader at present."""
+
+    code = "LEADER_NOT_AVAILABLE"
+
+
+# ----------------------------------------------------------------------------------- stop
+
+
+class FencedError(StratalogError):
+    """Somebody newer has taken over; the caller must stop."""
+
+    code = "FENCED"
+
+
+class InvalidProducerEpochError(FencedError):
+    """A newer incarnation of the producer has appended already."""
+
+    code = "INVALID_PRODUCER_EPOCH"
+
+
+class NotControllerError(FencedError):
+    """Another driver has claimed a greater metadata epoch."""
+
+    code = "NOT_CONTROLLER"
+
+
+# --------------------------------------------------------------------------- fix the call
+
+
+class InvalidCallError(StratalogError):
+    """The call cannot succeed as it is; nothing was changed."""
+
+    code = "INVALID_REQUEST"
+
+
+class InvalidConfigError(InvalidCallError):
+    """An unknown configuration key, or a value that its key does not take."""
+
+    code = "INVALID_CONFIG"
+
+
+class InvalidRecordError(InvalidCallError):
+    """The records do not fit the topic (columns, types, partition)."""
+
+    code = "INVALID_RECORD"
+
+
+class UnknownTopicOrPartitionError(InvalidCallError):
+    """No such topic or partition, or it was deleted."""
+
+    code = "UNKNOWN_TOPIC_OR_PARTITION"
+
+
+class TopicAlreadyExistsError(InvalidCallError):
+    """A topic of that name exists."""
+
+    code = "TOPIC_ALREADY_EXISTS"
+
+
+class InvalidReplicationFactorError(InvalidCallError):
+    """The replication factor is below one or above the number of unfenced brokers."""
+
+    code = "INVALID_REPLICATION_FACTOR"
+
+
+class UnknownBrokerError(InvalidCallError):
+    """No such broker in the cluster file or the metadata."""
+
+    code = "BROKER_ID_NOT_REGISTERED"
+
+
+class LogDirError(InvalidCallError):
+    """A log dir does not exist, is not writable, or belongs to somebody else."""
+
+    code = "LOG_DIR_NOT_FOUND"
+
+
+class InconsistentClusterIdError(InvalidCallError):
+    """A root belongs to another cluster."""
+
+    code = "INCONSISTENT_CLUSTER_ID"
+
+
+class UnsupportedStoreError(InvalidCallError):
+    """The store cannot do what safety needs, exclusive create above all."""
+
+    code = "UNSUPPORTED_STORE"
+
+
+class OffsetOutOfRangeError(InvalidCallError):
+    """An offset below the log start or above the high watermark."""
+
+    code = "OFFSET_OUT_OF_RANGE"
+
+
+class DuplicateSequenceNumberError(InvalidCallError):
+    """The producer has appended later sequences already."""
+
+    code = "DUPLICATE_SEQUENCE_NUMBER"
+
+
+class EnvironmentUnusableError(InvalidCallError):
+    """Something on this machine is missing or of a wrong version, Java for example."""
+
+    code = "ENVIRONMENT_UNUSABLE"
+
+
+# --------------------------------------------------------------------------- call a human
+
+
+class CorruptionError(StratalogError):
+    """Storage contradicts itself; no automatic step is safe."""
+
+    code = "CORRUPT_MESSAGE"
+
+
+class CorruptSegmentError(CorruptionError):
+    """A data file is truncated, bit-flipped, foreign, or has no footer."""
+
+    code = "CORRUPT_SEGMENT"
+
+
+class LogGapError(CorruptionError):
+    """Offsets are missing in the middle of a log."""
+
+    code = "LOG_GAP"
+
+
+class RemoteObjectMissingError(CorruptionError):
+    """The remote table lists an object that is not there."""
+
+    code = "REMOTE_OBJECT_MISSING"
+
+
+# ------------------------------------------------------------------ read before you retry
+
+
+class OutcomeUnknownError(StratalogError):
+    """The call failed after it may have taken effect; read before you retry."""
+
+    code = "OUTCOME_UNKNOWN"

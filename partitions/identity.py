@@ -1,0 +1,21 @@
+"""Ids of things: topics, directories (incarnations of a root), claims, producers without a name."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+NewId = Callable[[], str]
+"""A source of fresh ids: 32 lower-case hexadecimal digits, safe in paths of any file system."""
+
+ID_LENGTH = 32
+
+
+def random_id() -> str:
+    """A fresh random id; the only place of the product that asks for one."""
+    return uuid.uuid4().hex  # noqa: TID251 - the one place
+
+
+def is_id(text: str) -> bool:
+    """Whether ``text`` has the form of an id."""
+    return len(text) == ID_LENGTH and all(c in "0123456789abcdef" for c in text)

@@ -1,0 +1,84 @@
+"""Which leader epoch wrote which offsets: ``[[epoch, start_offset], ...]``, ascending in both.
+
+Kafka's leader epoch checkpoint (KIP-101, KIP-279). Pure.
+"""
+
+from __future__ import annotations
+
+import json
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from partitions.errors import CorruptionError
+
+
+class EpochStart(NamedTuple):
+    """Leader epoch ``epoch`` begins at ``start_offset``."""
+
+    epoch: int
+    start_offset: int
+
+
+class Lineage:
+    """The epochs of one history; immutable."""
+
+    __slots__ = ("_starts", "entries")
+
+    def __init__(self, entries: Iterable[tuple[int, int]] = ()) -> None:
+        """Raises: CorruptionError unless epochs strictly ascend and starts ascend."""
+        self.entries = tuple(EpochStart(epoch, start) for epoch, start in entries)
+        self._starts = [entry.start_offset for entry in self.entries]
+        for one, two in zip(self.entries, self.entries[1:], strict=False):
+            if one.epoch >= two.epoch or one.start_offset > two.start_offset:
+                raise CorruptionError(f"a lineage must ascend, this does not: {self.to_json().decode()}")
+
+    def __iter__(self) -> Iterator[EpochStart]:
+        return iter(self.entries)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Lineage) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        return f"Lineage({[tuple(entry) for entry in self.entries]})"
+
+    @property
+    def latest_epoch(self) -> int:
+        """The greatest epoch, 0 when there is none."""
+        return self.entries[-1].epoch if self.entries else 0
+
+    def epoch_at(self, offset: int) -> int | None:
+        """The epoch that wrote ``offset`` (the last entry that starts at or below it)."""
+        index = bisect_right(self._starts, offset)
+        return self.entries[index - 1].epoch if index else None
+
+    def end_of(self, epoch: int) -> int | None:
+        """Where ``epoch`` ends: the start of the first entry with a greater epoch, whether or not
+        ``epoch`` is an entry itself; None when no greater one follows (it ends at the log end).
+        """
+        return next((entry.start_offset for entry in self.entries if entry.epoch > epoch), None)
+
+    def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
+        """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at
+        or above the log end wrote nothing and go.
+        """
+        kept = [entry for entry in self.entries if entry.start_offset < log_end_offset]
+        return Lineage([*kept, EpochStart(epoch, log_end_offset)])
+
+    def to_json(self) -> bytes:
+        """The content of an ``.epoch`` file."""
+        return json.dumps([list(entry) for entry in self.entries], separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes, what: str) -> Lineage:
+        """Read the content of an ``.epoch`` file; ``what`` names it in errors.
+
+        Raises: CorruptionError.
+        """
+        try:
+            return cls((int(epoch), int(start)) for epoch, start in json.loads(data))
+        except (ValueError, TypeError) as error:
+            raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error

@@ -1,0 +1,235 @@
+"""What a replica is, from the listing of its folder (protocol section 1, "A replica is a listing").
+
+``parse`` sorts names into kinds; ``resolve`` tells, under a lineage, which files are live, the chain that
+they form, the log end offset and the high watermark. Pure: contents that it needs (the lineage, the end
+of the last append) are given to it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from partitions.lineage import Lineage
+from partitions.paths import DataName, EpochName, LocalStartName, WatermarkName, base_name, parse_name
+from partitions.store.protocol import StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A data file that a listing saw."""
+
+    name: DataName
+    object: StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A folder's names by kind. Names that are none of ours are ``strangers``."""
+
+    data: tuple[DataFile, ...]
+    epochs: tuple[EpochName, ...]
+    watermarks: tuple[WatermarkName, ...]
+    local_starts: tuple[tuple[LocalStartName, StoredObject], ...]
+    strangers: tuple[StoredObject, ...]
+
+    @property
+    def joined_epoch(self) -> int:
+        """The greatest leader epoch that this replica has joined, 0 when none."""
+        return max((name.epoch for name in self.epochs), default=0)
+
+    @property
+    def local_start(self) -> int:
+        """The local log start offset: the greatest ``.local``, 0 when there is none."""
+        return max((name.offset for name, _ in self.local_starts), default=0)
+
+
+def parse(objects: Iterable[StoredObject]) -> Listing:
+    """Sort the objects of one replica's folder by kind."""
+    data: list[DataFile] = []
+    epochs: list[EpochName] = []
+    watermarks: list[WatermarkName] = []
+    local_starts: list[tuple[LocalStartName, StoredObject]] = []
+    strangers: list[StoredObject] = []
+    for stored in objects:
+        match parse_name(base_name(stored.name)):
+            case DataName() as name:
+                data.append(DataFile(name, stored))
+            case EpochName() as name:
+                epochs.append(name)
+            case WatermarkName() as name:
+                watermarks.append(name)
+            case LocalStartName() as name:
+                local_starts.append((name, stored))
+            case _:
+                strangers.append(stored)
+    return Listing(tuple(data), tuple(epochs), tuple(watermarks), tuple(local_starts), tuple(strangers))
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A file's part of the log: offsets ``[start, end)``. ``start`` is above the file's base offset
+    where the file overlaps the one before it, or the local log start.
+    """
+
+    start: int
+    end: int
+    file: DataFile
+
+    @property
+    def name(self) -> DataName:
+        """The name of the file."""
+        return self.file.name
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLog:
+    """The log of one replica under a lineage, as one listing saw it.
+
+    ``local_start <= high_watermark <= log_end``; ``chain`` is contiguous over
+    ``[local_start, log_end)``.
+    """
+
+    listing: Listing
+    lineage: Lineage
+    chain: tuple[Link, ...]
+    local_start: int
+    log_end: int
+    high_watermark: int
+    promised: int
+    """What the high-watermark files of the lineage's epochs claim, not bounded by the log end."""
+    dead: tuple[DataFile, ...]
+    """Files of other histories, or below the local start."""
+    hidden: tuple[DataFile, ...]
+    """Live files that the chain does not use because a merged segment covers them."""
+    stranded: tuple[DataFile, ...]
+    """Live files behind a gap."""
+
+    @property
+    def joined_epoch(self) -> int:
+        """The greatest leader epoch that this replica has joined."""
+        return self.listing.joined_epoch
+
+    @property
+    def lost_committed(self) -> bool:
+        """Storage has lost data below the high watermark: the replica is corrupt, not shorter."""
+        return self.promised > self.log_end
+
+    def holds(self, name: DataName) -> bool:
+        """Whether the file is in the log: a link of the chain."""
+        return any(link.name == name for link in self.chain)
+
+    def names(self) -> frozenset[DataName]:
+        """All data files of the folder, live or not."""
+        return frozenset(file.name for file in self.listing.data)
+
+
+def _is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
+    if name.next_offset is None:
+        return name.base_offset >= local_start and lineage.epoch_at(name.base_offset) == name.epoch
+    return name.next_offset > local_start and lineage.epoch_at(name.next_offset - 1) == name.epoch
+
+
+def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:
+    """The log of a listing under ``lineage``.
+
+    ``end_of_append`` gives the next offset of an append from its footer; it is asked for at most one
+    file, the last of the chain: all other ends follow from the next base, for the bases of one epoch
+    are true boundaries.
+    """
+    local_start = listing.local_start
+    live: list[DataFile] = []
+    dead: list[DataFile] = []
+    for file in listing.data:
+        (live if _is_live(file.name, lineage, local_start) else dead).append(file)
+    merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name)
+    covered = _coverage(merged)
+    appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}
+    bases = sorted({*appends, *(f.name.base_offset for f in merged)})
+
+    chain: list[Link] = []
+    position = local_start
+    reaching: list[tuple[int, int, DataFile]] = []  # merged segments that start at or below the position
+    upcoming = 0
+    while True:
+        while upcoming < len(merged) and merged[upcoming].name.base_offset <= position:
+            file = merged[upcoming]
+            heapq.heappush(reaching, (-(file.name.next_offset or 0), upcoming, file))
+            upcoming += 1
+        best: Link | None = None
+        if position in appends:
+            file = appends[position]
+            after = bisect_right(bases, position)
+            end = bases[after] if after < len(bases) else end_of_append(file)
+            best = Link(position, end, file)
+        if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
+            best = Link(position, -reaching[0][0], reaching[0][2])
+        if best is None:
+            break
+        chain.append(best)
+        position = best.end
+
+    used = {link.name for link in chain}
+    unused = [file for file in live if file.name not in used]
+    promised = _promised(listing, lineage)
+    return ReplicaLog(
+        listing=listing,
+        lineage=lineage,
+        chain=tuple(chain),
+        local_start=local_start,
+        log_end=position,
+        high_watermark=_high_watermark(listing, lineage, local_start, position),
+        promised=promised,
+        dead=tuple(dead),
+        hidden=tuple(file for file in unused if file.name.base_offset < position),
+        stranded=tuple(file for file in unused if file.name.base_offset >= position),
+    )
+
+
+def _coverage(merged: list[DataFile]) -> Callable[[int], bool]:
+    """Whether an offset lies inside any of the merged segments (sorted by base)."""
+    starts: list[int] = []
+    ends: list[int] = []
+    for file in merged:
+        start, end = file.name.base_offset, file.name.next_offset or 0
+        if ends and start <= ends[-1]:
+            ends[-1] = max(ends[-1], end)
+        else:
+            starts.append(start)
+            ends.append(end)
+
+    def covered(offset: int) -> bool:
+        index = bisect_right(starts, offset)
+        return index > 0 and offset < ends[index - 1]
+
+    return covered
+
+
+def _bounded(name: WatermarkName, lineage: Lineage) -> int:
+    end = lineage.end_of(name.epoch)
+    return name.offset if end is None else min(name.offset, end)
+
+
+def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_end: int) -> int:
+    marks = (_bounded(name, lineage) for name in listing.watermarks)
+    return min(max([local_start, *marks]), log_end)
+
+
+def _promised(listing: Listing, lineage: Lineage) -> int:
+    known = {entry.epoch for entry in lineage}
+    return max((_bounded(name, lineage) for name in listing.watermarks if name.epoch in known), default=0)
+
+
+def litter(listing: Listing) -> list[str]:
+    """Names of registers that say nothing any more: a smaller ``.local``, an ``.hw`` that is smaller
+    or equal in both offset and epoch. (Never the greatest ``.epoch`` or ``.local``: V6.)
+    """
+    names: list[str] = [str(name) for name, _ in listing.local_starts if name.offset < listing.local_start]
+    greatest = -1
+    for mark in sorted(listing.watermarks, key=lambda mark: (mark.epoch, mark.offset), reverse=True):
+        if mark.offset <= greatest:
+            names.append(str(mark))
+        greatest = max(greatest, mark.offset)
+    return names

@@ -1,0 +1,143 @@
+"""Which files of a log become one segment: Kafka's rolling of segments, after the fact. Pure.
+
+An append is a file of its own, however small. Below the high watermark, neighbours are merged:
+
+- *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. They become one segment,
+  which nothing will merge again, and which may leave for the remote tier.
+- in the *active* tail, ``segment.merge.min.files`` neighbours of about the same size, so that a folder of
+  small appends stays short while every byte is rewritten only a logarithmic number of times.
+
+Merges never cross the end of the remote log, so the remote table holds every offset once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from partitions.listing import Link, ReplicaLog
+from partitions.paths import DataName
+
+_SMALLEST_TIER_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class MergePolicy:
+    """The settings that merging looks at (segment.bytes, segment.ms, segment.merge.min.files)."""
+
+    segment_bytes: int
+    segment_ms: int
+    min_files: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Neighbouring links ``[start, end)`` of one log."""
+
+    links: tuple[Link, ...]
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+        return self.links[0].start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.links[-1].end
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files."""
+        return sum(link.file.object.size_bytes for link in self.links)
+
+    @property
+    def is_segment(self) -> bool:
+        """Whether the run is one whole file already: nothing to merge or cut."""
+        return len(self.links) == 1 and self.links[0].start == self.links[0].name.base_offset
+
+    @property
+    def segment_name(self) -> DataName:
+        """The name of the segment that holds exactly this run."""
+        if self.is_segment:
+            return self.links[0].name
+        return DataName(self.start, self.end, self.links[-1].name.epoch)
+
+
+def sealed_runs(log: ReplicaLog, policy: MergePolicy, from_offset: int, now_ms: int) -> list[Run]:
+    """The runs at or above ``from_offset`` that are sealed, in order. ``from_offset`` is the end of the
+    remote log; a link that straddles it is cut there.
+    """
+    sealed, active = _roll(log, policy, from_offset)
+    if active and now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms:
+        sealed.append(Run(tuple(active)))
+    return sealed
+
+
+def plan_merges(log: ReplicaLog, policy: MergePolicy, from_offset: int, now_ms: int) -> list[Run]:
+    """The runs to merge now: sealed ones of several files, and crowded ones of the active tail."""
+    sealed = sealed_runs(log, policy, from_offset, now_ms)
+    merges = [run for run in sealed if len(run.links) > 1]
+    active_from = sealed[-1].end if sealed else from_offset
+    active = [link for link in _mergeable(log, from_offset) if link.start >= active_from]
+    return merges + _crowds(active, policy)
+
+
+def _mergeable(log: ReplicaLog, from_offset: int) -> list[Link]:
+    """Links wholly below the high watermark and at or above ``from_offset``, the first one cut there."""
+    return [
+        Link(max(link.start, from_offset), link.end, link.file)
+        for link in log.chain
+        if link.end > from_offset and link.end <= log.high_watermark
+    ]
+
+
+def _roll(log: ReplicaLog, policy: MergePolicy, from_offset: int) -> tuple[list[Run], list[Link]]:
+    """Sealed runs, and the links of the active tail."""
+    sealed: list[Run] = []
+    run: list[Link] = []
+    run_bytes = 0
+
+    def close() -> None:
+        nonlocal run, run_bytes
+        if run:
+            sealed.append(Run(tuple(run)))
+        run, run_bytes = [], 0
+
+    for link in _mergeable(log, from_offset):
+        size = link.file.object.size_bytes
+        large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging comes to an end
+        if large or run_bytes + size > policy.segment_bytes:
+            close()
+        run.append(link)
+        run_bytes += size
+        if large:
+            close()
+    return sealed, run
+
+
+def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
+    """Disjoint runs of at least ``min_files`` neighbours of about the same size."""
+    crowds: list[Run] = []
+    run: list[Link] = []
+
+    def close() -> None:
+        nonlocal run
+        if len(run) >= policy.min_files:
+            crowds.append(Run(tuple(run)))
+        run = []
+
+    for link in links:
+        if run and _tier(link, policy) != _tier(run[-1], policy):
+            close()
+        run.append(link)
+    close()
+    return crowds
+
+
+def _tier(link: Link, policy: MergePolicy) -> int:
+    size, tier = link.file.object.size_bytes, 0
+    while size > _SMALLEST_TIER_BYTES:
+        size //= max(policy.min_files, 2)
+        tier += 1
+    return tier

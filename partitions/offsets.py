@@ -1,0 +1,94 @@
+"""ListOffsets: the named positions of a partition, and positions by time (KIP-405, KIP-1023).
+
+Pure: what the log and the remote log are is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class OffsetSpec(IntEnum):
+    """Kafka's special timestamps of a ListOffsets request."""
+
+    LATEST = -1
+    """The high watermark: the offset after the last record that readers see."""
+    EARLIEST = -2
+    """The log start offset, in whichever tier it is."""
+    MAX_TIMESTAMP = -3
+    """The first record that has the largest timestamp."""
+    EARLIEST_LOCAL = -4
+    """The first offset in the leader's local log."""
+    LAST_TIERED = -5
+    """The last offset in the remote log."""
+    EARLIEST_PENDING_UPLOAD = -6
+    """The first offset that is not in the remote log yet (KIP-1023)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """A position: the offset, the record's timestamp where the request was about time (microseconds),
+    and the leader epoch of the offset where it is known.
+    """
+
+    offset: int
+    timestamp_us: int | None = None
+    leader_epoch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownOffset:
+    """There is no such position, and why."""
+
+    reason: str
+
+
+Answer = FoundOffset | UnknownOffset
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """The bounds of a partition on its leader:
+    ``log_start <= local_start <= high_watermark <= log_end``; the remote log ends at ``remote_end``,
+    None when nothing is tiered.
+    """
+
+    log_start: int
+    local_start: int
+    high_watermark: int
+    log_end: int
+    remote_end: int | None
+    tiered: bool
+
+
+def named_offset(positions: Positions, spec: OffsetSpec) -> Answer:
+    """The answer for a named position; ``MAX_TIMESTAMP`` is a look-up by time and is not answered here."""
+    match spec:
+        case OffsetSpec.LATEST:
+            return FoundOffset(positions.high_watermark)
+        case OffsetSpec.EARLIEST:
+            return FoundOffset(positions.log_start)
+        case OffsetSpec.EARLIEST_LOCAL:
+            return FoundOffset(max(positions.local_start, positions.log_start))
+        case OffsetSpec.LAST_TIERED:
+            if positions.remote_end is None:
+                return UnknownOffset(
+                    "nothing is tiered yet" if positions.tiered else "the topic is not tiered"
+                )
+            return FoundOffset(positions.remote_end - 1)
+        case OffsetSpec.EARLIEST_PENDING_UPLOAD:
+            return _earliest_pending_upload(positions)
+        case OffsetSpec.MAX_TIMESTAMP:
+            raise ValueError("MAX_TIMESTAMP is answered by partitions.lookup")
+
+
+def _earliest_pending_upload(positions: Positions) -> Answer:
+    if not positions.tiered:
+        return UnknownOffset("the topic is not tiered")
+    if positions.remote_end is not None:
+        return FoundOffset(positions.remote_end)
+    if positions.log_start == positions.local_start:
+        # KIP-1023, "ReplicaFetcher Changes": no segments were uploaded, all of the local log is pending.
+        return FoundOffset(positions.local_start)
+    return UnknownOffset("the remote log is not known yet")

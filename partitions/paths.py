@@ -1,0 +1,174 @@
+"""Every name in storage: built and parsed here, and nowhere else (protocol section 1).
+
+    broker.json                                                     what a root is
+    <directory_id>/<topic>-<topic_id>/<partition>.<assignment>/     the folder of one replica
+        <base>.<epoch>.parquet          one append: records [base, next)
+        <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
+        <epoch>.epoch                   joined leader epoch; JSON lineage
+        <offset>.<epoch>.hw             high watermark reached under an epoch; empty
+        <offset>.local                  local log start; JSON producer state
+    <directory_id>/__cluster_metadata/                              the folder of one voter
+        <epoch>.claim                   the claimant's id
+        <base>.<epoch>.parquet          one committed batch of metadata records
+    <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
+
+Offsets have 20 digits and epochs 10, so that names sort as numbers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from partitions.errors import InvalidCallError
+from partitions.identity import ID_LENGTH, is_id
+
+BROKER_FILE = "broker.json"
+METADATA_TOPIC = "__cluster_metadata"
+MAX_TOPIC_LENGTH = 249
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
+_DATA = re.compile(r"(\d{20})(?:-(\d{20}))?\.(\d{10})\.parquet\Z")
+_EPOCH = re.compile(r"(\d{10})\.epoch\Z")
+_WATERMARK = re.compile(r"(\d{20})\.(\d{10})\.hw\Z")
+_LOCAL = re.compile(r"(\d{20})\.local\Z")
+_CLAIM = re.compile(r"(\d{10})\.claim\Z")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataName:
+    """A data file: an append (``next_offset`` is None: see its footer) or a merged segment."""
+
+    base_offset: int
+    next_offset: int | None
+    epoch: int
+
+    @property
+    def merged(self) -> bool:
+        """Whether this is a merged segment."""
+        return self.next_offset is not None
+
+    def __str__(self) -> str:
+        if self.next_offset is None:
+            return f"{self.base_offset:020d}.{self.epoch:010d}.parquet"
+        return f"{self.base_offset:020d}-{self.next_offset:020d}.{self.epoch:010d}.parquet"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class EpochName:
+    """The replica has joined this leader epoch."""
+
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch:010d}.epoch"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class WatermarkName:
+    """Under ``epoch`` the high watermark reached ``offset``."""
+
+    offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.offset:020d}.{self.epoch:010d}.hw"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LocalStartName:
+    """The local log start offset reached ``offset``."""
+
+    offset: int
+
+    def __str__(self) -> str:
+        return f"{self.offset:020d}.local"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ClaimName:
+    """Somebody claims this metadata epoch."""
+
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch:010d}.claim"
+
+
+Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName
+
+
+def parse_name(text: str) -> Name | None:
+    """The meaning of a file name (without folder), or None when it is none of ours."""
+    if m := _DATA.match(text):
+        base, following, epoch = m.groups()
+        return DataName(int(base), None if following is None else int(following), int(epoch))
+    if m := _WATERMARK.match(text):
+        return WatermarkName(int(m[1]), int(m[2]))
+    if m := _EPOCH.match(text):
+        return EpochName(int(m[1]))
+    if m := _LOCAL.match(text):
+        return LocalStartName(int(m[1]))
+    if m := _CLAIM.match(text):
+        return ClaimName(int(m[1]))
+    return None
+
+
+def check_topic_name(topic: str) -> None:
+    """Kafka's rules for names of topics.
+
+    Raises: InvalidCallError.
+    """
+    if not topic or len(topic) > MAX_TOPIC_LENGTH or topic in (".", "..") or not _TOPIC.match(topic):
+        raise InvalidCallError(
+            f"topic name {topic!r} is not valid: use 1 to {MAX_TOPIC_LENGTH} of a-z A-Z 0-9 . _ - "
+            "(and neither '.' nor '..')"
+        )
+
+
+def topic_folder(topic: str, topic_id: str) -> str:
+    """The folder of a topic, in a directory of a broker or in the remote tier."""
+    return f"{topic}-{topic_id}"
+
+
+def parse_topic_folder(folder: str) -> tuple[str, str] | None:
+    """``(topic, topic_id)`` of a topic's folder, or None when it is no such folder."""
+    topic, dash, topic_id = folder[: -ID_LENGTH - 1], folder[-ID_LENGTH - 1 : -ID_LENGTH], folder[-ID_LENGTH:]
+    return (topic, topic_id) if topic and dash == "-" and is_id(topic_id) else None
+
+
+def topic_path(directory_id: str, topic: str, topic_id: str) -> str:
+    """The folder of a topic under the root of a broker."""
+    return f"{directory_id}/{topic_folder(topic, topic_id)}"
+
+
+def replica_path(directory_id: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
+    """The folder of one incarnation of one replica under the root of its broker."""
+    return f"{topic_path(directory_id, topic, topic_id)}/{partition}.{assignment}"
+
+
+def voter_path(directory_id: str) -> str:
+    """The folder of a metadata voter under the root of its broker."""
+    return f"{directory_id}/{METADATA_TOPIC}"
+
+
+def remote_segment_path(partition: int, name: DataName) -> str:
+    """A segment in the remote tier, relative to the topic's folder there."""
+    return f"{partition}/{name}"
+
+
+def parse_remote_segment_path(path: str) -> tuple[int, DataName] | None:
+    """``(partition, name)`` of a segment in the remote tier, or None when it is no segment."""
+    partition, _, rest = path.partition("/")
+    name = parse_name(rest)
+    return (int(partition), name) if partition.isdigit() and isinstance(name, DataName) else None
+
+
+def join(*parts: str) -> str:
+    """Parts of a name in storage, joined; empty parts vanish."""
+    return "/".join(part.strip("/") for part in parts if part)
+
+
+def base_name(name: str) -> str:
+    """The last part of a name in storage."""
+    return name.rsplit("/", 1)[-1]

@@ -1,0 +1,182 @@
+"""One replica on one root: list it, then check that the root is the registered one (protocol section 1)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+
+import msgspec
+
+from partitions import paths
+from partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
+    InconsistentClusterIdError,
+    LogDirError,
+    SourceChangedError,
+    StaleBrokerError,
+)
+from partitions.identity import NewId
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
+from partitions.paths import EpochName
+from partitions.producers import ProducerEntry, decode
+from partitions.segment import read_segment
+from partitions.store.protocol import Store
+
+_ATTEMPTS = 5
+
+
+class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """``broker.json``: whose root this is. A new directory id is a new incarnation of the root."""
+
+    cluster_id: str
+    broker_id: int
+    directory_id: str
+    version: int = 1
+
+
+def read_broker_file(store: Store) -> BrokerFile | None:
+    """What the root says it is; None when it says nothing (unmounted, or never formatted).
+
+    Raises: CorruptionError when ``broker.json`` is there and cannot be understood.
+    """
+    try:
+        data = store.read(paths.BROKER_FILE)
+    except FileNotFoundError:
+        return None
+    try:
+        return msgspec.json.decode(data, type=BrokerFile)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(f"{store.uri_of(paths.BROKER_FILE)} is no broker.json: {error}") from error
+
+
+def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_id: int) -> None:
+    """Raises: InconsistentClusterIdError, LogDirError when the root belongs to somebody else."""
+    if found.cluster_id != cluster_id:
+        raise InconsistentClusterIdError(
+            f"log dir {store.uri} of broker {broker_id} belongs to cluster {found.cluster_id!r}, "
+            f"not to {cluster_id!r}: correct log_dir in the cluster file"
+        )
+    if found.broker_id != broker_id:
+        raise LogDirError(
+            f"log dir {store.uri} of broker {broker_id} belongs to broker {found.broker_id}: "
+            "two brokers cannot share a log dir, correct log_dir in the cluster file"
+        )
+
+
+def format_root(store: Store, cluster_id: str, broker_id: int, new_id: NewId) -> BrokerFile:
+    """Make the root a broker's, or find that it is already.
+
+    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; nothing is changed then.
+    """
+    found = read_broker_file(store)
+    if found is None:
+        store.check()
+        fresh = BrokerFile(cluster_id=cluster_id, broker_id=broker_id, directory_id=new_id())
+        if store.create(paths.BROKER_FILE, msgspec.json.encode(fresh)):
+            return fresh
+        found = read_broker_file(store)
+        if found is None:
+            raise BrokerUnreachableError(f"{store.uri}: broker.json appeared and vanished; try again")
+    check_broker_file(found, store, cluster_id, broker_id)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """The place of one incarnation of one replica: a folder under the root of a broker."""
+
+    broker_id: int
+    store: Store
+    directory_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    assignment: int
+
+    @property
+    def folder(self) -> str:
+        """The replica's folder under the root."""
+        return paths.replica_path(
+            self.directory_id, self.topic, self.topic_id, self.partition, self.assignment
+        )
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition} on broker {self.broker_id}"
+
+    def path(self, name: paths.Name | str) -> str:
+        """The name of a file of this replica in its store."""
+        return paths.join(self.folder, str(name))
+
+    def list(self) -> Listing:
+        """The replica's files; only then the root is checked, so that what was listed was the
+        registered incarnation's.
+
+        Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError
+            when it holds none; ListingUnstableError.
+        """
+        listing = parse(self.store.list(self.folder))
+        found = read_broker_file(self.store)
+        if found is None:
+            raise BrokerUnreachableError(
+                f"{self}: {self.store.uri} holds no broker.json; mount the volume, or format it anew if "
+                "its data is lost"
+            )
+        if found.directory_id != self.directory_id:
+            raise StaleBrokerError(
+                f"{self}: {self.store.uri} is directory {found.directory_id} now, registered is "
+                f"{self.directory_id}: register the broker first"
+            )
+        return listing
+
+    def log(self) -> ReplicaLog:
+        """The replica's log now: one listing, and what of its contents is not remembered.
+
+        Raises: as ``list``, and CorruptionError, CorruptSegmentError.
+        """
+        for _ in range(_ATTEMPTS):
+            listing = self.list()
+            with suppress(SourceChangedError):  # deleted since the listing: list again
+                return resolve(listing, self.lineage(listing), self.end_of_append)
+        raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
+
+    def lineage(self, listing: Listing) -> Lineage:
+        """The lineage of the greatest epoch that the replica has joined; empty when none."""
+        if not listing.epochs:
+            return Lineage()
+        name = self.path(EpochName(listing.joined_epoch))
+        return _read_lineage(self.store, name)
+
+    def end_of_append(self, file: DataFile) -> int:
+        """The next offset of an append, from its footer."""
+        return read_segment(self.store, file).footer.next_offset
+
+    def producers(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
+        """The producer state at the log end: the last file's, else that of the local start."""
+        if log.chain:
+            return dict(read_segment(self.store, log.chain[-1].file).footer.producers)
+        return self.producers_at_local_start(log)
+
+    def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
+        """The producer state that the ``.local`` register of the local start carries; empty at 0."""
+        for name, stored in log.listing.local_starts:
+            if name.offset == log.local_start:
+                try:
+                    return decode(self.store.read(stored.name))
+                except FileNotFoundError as error:
+                    raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+                except msgspec.DecodeError as error:
+                    raise CorruptionError(f"{self.store.uri_of(stored.name)}: no producer state") from error
+        return {}
+
+
+@lru_cache(
+    maxsize=8192
+)  # an .epoch file is written once; a re-created one has the same content or is corrupt
+def _read_lineage(store: Store, name: str) -> Lineage:
+    try:
+        return Lineage.from_json(store.read(name), store.uri_of(name))
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{store.uri_of(name)} was deleted since it was listed") from error

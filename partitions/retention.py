@@ -1,0 +1,114 @@
+"""What may leave a log, and up to where. Pure; offsets only, the carrying out is elsewhere.
+
+Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition.
+Local retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, and
+never past what is safely in the remote log (KIP-405). The active file, the last one, always stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from partitions.listing import Listing, ReplicaLog, litter
+from partitions.paths import DataName
+
+UNLIMITED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A file of a log for the purpose of retention, local or remote: offsets ``[start, end)``."""
+
+    start: int
+    end: int
+    size_bytes: int
+    max_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionLimits:
+    """How much to keep: milliseconds by the records' own time, and bytes; -1 is unlimited."""
+
+    retention_ms: int
+    retention_bytes: int
+
+
+def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: int) -> int | None:
+    """The offset from which on the limits keep the log; None when they keep all of it.
+
+    ``extents`` is the log in order, its last member is the active file and stays. As in Kafka, whole
+    files go, from the oldest on: by time while the next one's largest timestamp is too old; by size while
+    what stays without it is still at least ``retention_bytes``.
+    """
+    keep_from: int | None = None
+    remaining = sum(extent.size_bytes for extent in extents)
+    by_time = by_size = True
+    for extent in extents[:-1]:
+        remaining -= extent.size_bytes
+        by_time = (
+            by_time
+            and limits.retention_ms != UNLIMITED
+            and (now_ms - extent.max_timestamp_ms > limits.retention_ms)
+        )
+        by_size = by_size and limits.retention_bytes != UNLIMITED and remaining >= limits.retention_bytes
+        if not by_time and not by_size:
+            break
+        keep_from = extent.end
+    return keep_from
+
+
+def local_start_for(log: ReplicaLog, wanted: int) -> int:
+    """The greatest file boundary of the chain at or below ``wanted`` (and the high watermark), at least
+    the present local start: where a ``.local`` register may stand so that no live append straddles it.
+    """
+    bound = min(wanted, log.high_watermark)
+    boundaries = [link.end for link in log.chain if link.end <= bound]
+    return max([log.local_start, *boundaries])
+
+
+def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
+    """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol).
+
+    - files below the local start, ``delay_ms`` after the register that says so was written;
+    - files that a merged segment hides, ``delay_ms`` after that segment appeared;
+    - dead files of other histories, but only below the high watermark: above it they may come alive again;
+    - registers that say nothing any more.
+    """
+    listing = log.listing
+    started_ms = _local_start_since(listing)
+    names: list[DataName] = []
+    for file in log.dead:
+        end = file.name.next_offset
+        below_start = end is not None and end <= log.local_start
+        below_start = below_start or (end is None and file.name.base_offset < log.local_start)
+        if below_start:
+            if started_ms is not None and now_ms - started_ms >= delay_ms:
+                names.append(file.name)
+        elif file.name.base_offset < log.high_watermark and now_ms - file.object.modified_ms >= delay_ms:
+            names.append(file.name)
+    for file in log.hidden:
+        covering = _covering_since(log, file.name.base_offset)
+        if covering is not None and now_ms - covering >= delay_ms:
+            names.append(file.name)
+    return [*(str(name) for name in names), *litter(listing)]
+
+
+def _local_start_since(listing: Listing) -> int | None:
+    return next(
+        (stored.modified_ms for name, stored in listing.local_starts if name.offset == listing.local_start),
+        None,
+    )
+
+
+def _covering_since(log: ReplicaLog, offset: int) -> int | None:
+    """When the file of the chain that holds ``offset`` appeared; None when it is not below the hw."""
+    for link in log.chain:
+        if link.start <= offset < link.end:
+            return link.file.object.modified_ms if link.end <= log.high_watermark else None
+    return None
+
+
+def total_size(extents: Iterable[Extent]) -> int:
+    """Bytes of all extents."""
+    return sum(extent.size_bytes for extent in extents)

@@ -1,0 +1,111 @@
+"""Merging: read the records of a run, write them as one segment, under the rule of copies.
+
+The only step of the engine that decodes and encodes again. The name appears at once or not at all; the
+files it covers stay until a later vacuum.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import cast
+
+import pyarrow as pa
+
+from partitions.clock import Clock
+from partitions.errors import LogGapError, SourceChangedError
+from partitions.lineage import Lineage
+from partitions.merge import Run
+from partitions.producers import ProducerEntry
+from partitions.replica import Replica
+from partitions.segment import SegmentFooter, SegmentWriter, read_batches, read_segment
+from partitions.store.protocol import Staged, StagedWriter, Store
+
+
+def merge_run(replica: Replica, run: Run, *, clock: Clock, compression: str) -> int | None:
+    """Merge a run of the replica's log into one segment there; the bytes of the new file, or None when
+    somebody else has made it already.
+
+    Raises: SourceChangedError when a file of the run left the log meanwhile; CorruptSegmentError,
+        LogGapError.
+    """
+    staged, _ = stage_run(
+        replica.store,
+        run,
+        replica.store,
+        replica.path(run.segment_name),
+        clock=clock,
+        compression=compression,
+    )
+    try:
+        check_in_log(replica, run)
+    except BaseException:
+        staged.abort()
+        raise
+    return staged.size_bytes if staged.commit() else None
+
+
+def check_in_log(replica: Replica, run: Run) -> None:
+    """List again: every file of the run must still be in the replica's log, and be the one that was read
+    (protocol section 3 step 4).
+
+    Raises: SourceChangedError.
+    """
+    present = {link.name: link.file.object.version for link in replica.log().chain}
+    for link in run.links:
+        if present.get(link.name) != link.file.object.version:
+            raise SourceChangedError(f"{replica}: {link.name} left the log while it was being read")
+
+
+def stage_run(
+    source: Store, run: Run, target: Store, name: str, *, clock: Clock, compression: str
+) -> tuple[Staged, SegmentFooter]:
+    """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``.
+
+    Raises: CorruptSegmentError, SourceChangedError, LogGapError.
+    """
+    segments = [read_segment(source, link.file) for link in run.links]
+    for link, segment in zip(run.links, segments, strict=True):
+        if segment.footer.next_offset < link.end:
+            raise LogGapError(
+                f"{source.uri_of(link.file.object.name)} ends at offset {segment.footer.next_offset}, the next "
+                f"file starts at {link.end}: offsets are missing"
+            )
+    last = segments[-1].footer
+    staged = target.stage_writer(name)
+    try:
+        footer = _write(source, run, staged, last, clock, compression)
+    except BaseException:
+        with suppress(Exception):
+            staged.abort()
+        raise
+    return staged, footer
+
+
+def _write(
+    source: Store, run: Run, staged: StagedWriter, last: SegmentFooter, clock: Clock, compression: str
+) -> SegmentFooter:
+    writer: SegmentWriter | None = None
+    for link in run.links:
+        for batch in read_batches(source, link.file, link.start, link.end):
+            if writer is None:
+                writer = SegmentWriter(
+                    staged.file,
+                    _binary_schema(batch.schema),
+                    topic_id=last.topic_id,
+                    partition=last.partition,
+                    base_offset=run.start,
+                    compression=compression,
+                )
+            writer.write(batch)
+    if writer is None or writer.next_offset != run.end:
+        found = run.start if writer is None else writer.next_offset
+        raise LogGapError(f"a run of offsets [{run.start}, {run.end}) holds records up to {found} only")
+
+    def producers(_: int) -> dict[str, ProducerEntry]:
+        return last.producers
+
+    return writer.close(lineage=Lineage(last.lineage), producers=producers, created_ms=clock.now_ms())
+
+
+def _binary_schema(schema: pa.Schema) -> pa.Schema:
+    return cast(pa.Schema, schema.remove_metadata())

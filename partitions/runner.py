@@ -1,0 +1,102 @@
+"""How independent pieces of work are run: one after the other, in threads, or (in ``engine``) by Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+from partitions.errors import StratalogError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Generic[T, R]):
+    """The work on ``item`` gave ``value``."""
+
+    item: T
+    value: R
+
+
+@dataclass(frozen=True, slots=True)
+class Failed(Generic[T]):
+    """The work on ``item`` ended with one of our errors."""
+
+    item: T
+    error: StratalogError
+
+
+Outcome = Done[T, R] | Failed[T]
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class Runner(Protocol):
+    """Runs a function over items."""
+
+    def run(
+        self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
+    ) -> Iterator[Outcome[T, R]]:
+        """One outcome per item, in any order, as they come. An error of ours (``StratalogError``) is
+        the outcome of its item and stops no other; anything else is a bug and is raised. ``weigh``
+        tells how much work an item is, for those who pack items together.
+        """
+        ...
+
+
+def attempt(function: Callable[[T], R], item: T) -> Outcome[T, R]:
+    """The outcome of one item."""
+    try:
+        return Done(item, function(item))
+    except StratalogError as error:
+        return Failed(item, error)
+
+
+class SerialRunner:
+    """One after the other, in order: deterministic, for tests and small work."""
+
+    def run(
+        self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
+    ) -> Iterator[Outcome[T, R]]:
+        """See ``Runner.run``."""
+        for item in items:
+            yield attempt(function, item)
+
+
+class ThreadRunner:
+    """In ``threads`` threads of this process."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+
+    def run(
+        self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
+    ) -> Iterator[Outcome[T, R]]:
+        """See ``Runner.run``."""
+        listed = list(items)
+        if len(listed) <= 1:
+            yield from SerialRunner().run(function, listed)
+            return
+        with ThreadPoolExecutor(min(self._threads, len(listed))) as pool:
+            for future in as_completed([pool.submit(attempt, function, item) for item in listed]):
+                yield future.result()
+
+
+def values(outcomes: Iterable[Outcome[T, R]]) -> list[R]:
+    """All values; the first failure is raised once everything has ended."""
+    done: list[R] = []
+    failure: StratalogError | None = None
+    for outcome in outcomes:
+        match outcome:
+            case Done(_, value):
+                done.append(value)
+            case Failed(_, error):
+                failure = failure or error
+    if failure is not None:
+        raise failure
+    return done

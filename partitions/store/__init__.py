@@ -1,0 +1,25 @@
+"""Storage roots with exclusive create: memory, ``file://`` and ``s3://``.
+
+The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract.py``) holds all three
+to it. ``open_store(uri, options)`` picks the implementation by scheme.
+"""
+
+from partitions.store.opening import open_store
+from partitions.store.protocol import (
+    Staged,
+    StagedWriter,
+    Store,
+    StoreCounts,
+    StoredObject,
+    StoreOptions,
+)
+
+__all__ = [
+    "Staged",
+    "StagedWriter",
+    "Store",
+    "StoreCounts",
+    "StoreOptions",
+    "StoredObject",
+    "open_store",
+]

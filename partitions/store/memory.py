@@ -1,0 +1,142 @@
+"""A store in memory: the twin of real storage for simulations, tests and first steps."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterable, Sequence
+from typing import BinaryIO, NoReturn
+
+from partitions.clock import Clock, SystemClock
+from partitions.errors import InvalidCallError, SourceChangedError
+from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject
+from partitions.store.reader import RangeReader
+from partitions.store.rules import Tally, byte_range, check_exclusive_create, check_name, folder_prefix
+
+_CLOCK = SystemClock()
+
+
+class MemoryStore:
+    """Objects in a dictionary: every call is atomic, a listing is a snapshot, nothing ever fails.
+
+    Versions are numbers that grow by one with each object created, so runs repeat exactly.
+    """
+
+    def __init__(self, uri: str = "memory://unnamed", clock: Clock = _CLOCK) -> None:
+        self.uri = uri.rstrip("/")
+        self._clock = clock
+        self._tally = Tally()
+        self.counts = self._tally.counts
+        self._lock = threading.Lock()
+        self._objects: dict[str, tuple[StoredObject, bytes]] = {}
+        self._created = 0
+
+    def __repr__(self) -> str:
+        return f"MemoryStore({self.uri!r})"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.uri} lives in one process and cannot be sent to another: use file:// or s3://"
+        )
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See ``Store.create``."""
+        check_name(name)
+        with self._lock:
+            created = name not in self._objects
+            if created:
+                self._created += 1
+                listed = StoredObject(name, len(data), self._clock.now_ms(), str(self._created))
+                self._objects[name] = (listed, bytes(data))
+        self._tally.add(creates=1, written_bytes=len(data) if created else 0)
+        return created
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        """See ``Store.stage_writer``."""
+        return _StagedBytes(self, check_name(name))
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+        """See ``Store.stage_copy``."""
+        staged = _StagedBytes(self, check_name(name))
+        with source.open(source_object) as reader:
+            data = reader.read()
+        if len(data) != source_object.size_bytes:
+            raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
+        staged.file.write(data)
+        staged.size_bytes = len(data)
+        self._tally.add(copies=1)
+        return staged
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Store.read``."""
+        check_name(name)
+        with self._lock:
+            found = self._objects.get(name)
+        if found is None:
+            self._tally.add(reads=1)
+            raise FileNotFoundError(self.uri_of(name))
+        low, high = byte_range(start, end, len(found[1]))
+        self._tally.add(reads=1, read_bytes=high - low)
+        return found[1][low:high]
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """See ``Store.open``."""
+        with self._lock:
+            found = self._objects.get(check_name(source_object.name))
+        if found is None or found[0].version != source_object.version:
+            raise SourceChangedError(f"{self.uri_of(source_object.name)} is not the object that was listed")
+        data = found[1]
+
+        def fetch(start: int, end: int) -> bytes:
+            self._tally.add(reads=1, read_bytes=end - start)
+            return data[start:end]
+
+        return RangeReader(len(data), fetch).as_file()
+
+    def list(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.list``."""
+        folder = folder_prefix(prefix)
+        self._tally.add(lists=1)
+        with self._lock:
+            return sorted(
+                (listed for name, (listed, _) in self._objects.items() if name.startswith(folder)),
+                key=lambda listed: listed.name,
+            )
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Store.delete``."""
+        doomed = [check_name(name) for name in names]
+        with self._lock:
+            for name in doomed:
+                self._objects.pop(name, None)
+        self._tally.add(deletes=len(doomed))
+
+    def uri_of(self, name: str) -> str:
+        """See ``Store.uri_of``; no engine but this process can read it."""
+        return f"{self.uri}/{name}"
+
+    def check(self) -> None:
+        """See ``Store.check``."""
+        check_exclusive_create(self, ".check")
+
+
+class _StagedBytes:
+    """Bytes on their way into a ``MemoryStore``."""
+
+    def __init__(self, store: MemoryStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._buffer = io.BytesIO()
+        self.file: BinaryIO = self._buffer
+        self.size_bytes = 0
+
+    def commit(self) -> bool:
+        if self._buffer.closed:
+            raise InvalidCallError(f"{self._store.uri_of(self._name)} was committed or aborted before")
+        data = self._buffer.getvalue()
+        self._buffer.close()
+        self.size_bytes = len(data)
+        return self._store.create(self._name, data)
+
+    def abort(self) -> None:
+        self._buffer.close()

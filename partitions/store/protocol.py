@@ -1,0 +1,161 @@
+"""What the replication protocol asks of a storage root.
+
+Names are relative to the root, parts joined by ``/``. Objects are written once: a name is created
+atomically and exclusively, is never changed, and is free again after its deletion. Calls have a
+deadline and bounded retries inside; what still fails is raised as one of ``partitions.errors``:
+``StorageError`` (nothing known to have changed), ``StoreTimeoutError``, ``OutcomeUnknownError``.
+Stores are thread-safe. Those of real storage can be pickled (a Spark task opens its own connections).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import BinaryIO, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One object as a listing saw it."""
+
+    name: str
+    size_bytes: int
+    modified_ms: int
+    version: str
+    """Tells this object from any other that ever has the same name (ETag; inode and mtime)."""
+
+
+@dataclass(slots=True)
+class StoreCounts:
+    """What a store was asked so far: requests by kind, bytes moved by this process."""
+
+    creates: int = 0
+    reads: int = 0
+    lists: int = 0
+    deletes: int = 0
+    copies: int = 0
+    read_bytes: int = 0
+    written_bytes: int = 0
+
+    @property
+    def requests(self) -> int:
+        """Requests of every kind."""
+        return self.creates + self.reads + self.lists + self.deletes + self.copies
+
+    def __add__(self, other: StoreCounts) -> StoreCounts:
+        return StoreCounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __sub__(self, other: StoreCounts) -> StoreCounts:
+        return StoreCounts(*(getattr(self, f.name) - getattr(other, f.name) for f in fields(self)))
+
+    def snapshot(self) -> StoreCounts:
+        """A copy of the present counts."""
+        return StoreCounts(*(getattr(self, f.name) for f in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """How to reach stores; never holds a secret (those come from the environment or a profile)."""
+
+    endpoint_url: str | None = None
+    region: str | None = None
+    profile: str | None = None
+    timeout_s: float = 30.0
+    retries: int = 5
+    part_bytes: int = 16 * 1024 * 1024
+
+
+class Staged(Protocol):
+    """Bytes that are in place under no name yet: a temporary file, an uncompleted upload."""
+
+    size_bytes: int
+
+    def commit(self) -> bool:
+        """Give the bytes their name. True: this call created the object. False: the name is taken
+        (what has it stays as it is; the staged bytes are dropped).
+
+        Raises: StorageError, OutcomeUnknownError.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Drop the bytes. Harmless after ``commit``."""
+        ...
+
+
+class StagedWriter(Staged, Protocol):
+    """A staged object that the caller is still writing."""
+
+    file: BinaryIO
+    """Where to write, sequentially; ``commit`` flushes and closes it."""
+
+
+class Store(Protocol):
+    """One storage root."""
+
+    uri: str
+    counts: StoreCounts
+
+    def __hash__(self) -> int: ...
+
+    def create(self, name: str, data: bytes) -> bool:
+        """Create ``name`` with ``data``, atomically, exclusively and durably. True: created by this
+        call. False: the name is taken, and nothing was changed.
+
+        Raises: StorageError, OutcomeUnknownError.
+        """
+        ...
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        """Begin an object of any size that the caller streams; invisible until ``commit``."""
+        ...
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+        """Copy the bytes of the listed object the fastest way there is; invisible until ``commit``.
+
+        Raises: SourceChangedError when the object is gone, or is not the one that was listed.
+        """
+        ...
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """The bytes ``[start, end)`` of an object, to its end when ``end`` is None; a negative
+        ``start`` counts from the end.
+
+        Raises: FileNotFoundError, StorageError.
+        """
+        ...
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """A seekable reader of the listed object; on object stores every read is one ranged request.
+
+        Raises: SourceChangedError when the object is gone, or is not the one that was listed
+        (at the latest at the first read).
+        """
+        ...
+
+    def list(self, prefix: str) -> Sequence[StoredObject]:
+        """All objects whose name starts with the folder ``prefix`` (``""``: the whole root), sorted
+        by name. Repeats until two listings in a row agree where one listing is no snapshot
+        (protocol section 1). Staged objects are not listed. A missing folder is empty.
+
+        Raises: BrokerUnreachableError when the root itself is not there, ListingUnstableError.
+        """
+        ...
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Delete in bulk; a name that is not there is no error.
+
+        Raises: StorageError naming what could not be deleted.
+        """
+        ...
+
+    def uri_of(self, name: str) -> str:
+        """The address of an object for Spark and Delta: ``file:///...`` or ``s3://bucket/...``."""
+        ...
+
+    def check(self) -> None:
+        """Find out at once whether the root is there, is writable, and creates exclusively.
+
+        Raises: LogDirError, UnsupportedStoreError.
+        """
+        ...

@@ -1,0 +1,75 @@
+"""A seekable file over whatever answers ranged reads."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import TYPE_CHECKING, BinaryIO, cast
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+
+class RangeReader(io.RawIOBase):
+    """A read-only file of known size; every ``read`` is one ``fetch(start, end)`` of exactly that range.
+
+    Unbuffered on purpose: Parquet readers ask for what they need, and a buffer would fetch it twice.
+    Not for use by several threads at once: they share the position.
+    """
+
+    def __init__(
+        self,
+        size_bytes: int,
+        fetch: Callable[[int, int], bytes],
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        super().__init__()
+        self._size_bytes = size_bytes
+        self._fetch = fetch
+        self._on_close = on_close
+        self._position = 0
+
+    def as_file(self) -> BinaryIO:
+        """This reader under the type that callers name; it has every method of it that reads."""
+        return cast(BinaryIO, self)
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size_bytes}[whence]
+        if base + offset < 0:
+            raise ValueError(f"cannot seek to {base + offset}")
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.closed:
+            raise ValueError("read of a closed file")
+        start = min(self._position, self._size_bytes)
+        end = self._size_bytes if size is None or size < 0 else min(start + size, self._size_bytes)
+        if start >= end:
+            return b""
+        data = self._fetch(start, end)
+        self._position = start + len(data)
+        return data
+
+    def readall(self) -> bytes:
+        return self.read()
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        view = memoryview(buffer).cast("B")
+        data = self.read(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._on_close()
+        super().close()

@@ -1,0 +1,177 @@
+"""What every store does alike: names, ranges, counting, listings that settle, transfers in pieces.
+
+The stores differ in how they reach bytes; a rule that must not differ between them stands here once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TypeVar
+
+from partitions.errors import (
+    InvalidCallError,
+    ListingUnstableError,
+    LogDirError,
+    RetriableError,
+    SourceChangedError,
+    UnsupportedStoreError,
+)
+from partitions.store.protocol import Store, StoreCounts, StoredObject
+
+STAGING_FOLDER = ".staging"
+"""Where stores on file systems keep bytes that have no name yet; a name in it is refused by all."""
+
+LISTING_ATTEMPTS = 20
+TRANSFER_THREADS = 4
+
+_FORBIDDEN_PARTS = frozenset({"", ".", ".."})
+
+T = TypeVar("T")
+
+
+def check_name(name: str) -> str:
+    """``name`` itself, if it names an object below the root and nothing else.
+
+    Raises: InvalidCallError for an absolute name, an empty, ``.`` or ``..`` part, the staging folder.
+    """
+    parts = name.split("/")
+    if not _FORBIDDEN_PARTS.isdisjoint(parts) or parts[0] == STAGING_FOLDER or "\0" in name:
+        raise InvalidCallError(
+            f"{name!r} is no name in a store: use relative parts joined by '/', none of them empty, '.' "
+            f"or '..', outside {STAGING_FOLDER!r}"
+        )
+    return name
+
+
+def folder_prefix(prefix: str) -> str:
+    """What the names in a folder start with: ``a/b/`` for ``a/b`` and ``a/b/``, nothing for the root.
+
+    Raises: InvalidCallError.
+    """
+    folder = prefix.rstrip("/")
+    return check_name(folder) + "/" if folder else ""
+
+
+def byte_range(start: int, end: int | None, size_bytes: int) -> tuple[int, int]:
+    """``[start, end)`` as ``Store.read`` takes it, clipped to an object of that size."""
+    low = max(size_bytes + start, 0) if start < 0 else min(start, size_bytes)
+    high = size_bytes if end is None else min(end, size_bytes)
+    return low, max(low, high)
+
+
+class Tally:
+    """The counts of one store, kept exact under threads."""
+
+    def __init__(self) -> None:
+        self.counts = StoreCounts()
+        self._lock = threading.Lock()
+
+    def add(
+        self,
+        *,
+        creates: int = 0,
+        reads: int = 0,
+        lists: int = 0,
+        deletes: int = 0,
+        copies: int = 0,
+        read_bytes: int = 0,
+        written_bytes: int = 0,
+    ) -> None:
+        """Add to the counts in place."""
+        counts = self.counts
+        with self._lock:
+            counts.creates += creates
+            counts.reads += reads
+            counts.lists += lists
+            counts.deletes += deletes
+            counts.copies += copies
+            counts.read_bytes += read_bytes
+            counts.written_bytes += written_bytes
+
+
+def settle(list_once: Callable[[], T], where: str) -> T:
+    """What two listings in a row agree on (protocol section 1: a listing is no snapshot by itself).
+
+    Raises: ListingUnstableError naming ``where``.
+    """
+    before = list_once()
+    for _ in range(LISTING_ATTEMPTS):
+        after = list_once()
+        if after == before:
+            return after
+        before = after
+    raise ListingUnstableError(
+        f"{where} changed during each of {LISTING_ATTEMPTS} listings; list a smaller folder, or try again"
+    )
+
+
+def copy_in_pieces(
+    source: Store,
+    source_object: StoredObject,
+    piece_bytes: int,
+    put: Callable[[int, int, bytes], None],
+) -> None:
+    """Read the listed object in pieces, a few at once, and hand each to ``put(index, start, data)``.
+
+    Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. All
+    bytes are those of the listed object: each piece is read through a reader that checks.
+
+    Raises: SourceChangedError, and what ``put`` raises.
+    """
+
+    def move(index: int, start: int, end: int) -> None:
+        with source.open(source_object) as reader:
+            reader.seek(start)
+            data = reader.read(end - start)
+        if len(data) != end - start:
+            raise SourceChangedError(
+                f"{source.uri_of(source_object.name)} ended at byte {start + len(data)} of "
+                f"{source_object.size_bytes}: list it again"
+            )
+        put(index, start, data)
+
+    size = source_object.size_bytes
+    pieces = [
+        (i, start, min(start + piece_bytes, size)) for i, start in enumerate(range(0, size, piece_bytes))
+    ]
+    run_pieces([partial(move, *piece) for piece in pieces])
+
+
+def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
+    """Run all actions, a few at once. The first failure is raised after the running ones have ended;
+    those not yet begun are dropped."""
+    if len(actions) <= 1:
+        for action in actions:
+            action()
+        return
+    with ThreadPoolExecutor(min(TRANSFER_THREADS, len(actions)), thread_name_prefix="transfer") as pool:
+        futures = [pool.submit(action) for action in actions]
+        try:
+            for future in futures:
+                future.result()
+        finally:
+            for future in futures:
+                future.cancel()
+
+
+def check_exclusive_create(store: Store, probe: str) -> None:
+    """Create ``probe`` twice in a store and delete it: what ``Store.check`` rests on.
+
+    Raises: LogDirError when the store refuses to write, UnsupportedStoreError when it lets the second
+    creation through.
+    """
+    try:
+        first = store.create(probe, b"first")
+        second = store.create(probe, b"second")
+        kept = store.read(probe)
+        store.delete([probe])
+    except (RetriableError, FileNotFoundError) as error:
+        raise LogDirError(f"{store.uri} cannot be written: {error}") from error
+    if not first or second or kept != b"first":
+        raise UnsupportedStoreError(
+            f"{store.uri} is a store without exclusive create: a name that was taken could be created "
+            "again, and concurrent drivers would overwrite each other's records"
+        )

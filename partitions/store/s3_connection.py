@@ -1,0 +1,170 @@
+"""Requests to an S3 endpoint: one client per process, bounded retries, failures named by what is known.
+
+Every attempt has a deadline and is counted, so a job can report what it cost. The credentials come from
+the environment, the profile or the instance; they live inside botocore's client and nowhere here.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import botocore.config
+import botocore.session
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    HTTPClientError,
+    ProxyConnectionError,
+    ReadTimeoutError,
+    ResponseStreamingError,
+)
+
+from partitions.clock import Clock
+from partitions.errors import OutcomeUnknownError, StorageError, StoreTimeoutError
+from partitions.store.protocol import StoreOptions
+
+POOL_CONNECTIONS = 64
+CONNECT_TIMEOUT_S = 10.0
+FIRST_BACKOFF_S = 0.1
+LONGEST_BACKOFF_S = 10.0
+
+_NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+_PASSING_CODES = frozenset(
+    {
+        "InternalError",
+        "OperationAborted",
+        "RequestTimeout",
+        "RequestTimeTooSkewed",
+        "ServiceUnavailable",
+        "SlowDown",
+        "Throttling",
+        "ThrottlingException",
+    }
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the server said of a request that it did not carry out."""
+
+    status: int
+    code: str
+    ambiguous: bool
+    """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store knows what each one means
+    """A final answer other than success; ``answer`` has it."""
+
+    def __init__(self, answer: Answer) -> None:
+        super().__init__(f"{answer.status} {answer.code}")
+        self.answer = answer
+
+
+class S3Connection:
+    """Requests to one endpoint under one set of options."""
+
+    def __init__(self, options: StoreOptions, clock: Clock, rng: random.Random) -> None:
+        self.options = options
+        self._clock = clock
+        self._rng = rng
+
+    def read(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """Carry out a request that changes nothing; ``attempt`` takes the client, and reads the body too.
+
+        Raises: Refused, StoreTimeoutError, StorageError.
+        """
+        return self._repeat(what, attempt, changes=False)
+
+    def write(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """Carry out a request that changes something. What was tried without an answer is tried again; so
+        a refusal may be the echo of this call's own success (``Answer.ambiguous``).
+
+        Raises: Refused, StorageError when nothing has changed for certain, OutcomeUnknownError.
+        """
+        return self._repeat(what, attempt, changes=True)
+
+    def _repeat(self, what: str, attempt: Callable[[Any], T], changes: bool) -> T:
+        ambiguous = False
+        for tries in range(self.options.retries + 1):
+            if tries:
+                longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (tries - 1))
+                self._clock.sleep(longest * self._rng.uniform(0.5, 1.0))
+            try:
+                return attempt(client_of(self.options))
+            except ClientError as error:
+                status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+                code = error.response.get("Error", {}).get("Code", "")
+                if status < 500 and status != 429 and code not in _PASSING_CODES:
+                    raise Refused(Answer(status, code, ambiguous)) from error
+                failure: Exception = error
+                ambiguous = ambiguous or status >= 500  # it may come from half way
+            except (HTTPClientError, ResponseStreamingError) as error:
+                failure = error
+                ambiguous = ambiguous or not isinstance(error, _NEVER_SENT)
+            except BotoCoreError as error:
+                if ambiguous and changes:
+                    raise OutcomeUnknownError(f"{what}: {error}; read before you retry") from error
+                raise StorageError(f"{what}: {error}") from error
+        attempts = f"{self.options.retries + 1} attempts"
+        if changes and ambiguous:
+            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure}; read before you retry") from failure
+        if isinstance(failure, ReadTimeoutError | ConnectTimeoutError) and not changes:
+            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure}") from failure
+        raise StorageError(f"{what}: {attempts}, at last: {failure}") from failure
+
+
+_clients_lock = threading.Lock()
+_clients: dict[tuple[int, StoreOptions], Any] = {}
+
+
+def client_of(options: StoreOptions) -> Any:
+    """This process' client for these options, made at first use.
+
+    A forked child makes its own: connections that are shared with the parent mix up their answers.
+    """
+    key = (os.getpid(), options)
+    client = _clients.get(key)
+    if client is None:
+        with _clients_lock:
+            client = _clients.get(key)
+            if client is None:
+                client = _clients[key] = _make_client(options)
+    return client
+
+
+def _make_client(options: StoreOptions) -> Any:
+    session = botocore.session.Session(profile=options.profile)
+    config = botocore.config.Config(
+        connect_timeout=min(options.timeout_s, CONNECT_TIMEOUT_S),
+        read_timeout=options.timeout_s,
+        max_pool_connections=POOL_CONNECTIONS,
+        # Retries are ours: only who counts the attempts knows whether one of them went unanswered.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        # Servers other than Amazon's do not all know trailing checksums; Content-MD5 guards uploads.
+        request_checksum_calculation="when_required",
+        response_checksum_validation="when_required",
+        s3={"addressing_style": "auto" if options.endpoint_url is None else "path"},
+    )
+    return session.create_client(
+        "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config
+    )
+
+
+def _forget_clients() -> None:
+    """In a forked child: the parent's lock may have been held, its connections are not ours."""
+    global _clients_lock
+    _clients_lock = threading.Lock()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_forget_clients)
