@@ -7,24 +7,52 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tiering.bootstrap import FollowerPosition, FromLeader, FromRemote, StartOver, fetch_origin
-from tiering.remote_log import RemotePartition
+from tiering.bootstrap import (
+    FromLeader,
+    FromRemote,
+    LeaderOffsets,
+    RemoteNotReady,
+    StartOver,
+    auxiliary_state,
+    fetch_origin,
+)
+from tiering.remote_segment import RemoteSegment
 
 from engine.replication.leader import check_not_fenced, check_whole, join, leader_log
 from engine.replication.site import Site
 from engine.replication.watermark import record_high_watermark
-from partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError, SourceChangedError
+from partitions.errors import (
+    CorruptSegmentError,
+    LogGapError,
+    OffsetOutOfRangeError,
+    RemoteNotReadyError,
+    SourceChangedError,
+)
 from partitions.listing import Link, ReplicaLog, resolve
 from partitions.paths import DataName, LocalStartName
-from partitions.producers import encode
+from partitions.producers import ProducerEntry, encode
 from partitions.replica import Replica
 from partitions.runner import Runner, values
 from partitions.segment import read_segment
-from partitions.store import Staged
+from partitions.store import Staged, Store
 
 _ATTEMPTS = 5
 _GROUP_FILES = 32
 _GROUP_BYTES = 512 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteTail:
+    """What is tiered of a partition, as a follower needs to know it: its last segment, if any."""
+
+    store: Store
+    folder: str
+    last: RemoteSegment | None
+
+    @property
+    def end(self) -> int | None:
+        """The earliest pending upload offset, as far as the remote knows it."""
+        return None if self.last is None else self.last.next_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +74,13 @@ def sync(
     follower_id: int,
     *,
     copies: Runner,
-    remote: RemotePartition | None = None,
-    start_at_pending_upload: bool = False,
+    remote: RemoteTail | None = None,
+    from_last_tiered: bool = False,
 ) -> Synced:
     """Make the follower's log equal to the leader's, by copying whole files under their own names.
 
-    ``remote`` is what is tiered of the partition, None when the topic is not tiered;
-    ``start_at_pending_upload`` is ``follower.fetch.last.tiered.offset.enable``.
+    ``remote`` is what is tiered of the partition, None when the topic is not tiered (or when the follower
+    is known not to need it: a member of the ISR); ``from_last_tiered`` is ``follower.fetch.last.tiered.offset.enable``.
 
     Raises: FencedLeaderEpochError, StaleBrokerError when the view is stale; CorruptionError, LogGapError;
         RemoteNotReadyError; SourceChangedError when the leader's files kept changing.
@@ -67,7 +95,7 @@ def sync(
 
     for _ in range(_ATTEMPTS):
         try:
-            done = _sync_once(site, follower_id, copies, remote, start_at_pending_upload, copied)
+            done = _sync_once(site, follower_id, copies, remote, from_last_tiered, copied)
             return replace(done, copied_files=files, copied_bytes=bytes_)
         except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
             change = error
@@ -79,8 +107,8 @@ def _sync_once(
     site: Site,
     follower_id: int,
     copies: Runner,
-    remote: RemotePartition | None,
-    start_at_pending_upload: bool,
+    remote: RemoteTail | None,
+    from_last_tiered: bool,
     copied: Callable[[Link], None],
 ) -> Synced:
     # 1. The follower first: the leader, listed later, is not behind it.
@@ -97,7 +125,7 @@ def _sync_once(
         check_whole(follower, mine)
 
     # 3. Where to start.
-    mine = _start(site, follower, mine, log, remote, start_at_pending_upload)
+    mine = _start(site, follower, mine, log, remote, from_last_tiered)
 
     # 4. Copy.
     missing = _missing(follower, mine, log)
@@ -124,40 +152,54 @@ def _start(
     follower: Replica,
     mine: ReplicaLog,
     log: ReplicaLog,
-    remote: RemotePartition | None,
-    start_at_pending_upload: bool,
+    remote: RemoteTail | None,
+    from_last_tiered: bool,
 ) -> ReplicaLog:
     """The follower's log after it starts over or bootstraps, where it must; else as it is."""
-    position = FollowerPosition(
-        fetch_offset=mine.log_end,
-        empty=not mine.chain and mine.local_start == 0,
+    leader = LeaderOffsets(
         log_start=site.view.log_start_offset,
         local_start=log.local_start,
         log_end=log.log_end,
+        earliest_pending_upload=None if remote is None else remote.end,
+        tiered=remote is not None,
     )
-    origin = fetch_origin(position, remote, start_at_pending_upload=start_at_pending_upload)
+    origin = fetch_origin(
+        leader,
+        fetch_offset=mine.log_end,
+        follower_is_empty=not mine.chain,
+        from_last_tiered=from_last_tiered,
+    )
     match origin:
         case FromLeader():
             return mine
+        case RemoteNotReady(reason):
+            raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}; run tier, then try again")
         case StartOver(offset):
+            offset = max(offset, mine.local_start)
             state = encode(site.leader.producers_at_local_start(log))
-        case FromRemote(offset, state):
-            pass
+        case FromRemote(offset):
+            state = encode(_producers_at(offset, site.leader, log, remote))
         case _:
             assert_never(origin)
-    if mine.local_start > offset:
+    if mine.log_end > log.log_end or mine.local_start > offset:
         raise OffsetOutOfRangeError(
-            f"{follower}: its log starts at {mine.local_start}, above offset {offset} where it would have to "
-            "start over; format the broker's log dir anew"
+            f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader holds "
+            f"[{log.local_start}, {log.log_end}): the leader has lost data; verify the partition"
         )
     # The register before the first copy: what lies below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
-    return follower_log_at(follower, log)
-
-
-def follower_log_at(follower: Replica, log: ReplicaLog) -> ReplicaLog:
-    """The follower's log now, under the leader's lineage."""
     return resolve(follower.list(), log.lineage, follower.end_of_append)
+
+
+def _producers_at(
+    offset: int, leader: Replica, log: ReplicaLog, remote: RemoteTail | None
+) -> dict[str, ProducerEntry]:
+    """The producer state at an offset up to which the log is tiered: the leader's own where its local log
+    starts there, else that of the last remote segment, which ends there.
+    """
+    if offset == log.local_start or remote is None or remote.last is None:
+        return leader.producers_at_local_start(log)
+    return auxiliary_state(remote.store, remote.folder, remote.last).producers
 
 
 def _missing(follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:

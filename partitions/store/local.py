@@ -322,9 +322,7 @@ class _StagedFileWriter(StagedFile):
 
     def __init__(self, store: LocalStore, name: str) -> None:
         super().__init__(store, name)
-        self.file: BinaryIO = io.BufferedWriter(
-            _TranslatingFile(self.descriptor, self.target), WRITE_BUFFER_BYTES
-        )
+        self.file: BinaryIO = io.BufferedWriter(_TranslatingFile(self.descriptor, self.target), WRITE_BUFFER_BYTES)
 
     def seal(self) -> None:
         if self._state == "open":

@@ -35,9 +35,7 @@ class MemoryStore:
         return f"MemoryStore({self.uri!r})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
-            f"{self.uri} lives in one process and cannot be sent to another: use file:// or s3://"
-        )
+        raise TypeError(f"{self.uri} lives in one process and cannot be sent to another: use file:// or s3://")
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``."""

@@ -63,6 +63,9 @@ class StoreOptions:
     timeout_s: float = 30.0
     retries: int = 5
     part_bytes: int = 16 * 1024 * 1024
+    exclusive_multipart: bool | None = None
+    """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
+    on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
 
 
 class Staged(Protocol):

@@ -92,15 +92,17 @@ class Tally:
             counts.written_bytes += written_bytes
 
 
-def settle(list_once: Callable[[], T], where: str) -> T:
-    """What two listings in a row agree on (protocol section 1: a listing is no snapshot by itself).
+def settle(list_once: Callable[[], T], where: str, is_snapshot: Callable[[T], bool] = lambda _listing: False) -> T:
+    """A listing that is a snapshot, or else what two in a row agree on (protocol section 1).
 
     Raises: ListingUnstableError naming ``where``.
     """
     before = list_once()
+    if is_snapshot(before):
+        return before
     for _ in range(LISTING_ATTEMPTS):
         after = list_once()
-        if after == before:
+        if after == before or is_snapshot(after):
             return after
         before = after
     raise ListingUnstableError(
@@ -134,9 +136,7 @@ def copy_in_pieces(
         put(index, start, data)
 
     size = source_object.size_bytes
-    pieces = [
-        (i, start, min(start + piece_bytes, size)) for i, start in enumerate(range(0, size, piece_bytes))
-    ]
+    pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(range(0, size, piece_bytes))]
     run_pieces([partial(move, *piece) for piece in pieces])
 
 

@@ -21,6 +21,7 @@ from botocore.exceptions import (
     ConnectTimeoutError,
     EndpointConnectionError,
     HTTPClientError,
+    IncompleteReadError,
     ProxyConnectionError,
     ReadTimeoutError,
     ResponseStreamingError,
@@ -36,7 +37,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
 
 _NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
-_PASSING_CODES = frozenset(
+PASSING_CODES = frozenset(
     {
         "InternalError",
         "OperationAborted",
@@ -70,6 +71,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         self.answer = answer
 
 
+class EndpointUnreachableError(StorageError):
+    """No connection to the endpoint could be made: the request was never sent."""
+
+
 class S3Connection:
     """Requests to one endpoint under one set of options."""
 
@@ -78,48 +83,57 @@ class S3Connection:
         self._clock = clock
         self._rng = rng
 
-    def read(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Carry out a request that changes nothing; ``attempt`` takes the client, and reads the body too.
+    def repeatable(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """Carry out a request that may be repeated without harm; ``attempt`` takes the client, and reads
+        the body of the answer too.
 
         Raises: Refused, StoreTimeoutError, StorageError.
         """
-        return self._repeat(what, attempt, changes=False)
+        return self._repeat(what, attempt, once=False)
 
-    def write(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Carry out a request that changes something. What was tried without an answer is tried again; so
+    def exclusive(self, what: str, attempt: Callable[[Any], T]) -> T:
+        """Carry out a request that takes effect once. What was tried without an answer is tried again, so
         a refusal may be the echo of this call's own success (``Answer.ambiguous``).
 
         Raises: Refused, StorageError when nothing has changed for certain, OutcomeUnknownError.
         """
-        return self._repeat(what, attempt, changes=True)
+        return self._repeat(what, attempt, once=True)
 
-    def _repeat(self, what: str, attempt: Callable[[Any], T], changes: bool) -> T:
+    def back_off(self, tries: int = 1) -> None:
+        """Wait before the next try: longer each time, and never in step with others."""
+        longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (tries - 1))
+        self._clock.sleep(longest * self._rng.uniform(0.5, 1.0))
+
+    def _repeat(self, what: str, attempt: Callable[[Any], T], once: bool) -> T:
         ambiguous = False
         for tries in range(self.options.retries + 1):
             if tries:
-                longest = min(LONGEST_BACKOFF_S, FIRST_BACKOFF_S * 2 ** (tries - 1))
-                self._clock.sleep(longest * self._rng.uniform(0.5, 1.0))
+                self.back_off(tries)
             try:
                 return attempt(client_of(self.options))
             except ClientError as error:
                 status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
                 code = error.response.get("Error", {}).get("Code", "")
-                if status < 500 and status != 429 and code not in _PASSING_CODES:
+                if status < 500 and status != 429 and code not in PASSING_CODES:
                     raise Refused(Answer(status, code, ambiguous)) from error
                 failure: Exception = error
                 ambiguous = ambiguous or status >= 500  # it may come from half way
-            except (HTTPClientError, ResponseStreamingError) as error:
+            except (HTTPClientError, ResponseStreamingError, IncompleteReadError) as error:
                 failure = error
                 ambiguous = ambiguous or not isinstance(error, _NEVER_SENT)
             except BotoCoreError as error:
-                if ambiguous and changes:
+                if ambiguous and once:
                     raise OutcomeUnknownError(f"{what}: {error}; read before you retry") from error
                 raise StorageError(f"{what}: {error}") from error
         attempts = f"{self.options.retries + 1} attempts"
-        if changes and ambiguous:
-            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure}; read before you retry") from failure
-        if isinstance(failure, ReadTimeoutError | ConnectTimeoutError) and not changes:
+        if once and ambiguous:
+            raise OutcomeUnknownError(
+                f"{what}: {attempts}, at last: {failure}; read before you retry"
+            ) from failure
+        if isinstance(failure, ReadTimeoutError | ConnectTimeoutError) and not once:
             raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure}") from failure
+        if isinstance(failure, _NEVER_SENT):
+            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure}") from failure
         raise StorageError(f"{what}: {attempts}, at last: {failure}") from failure
 
 

@@ -1,0 +1,77 @@
+# One command per purpose; `make` alone lists them. Needs bash, Python 3.11 or later, Java 17 or 21.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+
+VENV := .venv
+BIN := $(VENV)/bin
+LOG := .cache/setup.log
+# Another interpreter: make setup PYTHON=/path/to/python3.12 (after make clean).
+PYTHON ?=
+FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3 /usr/bin/python3 python3.14; do \
+	  if [[ -n $$python ]] && "$$python" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	  then command -v "$$python"; exit 0; fi; \
+	  if [[ -n "$(PYTHON)" ]]; then break; fi; done; \
+	echo "Python 3.11 or later with venv is needed: install one (Debian: apt-get install python3-venv) or say PYTHON=/path/to/python3" >&2; \
+	exit 1
+# Runs a step quietly: one line for it, and the end of the log if it fails.
+QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
+PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
+
+.PHONY: help setup check lint test demo bench format lock java clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
+
+check: $(VENV)/.installed lint ## format, lint, types, and the tests that need neither a JVM nor a server
+	@$(BIN)/python -m pytest -m "not spark and not s3"
+
+test: setup lint ## everything: the linters and all tests
+	@$(BIN)/python -m pytest $(TESTS)
+
+demo: setup ## real data through the whole life of a log, in a terminal
+	@$(BIN)/python -m jobs.demo $(ARGS)
+
+bench: export BYTES PARTITIONS RECORD_BYTES REPLICAS CODEC
+bench: setup ## throughput on this machine: make bench BYTES=1GiB PARTITIONS=8
+	@$(BIN)/python -m jobs.bench $(ARGS)
+
+format: $(VENV)/.installed ## rewrite the sources as the linter wants them
+	@$(BIN)/ruff check --quiet --fix-only .
+	@$(BIN)/ruff format --quiet .
+
+lock: ## resolve the dependencies anew into requirements.lock
+	@python=$$($(FIND_PYTHON)); rm -rf .cache/lock; $(QUIETLY) "resolving" $$python -m venv .cache/lock
+	@$(QUIETLY) "installing" .cache/lock/bin/python -m pip install --quiet "setuptools>=77" -e ".[spark,demo,dev]"
+	@{ echo "# Every package of the extras spark, demo and dev, pinned; \`make lock\` writes this file again."; \
+	  .cache/lock/bin/python -m pip freeze --all --exclude pip --exclude stratalog; } > requirements.lock
+	@rm -rf .cache/lock
+
+clean: ## remove what setup and the tests left behind
+	@rm -rf $(VENV) .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info build dist
+	@rm -rf spark-warehouse metastore_db derby.log artifacts
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+lint: $(VENV)/.installed
+	@$(BIN)/ruff format --quiet --check . || { echo "not formatted: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+# Before anything takes long, and with the system's Python: .venv may not be there yet.
+java:
+	@python=$$($(FIND_PYTHON)); $$python -m jobs.java >/dev/null
+
+$(VENV)/.installed: pyproject.toml requirements.lock
+	@python=$$($(FIND_PYTHON)); mkdir -p .cache; : > $(LOG); \
+	  if ! $(BIN)/python -c '' 2>/dev/null; then rm -rf $(VENV); $(QUIETLY) "setup: .venv from $$python" "$$python" -m venv $(VENV); fi
+	@$(QUIETLY) "setup: packages of requirements.lock" $(PIP) install --no-deps -r requirements.lock
+	@$(QUIETLY) "setup: the project itself, editable" $(PIP) install --no-deps --no-build-isolation \
+	  --config-settings editable_mode=compat -e .
+	@touch $@
+
+.cache/jars/.fetched: conf/jars.xml $(VENV)/.installed
+	@$(QUIETLY) "setup: Spark's extra jars" $(BIN)/python -m jobs.jars
+	@touch $@

@@ -1,0 +1,274 @@
+"""The one fold of the metadata: live path, recovery, snapshots and tests all call ``apply``.
+
+What protocol section 4 says a replay derives stands here: who leaves which ISR and who leads next when a
+broker is registered, fenced or unfenced. So each of these is one small record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import assert_never
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from engine.metadata.records import (
+    ConfigRecord,
+    ConfigResource,
+    FenceBrokerRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    VotersRecord,
+)
+from partitions.errors import CorruptionError, LogGapError
+
+
+def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
+    """The image after ``records``, the first of which has metadata offset ``offset``.
+
+    ``image`` stays as it is. Its large mappings are copied once per call, so fold a long tail in one call.
+
+    Raises: LogGapError unless ``offset`` is the image's next; CorruptionError for a record that does not
+        fit the image (no controller commits such a one).
+    """
+    if offset != image.next_offset:
+        raise LogGapError(f"the metadata is known up to offset {image.next_offset}, and goes on at {offset}")
+    draft = _Draft(image)
+    for index, record in enumerate(records):
+        draft.apply(offset + index, record)
+    return draft.finish(offset + len(records))
+
+
+class _Draft:
+    """An image in the making: mappings of its own, and lists of partitions where some changed."""
+
+    def __init__(self, image: ClusterImage) -> None:
+        self._cluster_id = image.cluster_id
+        self._voters = image.voters
+        self._brokers = dict(image.brokers)
+        self._topics = dict(image.topics)
+        self._topic_ids = dict(image.topic_ids)
+        self._configs = dict(image.configs)
+        self._changed: dict[str, list[PartitionImage]] = {}
+
+    def finish(self, next_offset: int) -> ClusterImage:
+        """The image."""
+        for topic_id, partitions in self._changed.items():
+            self._topics[topic_id] = replace(self._topics[topic_id], partitions=tuple(partitions))
+        return ClusterImage(
+            cluster_id=self._cluster_id,
+            voters=self._voters,
+            brokers=self._brokers,
+            topics=self._topics,
+            topic_ids=self._topic_ids,
+            configs=self._configs,
+            next_offset=next_offset,
+        )
+
+    def apply(self, offset: int, record: MetadataRecord) -> None:
+        """Fold in one record. Raises: CorruptionError."""
+        match record:
+            case VotersRecord(cluster_id=cluster_id, voters=voters):
+                self._cluster_id, self._voters = cluster_id, voters
+            case NoOpRecord():
+                pass
+            case RegisterBrokerRecord():
+                self._register(offset, record)
+            case FenceBrokerRecord(broker_id=broker_id):
+                self._fence(broker_id)
+            case UnfenceBrokerRecord():
+                self._unfence(record)
+            case TopicRecord():
+                self._create_topic(record)
+            case PartitionRecord():
+                self._create_partition(offset, record)
+            case PartitionChangeRecord():
+                self._change_partition(offset, record)
+            case RemoveTopicRecord(topic_id=topic_id):
+                self._changed.pop(topic_id, None)
+                del self._topic_ids[self._topic(topic_id).name]
+                del self._topics[topic_id]
+            case ConfigRecord():
+                self._configure(record)
+            case _:
+                assert_never(record)
+
+    # ------------------------------------------------------------------------------- brokers
+
+    def _register(self, offset: int, record: RegisterBrokerRecord) -> None:
+        broker_id = record.broker_id
+        before = self._brokers.get(broker_id)
+        self._brokers[broker_id] = BrokerImage(
+            broker_id=broker_id,
+            broker_epoch=offset,
+            directory_id=record.directory_id,
+            rack=record.rack,
+            log_dir=record.log_dir,
+            fenced=False,
+        )
+        if before is not None and before.directory_id != record.directory_id:
+            # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
+            for topic_id, partition in self._partitions_on(broker_id):
+                self._settle(topic_id, partition, _without(partition.isr, broker_id), broker_id)
+        self._elect_where_there_is_no_leader(broker_id)
+
+    def _fence(self, broker_id: int) -> None:
+        self._brokers[broker_id] = replace(self._broker(broker_id), fenced=True)
+        for topic_id, partition in self._partitions_on(broker_id):
+            # The last member stays: it alone is known to have everything.
+            isr = _without(partition.isr, broker_id) or partition.isr
+            self._settle(topic_id, partition, isr, broker_id)
+
+    def _unfence(self, record: UnfenceBrokerRecord) -> None:
+        broker = self._broker(record.broker_id)
+        if broker.broker_epoch != record.broker_epoch:
+            raise CorruptionError(f"{record} unfences another registration than {broker}")
+        self._brokers[record.broker_id] = replace(broker, fenced=False)
+        self._elect_where_there_is_no_leader(record.broker_id)
+
+    def _elect_where_there_is_no_leader(self, broker_id: int) -> None:
+        for topic_id, partition in self._partitions_on(broker_id):
+            if partition.leader is None:
+                self._settle(topic_id, partition, partition.isr, None)
+
+    def _settle(
+        self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: int | None
+    ) -> None:
+        """Give the partition this ISR, without adding ``gone`` any longer. The leader stays while it is in
+        the ISR and unfenced; else the preferred one that is, or none.
+        """
+        leader, leader_epoch = partition.leader, partition.leader_epoch
+        adding = _without(partition.adding, gone)
+        if leader is None or leader not in isr or self._brokers[leader].fenced:
+            leader = next((b for b in partition.replicas if b in isr and not self._brokers[b].fenced), None)
+        if leader != partition.leader:
+            leader_epoch, adding = leader_epoch + 1, ()
+        if (leader, isr, adding) == (partition.leader, partition.isr, partition.adding):
+            return
+        self._put(
+            topic_id,
+            replace(
+                partition,
+                leader=leader,
+                leader_epoch=leader_epoch,
+                isr=isr,
+                adding=adding,
+                partition_epoch=partition.partition_epoch + 1,
+            ),
+        )
+
+    # ------------------------------------------------------------------------------- topics
+
+    def _create_topic(self, record: TopicRecord) -> None:
+        if record.topic_id in self._topics or record.name in self._topic_ids:
+            raise CorruptionError(f"{record} creates a topic that exists")
+        self._topic_ids[record.name] = record.topic_id
+        self._topics[record.topic_id] = TopicImage(
+            name=record.name,
+            topic_id=record.topic_id,
+            key_schema=record.key_schema,
+            value_schema=record.value_schema,
+        )
+
+    def _create_partition(self, offset: int, record: PartitionRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        if record.partition != len(partitions):
+            raise CorruptionError(f"{record} is not the next of {len(partitions)} partitions")
+        for broker_id in record.replicas:
+            self._broker(broker_id)
+        partitions.append(
+            PartitionImage(
+                partition=record.partition,
+                replicas=record.replicas,
+                assignments=(offset,) * len(record.replicas),
+                leader=record.leader,
+                leader_epoch=1,
+                isr=record.isr,
+                adding=(),
+                log_start_offset=0,
+                partition_epoch=0,
+            )
+        )
+
+    def _change_partition(self, offset: int, record: PartitionChangeRecord) -> None:
+        partitions = self._partitions(record.topic_id)
+        if not 0 <= record.partition < len(partitions):
+            raise CorruptionError(f"{record} changes a partition that does not exist")
+        old = partitions[record.partition]
+        replicas = old.replicas if record.replicas is UNSET else record.replicas
+        placed = dict(zip(old.replicas, old.assignments, strict=True))
+        election = record.leader is not UNSET
+        adding = () if election else old.adding
+        for broker_id in replicas:
+            self._broker(broker_id)
+        partitions[record.partition] = PartitionImage(
+            partition=old.partition,
+            replicas=replicas,
+            assignments=tuple(placed.get(broker_id, offset) for broker_id in replicas),
+            leader=old.leader if record.leader is UNSET else record.leader,
+            leader_epoch=old.leader_epoch + election,
+            isr=old.isr if record.isr is UNSET else record.isr,
+            adding=adding if record.adding is UNSET else record.adding,
+            log_start_offset=(
+                old.log_start_offset if record.log_start_offset is UNSET else record.log_start_offset
+            ),
+            partition_epoch=old.partition_epoch + 1,
+        )
+
+    def _configure(self, record: ConfigRecord) -> None:
+        match record.resource:
+            case ConfigResource.CLUSTER:
+                _set(self._configs, record)
+            case ConfigResource.TOPIC:
+                topic = self._topic(self._topic_ids.get(record.name, ""))
+                configs = dict(topic.configs)
+                _set(configs, record)
+                self._topics[topic.topic_id] = replace(topic, configs=configs)
+            case _:
+                assert_never(record.resource)
+
+    # ------------------------------------------------------------------------------ look-ups
+
+    def _broker(self, broker_id: int) -> BrokerImage:
+        if broker_id not in self._brokers:
+            raise CorruptionError(f"a metadata record names broker {broker_id}, which was never registered")
+        return self._brokers[broker_id]
+
+    def _topic(self, topic_id: str) -> TopicImage:
+        if topic_id not in self._topics:
+            raise CorruptionError(f"a metadata record names topic {topic_id!r}, which does not exist")
+        return self._topics[topic_id]
+
+    def _partitions(self, topic_id: str) -> list[PartitionImage]:
+        """The topic's partitions, to be changed."""
+        if topic_id not in self._changed:
+            self._changed[topic_id] = list(self._topic(topic_id).partitions)
+        return self._changed[topic_id]
+
+    def _partitions_on(self, broker_id: int) -> Iterator[tuple[str, PartitionImage]]:
+        """All partitions with a replica on the broker; the one at hand may be replaced."""
+        for topic_id, topic in self._topics.items():
+            for partition in self._changed.get(topic_id, topic.partitions):
+                if broker_id in partition.replicas:
+                    yield topic_id, partition
+
+    def _put(self, topic_id: str, partition: PartitionImage) -> None:
+        self._partitions(topic_id)[partition.partition] = partition
+
+
+def _without(brokers: tuple[int, ...], broker_id: int | None) -> tuple[int, ...]:
+    return tuple(other for other in brokers if other != broker_id)
+
+
+def _set(configs: dict[str, str], record: ConfigRecord) -> None:
+    if record.value is None:
+        configs.pop(record.key, None)
+    else:
+        configs[record.key] = record.value

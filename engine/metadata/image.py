@@ -1,0 +1,171 @@
+"""The state of the cluster as frozen values. How it comes about stands in ``engine.metadata.fold``.
+
+Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of
+them: built in a fraction of a dataclass's time, and not tracked by the garbage collector. Mappings are
+never changed after an image is out; a change makes new ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+from engine.metadata.records import VoterId
+from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
+
+
+class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered broker."""
+
+    broker_id: int
+    broker_epoch: int
+    """The offset of its registration record (KIP-903)."""
+    directory_id: str
+    """The incarnation of its root; every path on the broker starts with it."""
+    rack: str | None
+    log_dir: str
+    fenced: bool
+
+
+class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One partition. Raises: CorruptionError when an invariant beside a field does not hold."""
+
+    partition: int
+    replicas: tuple[int, ...]
+    """Brokers in order of preference; distinct."""
+    assignments: tuple[int, ...]
+    """Per replica the metadata offset of the record that placed it here, part of its folder's name."""
+    leader: int | None
+    """In the ISR, or None."""
+    leader_epoch: int
+    """From 1; grows by one with every election and whenever the leader changes, also to none."""
+    isr: tuple[int, ...]
+    """Among the replicas; empty only after the last member's disk was lost."""
+    adding: tuple[int, ...]
+    """Replicas outside the ISR whose acknowledgement appends need already; only while there is a leader."""
+    log_start_offset: int
+    """Only grows."""
+    partition_epoch: int
+    """Grows by one on every change of this value."""
+
+    def __post_init__(self) -> None:
+        held = set(self.replicas)
+        members = {*self.isr, *self.adding}
+        whole = (
+            len(held) == len(self.replicas) == len(self.assignments) > 0
+            and members <= held
+            and len(members) == len(self.isr) + len(self.adding)
+            and (self.leader in self.isr if self.leader is not None else not self.adding)
+        )
+        if not whole:
+            raise CorruptionError(f"the metadata holds a partition that contradicts itself: {self}")
+
+
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+    """One topic. Its configs are here, not beside it: they cannot outlive it."""
+
+    name: str
+    topic_id: str
+    key_schema: str | None
+    """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
+    value_schema: str | None
+    partitions: tuple[PartitionImage, ...] = ()
+    """Partition ``i`` at index ``i``."""
+    configs: Mapping[str, str] = msgspec.field(default_factory=dict)
+    """What is set on the topic itself, as text; see ``engine.settings`` for what applies."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionView:
+    """One partition with its brokers, as of one read of the metadata: what replication works with.
+
+    Small and picklable. It may be out of date at any time: the protocol's checks are against
+    ``partition_epoch`` and the brokers' directory ids.
+    """
+
+    topic: str
+    topic_id: str
+    partition: int
+    leader: int | None
+    leader_epoch: int
+    isr: tuple[int, ...]
+    adding: tuple[int, ...]
+    replicas: tuple[int, ...]
+    """In order of preference."""
+    assignments: Mapping[int, int]
+    """Broker id to the metadata offset that placed its replica here."""
+    partition_epoch: int
+    log_start_offset: int
+    brokers: Mapping[int, BrokerImage]
+    """The brokers of ``replicas``."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """The whole cluster as of ``next_offset``."""
+
+    cluster_id: str = ""
+    """Empty before the first record."""
+    voters: tuple[VoterId, ...] = ()
+    brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    """By topic id."""
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    """By name; exactly the names of ``topics``."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """What is set on the cluster: its own configs, and defaults of topics."""
+    next_offset: int = 0
+    """The metadata offset up to which (exclusive) records are folded in."""
+
+    def broker(self, broker_id: int) -> BrokerImage:
+        """Raises: UnknownBrokerError."""
+        try:
+            return self.brokers[broker_id]
+        except KeyError:
+            raise UnknownBrokerError(f"broker {broker_id} is not registered; register it first") from None
+
+    def topic(self, name: str) -> TopicImage:
+        """Raises: UnknownTopicOrPartitionError."""
+        try:
+            return self.topics[self.topic_ids[name]]
+        except KeyError:
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted") from None
+
+    def partition(self, topic_id: str, partition: int) -> PartitionImage:
+        """Raises: UnknownTopicOrPartitionError."""
+        topic = self.topics.get(topic_id)
+        if topic is None:
+            raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")
+        if not 0 <= partition < len(topic.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+            )
+        return topic.partitions[partition]
+
+    def view(self, topic_id: str, partition: int) -> PartitionView:
+        """What replication needs of a partition.
+
+        Raises: UnknownTopicOrPartitionError, also when the name has a new topic with another id.
+        """
+        image = self.partition(topic_id, partition)
+        return PartitionView(
+            topic=self.topics[topic_id].name,
+            topic_id=topic_id,
+            partition=partition,
+            leader=image.leader,
+            leader_epoch=image.leader_epoch,
+            isr=image.isr,
+            adding=image.adding,
+            replicas=image.replicas,
+            assignments=dict(zip(image.replicas, image.assignments, strict=True)),
+            partition_epoch=image.partition_epoch,
+            log_start_offset=image.log_start_offset,
+            brokers={broker_id: self.brokers[broker_id] for broker_id in image.replicas},
+        )
+
+    def views(self, topic: str) -> list[PartitionView]:
+        """All partitions of a topic, by its name. Raises: UnknownTopicOrPartitionError."""
+        image = self.topic(topic)
+        return [self.view(image.topic_id, partition.partition) for partition in image.partitions]

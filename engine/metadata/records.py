@@ -1,0 +1,163 @@
+"""The records of the metadata log: one JSON object each, named after Kafka's.
+
+A record says what was decided, as shortly as possible; what follows from it is derived by the fold
+(``engine.metadata.fold``). Unknown record types and fields are refused: they come from a later version,
+and skipping them would fork the state.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from partitions.errors import CorruptionError
+
+
+class _Record(
+    msgspec.Struct,
+    frozen=True,
+    kw_only=True,
+    tag=True,
+    tag_field="type",
+    omit_defaults=True,
+    forbid_unknown_fields=True,
+):
+    """A tagged JSON object; fields at their default are left out."""
+
+
+class VoterId(msgspec.Struct, frozen=True):
+    """A metadata voter: one incarnation of the root of a broker."""
+
+    broker_id: int
+    directory_id: str
+
+
+class VotersRecord(_Record):
+    """The cluster and its metadata voters; the first record of every metadata log."""
+
+    cluster_id: str
+    voters: tuple[VoterId, ...]
+
+
+class NoOpRecord(_Record):
+    """Nothing. Committed to prove that what lies before it is committed."""
+
+
+class RegisterBrokerRecord(_Record):
+    """A broker's root was found; the offset of this record is its broker epoch. Unfences it."""
+
+    broker_id: int
+    directory_id: str
+    log_dir: str
+    rack: str | None = None
+
+
+class FenceBrokerRecord(_Record):
+    """The broker is unreachable, or was fenced by hand."""
+
+    broker_id: int
+
+
+class UnfenceBrokerRecord(_Record):
+    """The broker, as registered with this epoch, is back."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+class TopicRecord(_Record):
+    """A new topic without partitions and configs, which follow it. Schemas are Spark's JSON text of a
+    type; None stands for binary.
+    """
+
+    name: str
+    topic_id: str
+    key_schema: str | None = None
+    value_schema: str | None = None
+
+
+class PartitionRecord(_Record):
+    """A new partition, the next one of its topic. ``replicas`` stand in order of preference."""
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    leader: int | None = None
+
+
+class PartitionChangeRecord(_Record):
+    """A change of a partition; fields that are absent stay as they are.
+
+    A record that names a leader is an election: also of the same leader it is a new leader epoch, and
+    nobody is being added any more unless the record says so.
+    """
+
+    topic_id: str
+    partition: int
+    replicas: tuple[int, ...] | UnsetType = UNSET
+    isr: tuple[int, ...] | UnsetType = UNSET
+    adding: tuple[int, ...] | UnsetType = UNSET
+    leader: int | None | UnsetType = UNSET
+    log_start_offset: int | UnsetType = UNSET
+
+
+class RemoveTopicRecord(_Record):
+    """The topic is gone, with its partitions and configs."""
+
+    topic_id: str
+
+
+class ConfigResource(StrEnum):
+    """What a configuration belongs to."""
+
+    CLUSTER = "cluster"
+    TOPIC = "topic"
+
+
+class ConfigRecord(_Record):
+    """A config is set to ``value``, or deleted when that is None. ``name`` is the topic's name, or empty
+    for the cluster.
+    """
+
+    resource: ConfigResource
+    name: str
+    key: str
+    value: str | None
+
+
+MetadataRecord = (
+    VotersRecord
+    | NoOpRecord
+    | RegisterBrokerRecord
+    | FenceBrokerRecord
+    | UnfenceBrokerRecord
+    | TopicRecord
+    | PartitionRecord
+    | PartitionChangeRecord
+    | RemoveTopicRecord
+    | ConfigRecord
+)
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[MetadataRecord] = msgspec.json.Decoder(MetadataRecord)
+
+
+def encode(record: MetadataRecord) -> bytes:
+    """The record's JSON."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes) -> MetadataRecord:
+    """The record of a JSON text.
+
+    Raises: CorruptionError for anything that is none of ours, or is of a later version.
+    """
+    try:
+        return _decoder.decode(data)
+    except msgspec.DecodeError as error:
+        raise CorruptionError(
+            f"not a metadata record, or one of a later version: {data[:120]!r} ({error})"
+        ) from error

@@ -1,0 +1,146 @@
+"""What an operation did: rows, failures, cost. A table for people, one JSON object for machines."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from partitions.errors import StratalogError
+from partitions.store import StoreCounts
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One item of an operation that failed; the others went on."""
+
+    item: str
+    code: str
+    message: str
+
+    @classmethod
+    def of(cls, item: object, error: StratalogError) -> Failure:
+        """The failure of ``item`` with one of our errors."""
+        return cls(str(item), error.code, str(error))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of one operation on many items. In a notebook it shows itself as a table."""
+
+    operation: str
+    rows: Sequence[Mapping[str, Value]]
+    failures: Sequence[Failure] = ()
+    totals: Mapping[str, Value] = field(default_factory=dict)
+    dry_run: bool = False
+    seconds: float = 0.0
+    counts: StoreCounts = field(default_factory=StoreCounts)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every item was done."""
+        return not self.failures
+
+    def raise_for_failures(self) -> Report:
+        """This report if all is done.
+
+        Raises: OperationFailedError naming the first failure.
+        """
+        if self.failures:
+            first = self.failures[0]
+            more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
+            raise OperationFailedError(f"{self.operation}: {first.item}: {first.code}: {first.message}{more}", self)
+        return self
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns, in the order in which rows bring them."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def to_json(self) -> str:
+        """One object on one line."""
+        return json.dumps(
+            {
+                "operation": self.operation,
+                "ok": self.ok,
+                "dry_run": self.dry_run,
+                "seconds": round(self.seconds, 3),
+                "totals": dict(self.totals),
+                "storage": self._storage(),
+                "rows": [dict(row) for row in self.rows],
+                "failures": [
+                    {"item": f.item, "code": f.code, "message": f.message} for f in self.failures
+                ],
+            }
+        )
+
+    def __str__(self) -> str:
+        lines = [self._headline(), *text_table(self.columns, self.rows)]
+        lines += [f"FAILED {f.item}: {f.code}: {f.message}" for f in self.failures]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(show(row.get(name)))}</td>" for name in self.columns) + "</tr>"
+            for row in self.rows
+        )
+        failed = "".join(
+            f"<li>{html.escape(f.item)}: <b>{html.escape(f.code)}</b>: {html.escape(f.message)}</li>"
+            for f in self.failures
+        )
+        return (
+            f"<p>{html.escape(self._headline())}</p><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table><ul>{failed}</ul>"
+        )
+
+    def _headline(self) -> str:
+        state = "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
+        totals = "".join(f", {name} {show(value)}" for name, value in self.totals.items())
+        return f"{self.operation}: {state}{totals}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
+
+    def _storage(self) -> dict[str, int]:
+        names = ("creates", "reads", "lists", "deletes", "copies", "requests", "read_bytes", "written_bytes")
+        return {name: getattr(self.counts, name) for name in names}
+
+
+class OperationFailedError(StratalogError):
+    """Part of an operation failed; ``report`` tells which."""
+
+    code = "OPERATION_FAILED"
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def show(value: Value) -> str:
+    """A value as people read it."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return value
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> list[str]:
+    """Lines of a table: numbers to the right, the rest to the left."""
+    listed = list(rows)
+    if not listed:
+        return []
+    cells = [[show(row.get(name)) for name in columns] for row in listed]
+    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(columns)]
+    right = [all(isinstance(row.get(name), int | float | None) for row in listed) for name in columns]
+
+    def line(texts: Sequence[str]) -> str:
+        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return [line(columns), line(["-" * width for width in widths]), *(line(texts) for texts in cells)]

@@ -1,0 +1,188 @@
+"""From a DataFrame to one append per partition, in one streaming pass.
+
+    df -> record columns and partition id -> shuffle by partition id -> mapInArrow -> one file each
+
+The shuffle is a barrier: what is wrong with a row (no partition, a partition that is not there) fails the
+job before the first byte is written to the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.types import DataType, StructType
+
+from partitions.errors import InvalidRecordError
+from partitions.records import RECORD_COLUMNS
+
+PARTITION = "__partition"
+_REFUSED = "stratalog refuses the record: "
+
+ColumnOrName = Column | str
+TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordColumns:
+    """Which expressions of a DataFrame make the records. ``value`` None: all columns that are declared
+    (typed topics), or the column ``value``.
+    """
+
+    key: ColumnOrName | None = None
+    value: ColumnOrName | None = None
+    partition: ColumnOrName | None = None
+    headers: ColumnOrName | None = None
+    timestamp: ColumnOrName | None = None
+
+
+def to_records(
+    frame: DataFrame,
+    columns: RecordColumns,
+    *,
+    what: str,
+    partitions: int,
+    key_type: DataType,
+    value_type: DataType,
+) -> DataFrame:
+    """The record columns of a topic, and the partition of each row.
+
+    A partition that the caller does not give is Spark's hash of the key (of the whole record where the
+    key is null, so that a recomputed task gives the same row the same partition).
+
+    Raises: InvalidRecordError naming the column that is missing or of another type.
+    """
+    value = _value(frame, columns.value, value_type, what)
+    key = F.lit(None).cast(key_type) if columns.key is None else _typed(frame, columns.key, key_type, f"{what}: key")
+    timestamp = F.current_timestamp()
+    if columns.timestamp is not None:
+        given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
+        timestamp = F.coalesce(given, F.current_timestamp())
+    headers_type = "array<struct<key:string,value:binary>>"
+    headers = F.lit(None) if columns.headers is None else _named(frame, columns.headers, f"{what}: headers")
+    records = frame.select(
+        _partition(frame, columns.partition, key, value, partitions, what).alias(PARTITION),
+        timestamp.alias("timestamp"),
+        key.alias("key"),
+        value.alias("value"),
+        headers.cast(headers_type).alias("headers"),
+    )
+    try:
+        records.schema  # noqa: B018 - analysis happens here
+    except PySparkException as error:
+        raise InvalidRecordError(f"{what}: {error.getMessage() or error}") from error
+    return records
+
+
+def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
+    if isinstance(column, Column):
+        return column
+    if column.split(".")[0] not in frame.columns:
+        raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, it has {frame.columns}")
+    return frame[column]
+
+
+def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) -> Column:
+    """The column in the declared type; only bytes are made of text without being asked."""
+    expression = _named(frame, column, what)
+    try:
+        given = frame.select(expression.alias("c")).schema[0].dataType
+    except PySparkException as error:
+        raise InvalidRecordError(f"{what}: {error.getMessage() or error}") from error
+    if _plain(given) == _plain(wanted):
+        return expression.cast(wanted)
+    if wanted.simpleString() == "binary" and given.simpleString() == "string":
+        return expression.cast("binary")
+    raise InvalidRecordError(
+        f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it, or declare the topic anew"
+    )
+
+
+def _plain(data_type: DataType) -> str:
+    """The type without nullability."""
+    return data_type.simpleString()
+
+
+def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what: str) -> Column:
+    if column is not None:
+        return _typed(frame, column, wanted, f"{what}: value")
+    if not isinstance(wanted, StructType):
+        return _typed(frame, "value", wanted, f"{what}: value")
+    missing = [field.name for field in wanted if field.name not in frame.columns]
+    if missing:
+        raise InvalidRecordError(
+            f"{what}: the DataFrame lacks the declared value columns {missing}; it has {frame.columns}"
+        )
+    fields = [
+        _typed(frame, F.col(f"`{f.name}`"), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
+        for f in wanted
+    ]
+    return F.struct(*fields).cast(wanted)
+
+
+def _partition(
+    frame: DataFrame, column: ColumnOrName | None, key: Column, value: Column, partitions: int, what: str
+) -> Column:
+    if column is None:
+        return F.pmod(F.when(key.isNotNull(), F.hash(key)).otherwise(F.hash(value)), F.lit(partitions)).cast("int")
+    given = _named(frame, column, f"{what}: partition")
+    kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
+    if kind not in ("tinyint", "smallint", "int", "bigint"):
+        raise InvalidRecordError(f"{what}: the partition column is {kind}, it must be an integer")
+    refuse_null = F.raise_error(F.lit(f"{_REFUSED}{what}: a row's partition is null"))
+    refuse_range = F.raise_error(
+        F.concat(
+            F.lit(f"{_REFUSED}{what}: a row's partition is "),
+            given.cast("string"),
+            F.lit(f", the topic has partitions 0 to {partitions - 1}"),
+        )
+    )
+    checked = (
+        F.when(given.isNull(), refuse_null.cast("int"))
+        .when((given < 0) | (given >= partitions), refuse_range.cast("int"))
+        .otherwise(given.cast("int"))
+    )
+    return checked
+
+
+def run_appends(
+    records: DataFrame, partitions: int, task: TaskFunction, order_by: Sequence[str] = ()
+) -> list[bytes]:
+    """Shuffle the records by partition, run ``task(partition, batches)`` for each partition that has any,
+    and collect what the tasks return.
+
+    Raises: InvalidRecordError for a row without a valid partition; what ``task`` raises is its own
+        business to return.
+    """
+
+    def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        full = (batch for batch in batches if batch.num_rows)
+        first = next(full, None)
+        if first is not None:
+            result = task(first.column(PARTITION)[0].as_py(), _records(first, full))
+            yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+
+    shuffled = records.repartitionById(partitions, PARTITION)
+    if order_by:
+        shuffled = shuffled.sortWithinPartitions(*order_by)
+    try:
+        return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
+    except PySparkException as error:
+        text = str(error)
+        if _REFUSED in text:
+            raise InvalidRecordError(text.split(_REFUSED, 1)[1].splitlines()[0].rstrip("'\"")) from error
+        raise
+
+
+def _records(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The record columns of one partition's batches, without the partition column."""
+    partition = first.column(PARTITION)[0].as_py()
+    yield first.select(list(RECORD_COLUMNS))
+    for batch in rest:
+        if batch.column(PARTITION)[0].as_py() != partition:
+            raise AssertionError("a shuffle by partition id has put two partitions into one task")
+        yield batch.select(list(RECORD_COLUMNS))

@@ -1,0 +1,121 @@
+"""The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
+
+``conf/jars.xml`` pins each of them. ``python -m jobs.jars`` fetches them with the Ivy that pyspark
+ships; later sessions need no network. Two sets: ``delta`` and ``s3``.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import importlib.util
+import os
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from jobs.java import find_java
+from partitions.errors import EnvironmentUnusableError
+
+_FETCH_TIMEOUT_S = 900
+
+
+def conf_file(name: str) -> Path:
+    """The path of a file of the package ``conf``."""
+    return Path(str(importlib.resources.files("conf").joinpath(name)))
+
+
+def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the jars lie: ``$STRATALOG_JARS``, else ``.cache/jars`` of the checkout, else a folder of the
+    user's, when the packages are installed without their checkout."""
+    named = environ.get("STRATALOG_JARS")
+    if named:
+        return Path(named).absolute()
+    root = Path(__file__).resolve().parent.parent
+    if (root / "pyproject.toml").is_file():
+        return root / ".cache" / "jars"
+    return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratalog" / "jars"
+
+
+def pinned_jars() -> Sequence[Path]:
+    """Every jar of ``conf/jars.xml``, as a path relative to the jar folder (``delta/delta-storage-4.4.0.jar``)."""
+    dependencies = ElementTree.parse(conf_file("jars.xml")).iterfind("./dependencies/dependency")
+    return [
+        Path(item.attrib["conf"].partition("->")[0], f"{item.attrib['name']}-{item.attrib['rev']}.jar")
+        for item in dependencies
+    ]
+
+
+def missing_jars(folder: Path) -> Sequence[Path]:
+    """Those of ``pinned_jars`` that ``folder`` lacks."""
+    return [jar for jar in pinned_jars() if not (folder / jar).is_file()]
+
+
+def fetch_jars(folder: Path) -> None:
+    """Fetch what ``folder`` lacks; several processes may do so at once. Without network, a folder that
+    is complete is enough.
+
+    Raises: EnvironmentUnusableError when there is no Java, no pyspark, or a jar cannot be had.
+    """
+    if not missing_jars(folder):
+        return
+    java = find_java(os.environ).executable
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
+        # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.
+        pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
+        ivy = subprocess.run(
+            [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
+            + ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file("jars.xml")]
+            + ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_FETCH_TIMEOUT_S,
+            check=False,
+        )
+        absent = missing_jars(Path(scratch))
+        if ivy.returncode != 0 or absent:
+            lines = (line.strip() for line in (ivy.stdout + ivy.stderr).splitlines())
+            problems = [line for line in lines if "WARN" in line or "ERROR" in line or "xception" in line]
+            raise EnvironmentUnusableError(
+                f"cannot fetch {len(absent)} of Spark's extra jars, {absent[0].name if absent else ''} first, "
+                f"from Maven Central: {'; '.join(problems[-3:]) or f'ivy ended with {ivy.returncode}'}"
+            )
+        # 2. Move each into place, atomically.
+        for jar in pinned_jars():
+            (folder / jar).parent.mkdir(exist_ok=True)
+            os.replace(Path(scratch, jar), folder / jar)
+
+
+def class_path(folder: Path) -> str:
+    """The class path of a driver in this process: one entry per jar, in the order of ``conf/jars.xml``."""
+    return os.pathsep.join(str(folder / jar) for jar in pinned_jars())
+
+
+def _ivy_jar() -> str:
+    pyspark = importlib.util.find_spec("pyspark")
+    places = list(pyspark.submodule_search_locations or ()) if pyspark is not None else []
+    for place in places:
+        for jar in sorted(Path(place, "jars").glob("ivy-*.jar")):
+            return str(jar)
+    raise EnvironmentUnusableError("pyspark is not installed here: pip install 'stratalog[spark]'")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Fetch what is missing; say where the jars are (exit code 1: what is wrong)."""
+    del argv
+    folder = jar_folder()
+    try:
+        fetch_jars(folder)
+    except EnvironmentUnusableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"{len(pinned_jars())} jars: {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,135 @@
+"""Find a Java that Spark runs on; say in one line what to install when there is none.
+
+``python -m jobs.java`` prints the home of the one that would be used. It needs nothing but the
+standard library, so that ``make`` can ask before it installs anything.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from partitions.errors import EnvironmentUnusableError
+
+SUPPORTED_MAJORS = (17, 21)
+"""What Spark 4.2 and its Hadoop are tested on; on Java 24 and later Hadoop finds no ``Subject``."""
+
+USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "/usr/local/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+)
+"""Globs of Java homes, for machines whose default Java is of another version."""
+
+_VERSION_TIMEOUT_S = 20
+_VERSION = re.compile(r'^\S+ version "(?:1\.)?(\d+)', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Java:
+    """A Java that starts."""
+
+    executable: Path
+    major: int
+    home: Path | None
+    """What JAVA_HOME must be for Spark to use it; None: the ``java`` on PATH is found without."""
+
+
+def java_major(executable: Path) -> int | None:
+    """The major version (8, 11, 17, ...) that ``java -version`` reports; None if it does not run or
+    reports none."""
+    try:
+        answer = subprocess.run(
+            [executable, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = _VERSION.search(answer.stderr + answer.stdout)
+    return int(found[1]) if found is not None and answer.returncode == 0 else None
+
+
+def find_java(environ: Mapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
+    """The first supported Java among ``JAVA_HOME``, ``java`` on ``PATH`` and ``places`` (globs of homes).
+
+    Raises: EnvironmentUnusableError, in one line that says what was found and what to install.
+    """
+    seen: dict[Path, int | None] = {}
+    for executable, home in _candidates(environ, places):
+        major = java_major(executable)
+        if major in SUPPORTED_MAJORS:
+            return Java(executable, major, home)
+        seen[executable] = major
+    raise EnvironmentUnusableError(_what_to_install(seen))
+
+
+def use_java(environ: MutableMapping[str, str], places: Iterable[str] = USUAL_PLACES) -> Java:
+    """``find_java``, and make ``environ`` such that Spark starts that very Java.
+
+    Raises: EnvironmentUnusableError.
+    """
+    java = find_java(environ, places)
+    if java.home is not None:
+        environ["JAVA_HOME"] = str(java.home)
+    else:
+        # Spark prefers JAVA_HOME to PATH, and what it names here was passed over.
+        environ.pop("JAVA_HOME", None)
+    return java
+
+
+def _candidates(environ: Mapping[str, str], places: Iterable[str]) -> Iterable[tuple[Path, Path | None]]:
+    chosen = environ.get("JAVA_HOME")
+    if chosen:
+        yield Path(chosen, "bin", "java"), Path(chosen)
+    on_path = shutil.which("java", path=environ.get("PATH", ""))
+    if on_path is not None:
+        yield Path(on_path), None
+    for place in places:
+        for home in sorted(glob.glob(os.path.expanduser(place))):
+            executable = Path(home, "bin", "java")
+            if executable.is_file():
+                yield executable, Path(home)
+
+
+def _what_to_install(seen: Mapping[Path, int | None]) -> str:
+    wanted = " or ".join(map(str, SUPPORTED_MAJORS))
+    if seen:
+        found = ", ".join(
+            f"{executable} ({f'Java {major}' if major is not None else 'does not run'})"
+            for executable, major in seen.items()
+        )
+    else:
+        found = "no Java at all"
+    return (
+        f"Spark needs Java {wanted}, found {found}: install one (Debian, Ubuntu: apt-get install "
+        "openjdk-17-jre-headless; macOS: brew install openjdk@17) or point JAVA_HOME at it"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print the Java that would be used, or what to install (exit code 1)."""
+    del argv
+    try:
+        java = find_java(os.environ)
+    except EnvironmentUnusableError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"Java {java.major}: {java.home if java.home is not None else java.executable}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The Spark session of a job: the one that runs already, or a new one set up by ``conf/spark-defaults.conf``.
+
+Three ways lead here, and all give the same session:
+
+    python -m jobs.append, a test     no JVM yet: one is started with absolute paths to jars and log settings
+    spark-submit jobs/append.py       the JVM and its settings are spark-submit's; ours fill the gaps
+    a notebook, another job           a session is active: it is used as it is
+
+No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from jobs.jars import class_path, conf_file, fetch_jars, jar_folder, pinned_jars
+from jobs.java import use_java
+from partitions.errors import EnvironmentUnusableError
+from partitions.store.protocol import StoreOptions
+
+_NOISE = (b"WARNING: Using incubator modules",)
+"""What the JVM itself says of Spark's own flags on every start, out of reach of log4j."""
+
+_PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
+
+
+def spark_session(
+    app_name: str,
+    *,
+    master: str | None = None,
+    store_options: StoreOptions | None = None,
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``.
+
+    ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the
+    master is spark-submit's. ``settings`` count before everything else. Both are for a new session only;
+    ``store_options`` are applied to any.
+
+    Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
+    spark-submit that was not given Delta's jars.
+    """
+    session = SparkSession.getActiveSession()
+    if session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
+        session = _submitted_session(app_name, settings or {})
+    elif session is None:
+        session = _own_session(app_name, master, settings or {})
+    reach_stores(session, store_options if store_options is not None else StoreOptions())
+    return session
+
+
+def reach_stores(spark: SparkSession, options: StoreOptions) -> None:
+    """Let ``spark`` read ``s3://`` the way ``open_store`` does with the same ``options``.
+
+    A bucket that this JVM has opened before keeps the options it was opened with (Hadoop's cache of
+    file systems).
+    """
+    for key, value in s3a_settings(options, os.environ).items():
+        spark.conf.set(key, value)
+
+
+def s3a_settings(options: StoreOptions, environ: Mapping[str, str]) -> dict[str, str]:
+    """``options`` as Hadoop's S3A keys, without Spark's prefix ``spark.hadoop.``.
+
+    An endpoint of one's own gets path-style addresses (its buckets have no host names), and, as S3A
+    would otherwise go and ask for one, a region.
+    """
+    settings: dict[str, str] = {}
+    region = options.region
+    if options.endpoint_url is not None:
+        settings["fs.s3a.endpoint"] = options.endpoint_url
+        settings["fs.s3a.path.style.access"] = "true"
+        if region is None:
+            region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    if region is not None:
+        settings["fs.s3a.endpoint.region"] = region
+    if options.profile is not None:
+        settings["fs.s3a.aws.credentials.provider"] = _PROFILE_PROVIDER
+        settings["fs.s3a.auth.profile.name"] = options.profile
+    return settings
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings of a file in the format of spark-defaults.conf: ``key value`` or ``key=value`` lines."""
+    lines = (line.strip() for line in path.read_text(encoding="utf-8").splitlines())
+    pairs = (re.split(r"\s*=\s*|\s+", line, maxsplit=1) for line in lines if line and line[0] not in "#!")
+    return {pair[0]: pair[1] if len(pair) == 2 else "" for pair in pairs}
+
+
+def local_cores(master: str) -> int | None:
+    """How many tasks run at once under a ``local`` master; None for a cluster."""
+    if master == "local":
+        return 1
+    found = re.fullmatch(r"local\[(\*|\d+)(?:,\s*\d+)?\]", master)
+    if found is None:
+        return None
+    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
+
+
+def _own_session(app_name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
+    # 1. Fail on what is missing before anything takes long.
+    use_java(os.environ)
+    folder = jar_folder()
+    fetch_jars(folder)
+
+    # 2. Settings, the weakest first: ours, this machine's, the user's own defaults, the caller's.
+    chosen = read_properties(conf_file("spark-defaults.conf"))
+    chosen["spark.master"] = os.environ.get("SPARK_MASTER") or "local[*]"
+    user_conf = Path(os.environ.get("SPARK_CONF_DIR", ""), "spark-defaults.conf")
+    users = read_properties(user_conf) if "SPARK_CONF_DIR" in os.environ and user_conf.is_file() else {}
+    chosen |= users | settings
+    if master is not None:
+        chosen["spark.master"] = master
+    placed = _placed_here(chosen["spark.master"], folder)
+    chosen |= {key: value for key, value in placed.items() if key not in users and key not in settings}
+
+    # 3. Worker processes must run the very Python of this one, or at least what the cluster says.
+    if local_cores(chosen["spark.master"]) is not None or "PYSPARK_PYTHON" not in os.environ:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
+
+    # 4. A JVM, unless an earlier session left one, and the session in it.
+    conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
+    if SparkContext._gateway is None:
+        SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _placed_here(master: str, folder: Path) -> dict[str, str]:
+    """The settings that depend on where the files lie, and on how many cores there are."""
+    placed = {
+        "spark.driver.extraClassPath": class_path(folder),
+        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={conf_file("log4j2.properties").as_uri()}"',
+    }
+    cores = local_cores(master)
+    if cores is None:
+        # Executors elsewhere get copies; one process needs none.
+        return placed | {"spark.jars": ",".join(str(folder / jar) for jar in pinned_jars())}
+    return placed | {
+        # Nobody else talks to a local driver; and no host name needs to resolve.
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        # A shuffle's tasks cost more than its bytes here; adaptive execution merges what is small.
+        "spark.sql.shuffle.partitions": str(max(4, 2 * cores)),
+    }
+
+
+def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSession:
+    SparkContext._ensure_initialized()
+    submitted = dict(SparkConf().getAll())
+    chosen = {
+        key: value
+        for key, value in read_properties(conf_file("spark-defaults.conf")).items()
+        if key not in submitted and not key.startswith(("spark.driver.", "spark.pyspark."))
+    }
+    cores = local_cores(submitted.get("spark.master", ""))
+    if cores is not None:
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        if "spark.sql.shuffle.partitions" not in submitted:
+            chosen["spark.sql.shuffle.partitions"] = str(max(4, 2 * cores))
+    extensions = submitted.get("spark.sql.extensions", chosen.get("spark.sql.extensions", ""))
+    for extension in filter(None, extensions.split(",")):
+        _require_class(extension.strip())
+    conf = SparkConf().setAppName(submitted.get("spark.app.name") or app_name)
+    conf.setAll(list((chosen | dict(settings)).items()))
+    return SparkSession.builder.config(conf=conf).getOrCreate()
+
+
+def _require_class(name: str) -> None:
+    jvm = SparkContext._jvm
+    assert jvm is not None
+    try:
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
+    except Py4JError as error:
+        raise EnvironmentUnusableError(
+            f"spark-submit was started without the jar of {name}: run `make setup`, then start it in the "
+            "project's root with --properties-file conf/spark-defaults.conf, or give it --jars"
+        ) from error
+
+
+def _start_jvm(conf: SparkConf) -> object:
+    """Start the JVM, its standard error passed on line by line without ``_NOISE``."""
+    read_end, write_end = os.pipe()
+    threading.Thread(target=_pass_on, args=(read_end,), name="jvm-stderr", daemon=True).start()
+    try:
+        return launch_gateway(conf, popen_kwargs={"stderr": write_end})
+    finally:
+        os.close(write_end)
+
+
+def _pass_on(read_end: int) -> None:
+    with os.fdopen(read_end, "rb") as lines:
+        for line in lines:
+            if not line.startswith(_NOISE):
+                os.write(2, line)

@@ -1,0 +1,362 @@
+"""Objects on their way into a bucket: the bytes first, the name later.
+
+    small     the bytes wait in memory; the name comes with one exclusive ``PUT``
+    large     the bytes go up in parts; the name comes with the completion, exclusively
+
+A server that completes uploads exclusively only while nobody races (SeaweedFS 4.48: two completions of
+one name may both succeed) is asked differently: the upload is completed under a name in ``.staging``,
+and ``CopyObject`` with ``If-None-Match: *``, which is atomic there, gives the name.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from partitions.errors import (
+    InvalidCallError,
+    OutcomeUnknownError,
+    RetriableError,
+    SourceChangedError,
+    StorageError,
+)
+from partitions.store.protocol import Staged
+from partitions.store.rules import Tally
+from partitions.store.s3_connection import Refused, S3Connection
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+MOST_PARTS = 10_000
+MOST_COPY_BYTES = 5 * 1024**3
+PARTS_IN_FLIGHT = 2
+CONFLICT_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an object is going to be: its key, and a key that only this upload knows."""
+
+    connection: S3Connection
+    tally: Tally
+    bucket: str
+    key: str
+    staging_key: str
+
+    @property
+    def uri(self) -> str:
+        """For messages."""
+        return f"s3://{self.bucket}/{self.key}"
+
+
+def content_md5(data: bytes) -> str:
+    """The header with which the server refuses bytes that were damaged on the way."""
+    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+
+
+def put_exclusively(place: Place, data: bytes) -> bool:
+    """One ``PUT If-None-Match: *``. False: the name is taken."""
+
+    def attempt(client: Any) -> None:
+        place.tally.add(creates=1)
+        client.put_object(
+            Bucket=place.bucket, Key=place.key, Body=data, ContentMD5=content_md5(data), IfNoneMatch="*"
+        )
+
+    created = name_exclusively(place, attempt)
+    if created:
+        place.tally.add(written_bytes=len(data))
+    return created
+
+
+def name_exclusively(place: Place, attempt: Callable[[Any], None]) -> bool:
+    """Carry out the request that gives an object its name. True: this call created it. False: the name
+    is taken, which includes the echo of an attempt of our own whose answer was lost: the caller looks.
+
+    Raises: StorageError, OutcomeUnknownError.
+    """
+    for _ in range(CONFLICT_ATTEMPTS):
+        try:
+            place.connection.exclusive(f"create {place.uri}", attempt)
+        except Refused as refused:
+            answer = refused.answer
+            if answer.status == 412:
+                return False
+            if answer.status == 409:  # ConditionalRequestConflict: somebody is creating it right now
+                if _exists(place):
+                    return False
+                place.connection.back_off()
+                continue
+            if answer.ambiguous:
+                if _exists(place):
+                    return False
+                raise OutcomeUnknownError(f"create {place.uri}: {refused}; read before you retry") from refused
+            raise StorageError(f"cannot create {place.uri}: {refused}") from refused
+        else:
+            return True
+    raise StorageError(f"cannot create {place.uri}: {CONFLICT_ATTEMPTS} conflicts in a row, and nobody made it")
+
+
+def _exists(place: Place) -> bool:
+    def attempt(client: Any) -> None:
+        place.tally.add(reads=1)
+        client.head_object(Bucket=place.bucket, Key=place.key)
+
+    try:
+        place.connection.repeatable(f"look for {place.uri}", attempt)
+    except Refused as refused:
+        if refused.answer.status == 404:
+            return False
+        raise OutcomeUnknownError(f"cannot look for {place.uri}: {refused}") from refused
+    except RetriableError as error:
+        raise OutcomeUnknownError(f"create {place.uri}: {error}") from error
+    return True
+
+
+class StagedBytes:
+    """A small object that waits in memory; ``Staged``."""
+
+    def __init__(self, place: Place, data: bytes) -> None:
+        self._place = place
+        self._data: bytes | None = data
+        self.size_bytes = len(data)
+
+    def commit(self) -> bool:
+        if self._data is None:
+            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+        data, self._data = self._data, None
+        return put_exclusively(self._place, data)
+
+    def abort(self) -> None:
+        self._data = None
+
+
+class StagedUpload:
+    """An uncompleted multipart upload; ``Staged``. Parts come in any order, from any thread."""
+
+    def __init__(self, place: Place, complete_exclusively: bool) -> None:
+        self._place = place
+        self._exclusive = complete_exclusively
+        self._key = place.key if complete_exclusively else place.staging_key
+        self._lock = threading.Lock()
+        self._parts: dict[int, str] = {}
+        self._done = False
+        self.size_bytes = 0
+
+        def attempt(client: Any) -> str:
+            place.tally.add(creates=1)
+            answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key)
+            return str(answer["UploadId"])
+
+        self._upload_id = self._request("begin", attempt)
+
+    def put_part(self, index: int, data: bytes) -> None:
+        """Upload part ``index``, counted from zero."""
+
+        def attempt(client: Any) -> str:
+            self._place.tally.add(creates=1)
+            answer = client.upload_part(
+                **self._address, PartNumber=index + 1, Body=data, ContentMD5=content_md5(data)
+            )
+            return str(answer["ETag"])
+
+        etag = self._request("upload a part of", attempt)
+        self._place.tally.add(written_bytes=len(data))
+        self._arrived(index, etag, len(data))
+
+    def copy_part(self, index: int, bucket: str, key: str, etag: str, start: int, end: int) -> None:
+        """Have the server copy ``[start, end)`` of an object that still has the listed ETag.
+
+        Raises: SourceChangedError, StorageError.
+        """
+
+        def attempt(client: Any) -> str:
+            self._place.tally.add(copies=1)
+            answer = client.upload_part_copy(
+                **self._address,
+                PartNumber=index + 1,
+                CopySource={"Bucket": bucket, "Key": key},
+                CopySourceIfMatch=f'"{etag}"',
+                CopySourceRange=f"bytes={start}-{end - 1}",
+            )
+            return str(answer["CopyPartResult"]["ETag"])
+
+        try:
+            part = self._place.connection.repeatable(f"copy s3://{bucket}/{key} to {self._place.uri}", attempt)
+        except Refused as refused:
+            if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
+                raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
+            raise StorageError(f"cannot copy s3://{bucket}/{key}: {refused}") from refused
+        self._arrived(index, part, end - start)
+
+    def commit(self) -> bool:
+        if self._done:
+            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+        parts = [{"PartNumber": i + 1, "ETag": self._parts[i]} for i in sorted(self._parts)]
+
+        def complete(client: Any) -> None:
+            self._place.tally.add(creates=1)
+            condition = {"IfNoneMatch": "*"} if self._exclusive else {}
+            client.complete_multipart_upload(**self._address, MultipartUpload={"Parts": parts}, **condition)
+
+        try:
+            if self._exclusive:
+                created = name_exclusively(self._place, complete)
+                self._done = created  # a refused completion leaves the upload behind, to be aborted
+                return created
+            if self.size_bytes > MOST_COPY_BYTES:
+                raise StorageError(f"{self._place.uri}: CopyObject names no more than {MOST_COPY_BYTES} bytes")
+            self._request("complete", complete)
+            return name_exclusively(self._place, self._copy_to_name)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        if self._done:
+            return
+        self._done = True
+
+        def attempt(client: Any) -> None:
+            self._place.tally.add(deletes=1)
+            client.abort_multipart_upload(**self._address)
+
+        def attempt_delete(client: Any) -> None:
+            self._place.tally.add(deletes=1)
+            client.delete_object(Bucket=self._place.bucket, Key=self._key)
+
+        # What cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
+        with suppress(RetriableError, Refused):
+            self._place.connection.repeatable(f"abort {self._place.uri}", attempt)
+        if not self._exclusive:
+            with suppress(RetriableError, Refused):
+                self._place.connection.repeatable(f"drop {self._key}", attempt_delete)
+
+    def _copy_to_name(self, client: Any) -> None:
+        self._place.tally.add(copies=1)
+        client.copy_object(
+            Bucket=self._place.bucket,
+            Key=self._place.key,
+            CopySource={"Bucket": self._place.bucket, "Key": self._key},
+            IfNoneMatch="*",
+        )
+
+    def _arrived(self, index: int, etag: str, size: int) -> None:
+        with self._lock:
+            self._parts[index] = etag
+            self.size_bytes += size
+
+    @property
+    def _address(self) -> dict[str, str]:
+        return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
+
+    def _request(self, action: str, attempt: Callable[[Any], Any]) -> Any:
+        """A request that nobody else's can conflict with: every refusal is a StorageError."""
+        what = f"{action} {self._place.uri}"
+        try:
+            return self._place.connection.repeatable(what, attempt)
+        except Refused as refused:
+            raise StorageError(f"cannot {what}: {refused}") from refused
+
+
+class UploadWriter:
+    """A staged object that is still being written; ``StagedWriter``. Whole parts go up in the background,
+    at most ``PARTS_IN_FLIGHT`` at a time; what stays below one part is one ``PUT`` at ``commit``."""
+
+    def __init__(self, place: Place, part_bytes: int, complete_exclusively: bool) -> None:
+        self._place = place
+        self._part_bytes = part_bytes
+        self._exclusive = complete_exclusively
+        self._upload: StagedUpload | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        self._in_flight: deque[Future[None]] = deque()
+        self._count = 0
+        self._stream = _PartStream(part_bytes, self._send)
+        self.file = cast(BinaryIO, self._stream)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return self._stream.tell()
+
+    def commit(self) -> bool:
+        rest = self._stream.take()
+        staged: Staged
+        try:
+            if self._upload is None:
+                staged = StagedBytes(self._place, rest)
+            else:
+                if rest:
+                    self._send(rest)
+                self._wait(0)
+                staged = self._upload
+            return staged.commit()
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        self._stream.close()
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        if self._upload is not None:
+            self._upload.abort()
+
+    def _send(self, part: bytes) -> None:
+        if self._upload is None or self._pool is None:
+            self._upload = StagedUpload(self._place, self._exclusive)
+            self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
+        self._wait(PARTS_IN_FLIGHT - 1)
+        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part))
+        self._count += 1
+
+    def _wait(self, most_in_flight: int) -> None:
+        while len(self._in_flight) > most_in_flight:
+            self._in_flight.popleft().result()
+
+
+class _PartStream(io.RawIOBase):
+    """Cuts what is written into parts and hands each over as soon as it is whole."""
+
+    def __init__(self, part_bytes: int, send: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._part_bytes = part_bytes
+        self._send = send
+        self._buffer = bytearray()
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._written
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.closed:
+            raise ValueError("write to a closed file")
+        view = memoryview(data).cast("B")
+        self._buffer += view
+        self._written += len(view)
+        while len(self._buffer) >= self._part_bytes:
+            part = bytes(self._buffer[: self._part_bytes])
+            del self._buffer[: self._part_bytes]
+            self._send(part)
+        return len(view)
+
+    def take(self) -> bytes:
+        """What is left of the last part. The stream is closed by it.
+
+        Raises: InvalidCallError when that happened before.
+        """
+        if self.closed:
+            raise InvalidCallError("the object was committed or aborted before")
+        self.close()
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest

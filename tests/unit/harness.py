@@ -1,0 +1,129 @@
+"""One partition on memory stores, driven by hand: for tests of the data plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+
+from engine.metadata.image import BrokerImage, PartitionView
+from engine.replication.append import Appended, AppendOptions, append
+from engine.replication.site import Site
+from engine.replication.sync import RemoteTail, Synced, sync
+from engine.replication.watermark import advance_high_watermark
+from partitions.clock import ManualClock
+from partitions.producers import ProducerAppend
+from partitions.records import physical_schema
+from partitions.replica import format_root
+from partitions.runner import SerialRunner
+from partitions.segment import read_batches
+from partitions.store import Store
+from partitions.store.memory import MemoryStore
+
+SCHEMA = physical_schema()
+
+
+def batch(values: Iterable[bytes | str], timestamp_us: int = 1_000_000) -> pa.RecordBatch:
+    """Records with these values, no keys, timestamps one microsecond apart."""
+    rows = [value.encode() if isinstance(value, str) else value for value in values]
+    return pa.RecordBatch.from_pydict(
+        {
+            "timestamp": pa.array(range(timestamp_us, timestamp_us + len(rows)), pa.int64()).cast(
+                SCHEMA.field("timestamp").type
+            ),
+            "key": pa.nulls(len(rows), pa.binary()),
+            "value": pa.array(rows, pa.binary()),
+            "headers": pa.nulls(len(rows), SCHEMA.field("headers").type),
+        }
+    )
+
+
+class OnePartition:
+    """Topic ``t``, partition 0, on brokers 1..n; ``view`` is what the metadata would say."""
+
+    def __init__(self, brokers: int = 3, stores: Sequence[Store] | None = None) -> None:
+        self.clock = ManualClock()
+        self.ids = iter(f"{n:032x}" for n in range(1, 1_000_000))
+        made = stores or [MemoryStore(f"broker-{n}", self.clock) for n in range(1, brokers + 1)]
+        self.stores: dict[int, Store] = dict(enumerate(made, start=1))
+        ids = tuple(self.stores)
+        self.view = PartitionView(
+            topic="t",
+            topic_id="f" * 32,
+            partition=0,
+            leader=1,
+            leader_epoch=1,
+            isr=ids,
+            adding=(),
+            replicas=ids,
+            assignments=dict.fromkeys(ids, 7),
+            partition_epoch=1,
+            log_start_offset=0,
+            brokers={n: self._register(n) for n in ids},
+        )
+
+    def _register(self, broker_id: int) -> BrokerImage:
+        found = format_root(self.stores[broker_id], "c", broker_id, lambda: next(self.ids))
+        return BrokerImage(
+            broker_id=broker_id,
+            broker_epoch=broker_id,
+            directory_id=found.directory_id,
+            rack=None,
+            log_dir="",
+            fenced=False,
+        )
+
+    @property
+    def site(self) -> Site:
+        return Site(self.view, self.stores)
+
+    def change(self, **fields: object) -> None:
+        """Commit a change of the partition."""
+        self.view = replace(self.view, partition_epoch=self.view.partition_epoch + 1, **fields)  # type: ignore[arg-type]
+
+    def elect(self, leader: int, isr: Sequence[int] | None = None) -> None:
+        """A new leader epoch."""
+        self.change(leader=leader, leader_epoch=self.view.leader_epoch + 1, isr=tuple(isr or self.view.isr))
+
+    def append(
+        self,
+        values: Iterable[bytes | str],
+        *,
+        producer: str | None = None,
+        sequence: int = 0,
+        epoch: int = 0,
+        acks_all: bool = True,
+        site: Site | None = None,
+    ) -> Appended:
+        """Append, and, with ``acks_all``, acknowledge."""
+        options = AppendOptions(
+            schema=SCHEMA,
+            acks_all=acks_all,
+            min_insync_replicas=1,
+            compression="zstd",
+            log_append_time=False,
+            producer_expiration_ms=10**12,
+        )
+        who = ProducerAppend(producer or next(self.ids), epoch, sequence)
+        result = append(
+            site or self.site, who, iter([batch(values)]), options, clock=self.clock, copies=SerialRunner()
+        )
+        assert isinstance(result, Appended)
+        if acks_all:
+            advance_high_watermark(site or self.site, result.next_offset)
+        return result
+
+    def sync(self, follower: int, remote: RemoteTail | None = None, **options: bool) -> Synced:
+        return sync(self.site, follower, copies=SerialRunner(), remote=remote, **options)
+
+    def read(self, broker_id: int) -> list[str]:
+        """The values below the high watermark, as a reader of that replica sees them."""
+        replica = self.site.replica(broker_id)
+        log = replica.log()
+        values: list[str] = []
+        for link in log.chain:
+            for part in read_batches(replica.store, link.file, link.start, min(link.end, log.high_watermark)):
+                values += [value.decode() for value in part.column("value").to_pylist()]
+        assert len(values) == log.high_watermark - log.local_start
+        return values

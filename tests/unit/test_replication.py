@@ -1,0 +1,165 @@
+"""The data plane of the protocol (sections 2 and 3) on memory stores, one step at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitions.errors import (
+    CorruptSegmentError,
+    DuplicateSequenceNumberError,
+    FencedLeaderEpochError,
+    InvalidProducerEpochError,
+    StaleBrokerError,
+)
+from partitions.merge import MergePolicy, plan_merges
+from partitions.paths import BROKER_FILE, LocalStartName
+from partitions.producers import encode
+from partitions.rewrite import merge_run
+from tests.unit.harness import OnePartition
+
+
+def test_an_acknowledged_append_is_on_every_replica_of_the_isr() -> None:
+    """Section 2, Append: steps 1 to 7."""
+    one = OnePartition(3)
+    first = one.append(["a", "b"])
+    second = one.append(["c"])
+    assert (first.base_offset, first.next_offset) == (0, 2)
+    assert (second.base_offset, second.next_offset) == (2, 3)
+    for broker in (1, 2, 3):
+        assert one.read(broker) == ["a", "b", "c"]
+
+
+def test_with_acks_leader_a_reader_sees_nothing_until_a_sync_proves_it() -> None:
+    """Section 2: ``acks=leader`` stops after step 4 and promises nothing but an attempt."""
+    one = OnePartition(2)
+    one.append(["a"], acks_all=False)
+    assert one.read(1) == []
+    assert one.site.replica(2).log().log_end == 0
+
+
+def test_a_repeated_sequence_answers_with_the_first_offsets() -> None:
+    """Section 2, Append step 2; KIP-98."""
+    one = OnePartition(2)
+    first = one.append(["a", "b"], producer="p", sequence=4)
+    one.append(["x"])
+    again = one.append(["a", "b"], producer="p", sequence=5)
+    assert not again.duplicate
+    repeated = one.append(["a", "b"], producer="p", sequence=5)
+    assert repeated.duplicate
+    assert (repeated.base_offset, repeated.next_offset) == (again.base_offset, again.next_offset)
+    assert first.base_offset == 0
+    assert one.read(1) == ["a", "b", "x", "a", "b"]
+
+
+def test_an_earlier_sequence_is_refused() -> None:
+    """Section 2, Append step 2: DUPLICATE_SEQUENCE_NUMBER."""
+    one = OnePartition(1)
+    one.append(["a"], producer="p", sequence=2)
+    with pytest.raises(DuplicateSequenceNumberError, match="'p'"):
+        one.append(["b"], producer="p", sequence=1)
+
+
+def test_an_older_incarnation_of_a_producer_is_fenced() -> None:
+    """Section 2, Append step 2: INVALID_PRODUCER_EPOCH."""
+    one = OnePartition(1)
+    one.append(["a"], producer="p", epoch=2)
+    with pytest.raises(InvalidProducerEpochError):
+        one.append(["b"], producer="p", epoch=1, sequence=9)
+
+
+def test_a_new_leader_takes_over_at_its_log_end_and_followers_truncate_by_lineage() -> None:
+    """Section 1, "Truncation is not an operation"; KIP-101."""
+    one = OnePartition(3)
+    one.append(["a"])
+    one.append(["lost"], acks_all=False)  # on the old leader only
+    old = one.site
+    one.elect(2)
+    one.append(["b"])
+    assert one.read(2) == ["a", "b"]
+    assert one.read(1) == ["a", "b"]
+    assert len(one.site.replica(1).log().dead) == 1
+    with pytest.raises(FencedLeaderEpochError):
+        one.append(["zombie"], site=old)
+
+
+def test_a_wiped_root_is_found_before_anything_on_it_counts() -> None:
+    """Section 1: after every listing ``broker.json`` must hold the registered directory id (V3)."""
+    one = OnePartition(2)
+    one.append(["a"])
+    store = one.stores[2]
+    store.delete([stored.name for stored in store.list("")])
+    one._register(2)
+    with pytest.raises(StaleBrokerError, match="register"):
+        one.append(["b"])
+
+
+def test_a_follower_that_is_behind_is_copied_to_in_order() -> None:
+    """Section 3, Sync."""
+    one = OnePartition(2)
+    one.change(isr=(1,))
+    for value in "abcdef":
+        one.append([value])
+    done = one.sync(2)
+    assert done.copied_files == 6
+    assert one.read(2) == list("abcdef")
+    idle = one.sync(2)
+    assert idle.copied_files == 0
+
+
+def test_a_missing_file_in_the_middle_of_a_follower_is_copied_again() -> None:
+    """Section 3 step 4, and "a file deleted by hand"."""
+    one = OnePartition(2)
+    for value in "abc":
+        one.append([value])
+    replica = one.site.replica(2)
+    replica.store.delete([replica.path(replica.log().chain[1].name)])
+    assert one.sync(2).copied_files == 1
+    assert one.read(2) == list("abc")
+
+
+def test_a_name_with_two_sizes_is_reported() -> None:
+    """Section 1: "a name with two sizes is corruption and is reported"."""
+    one = OnePartition(2)
+    one.append(["a"])
+    replica = one.site.replica(2)
+    name = replica.path(replica.log().chain[0].name)
+    data = replica.store.read(name)
+    replica.store.delete([name])
+    replica.store.create(name, data[:-1])
+    one.append(["b"], acks_all=False)
+    with pytest.raises(CorruptSegmentError):
+        one.sync(2)
+
+
+def test_merges_are_copied_and_replicas_stay_equal() -> None:
+    """Section 3 step 4: a merged segment that covers what the follower has as appends."""
+    one = OnePartition(2)
+    for value in "abcdef":
+        one.append([value])
+    leader = one.site.leader
+    [run] = plan_merges(leader.log(), MergePolicy(10**9, 10**12, 3), 0, one.clock.now_ms())
+    merge_run(leader, run, clock=one.clock, compression="zstd")
+    assert len(leader.log().chain) == 1
+    assert one.sync(2).copied_files == 1
+    assert one.read(1) == one.read(2) == list("abcdef")
+    assert [link.name for link in one.site.replica(2).log().chain] == [run.segment_name]
+    one.append(["g"])
+    assert one.read(2) == list("abcdefg")
+
+
+def test_a_follower_below_the_leaders_local_start_starts_over_there() -> None:
+    """Section 3 step 3, OFFSET_OUT_OF_RANGE: the register comes before the first copy (V12)."""
+    one = OnePartition(2)
+    for value in "abc":
+        one.append([value], producer="p", sequence=ord(value))
+    leader = one.site.leader
+    state = leader.producers(leader.log())
+    leader.store.create(leader.path(LocalStartName(2)), encode(state))
+    follower = one.site.replica(2)
+    follower.store.delete(
+        [stored.name for stored in follower.store.list("") if stored.name != BROKER_FILE]
+    )
+    done = one.sync(2)
+    assert done.started_at == 2
+    assert follower.log().local_start == 2
+    assert one.read(2) == ["c"]

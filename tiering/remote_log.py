@@ -1,0 +1,155 @@
+"""The remote part of a topic's logs: the fold of its Delta table at one version. Pure.
+
+``RemoteLog.of`` builds it from the live files; ``after`` is the same log with a commit's adds and removes
+applied, by which a commit is checked before it is made. Both go through one gateway, so that a remote log
+with a gap or an overlap exists nowhere: the remote holds every offset once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from partitions.errors import CorruptionError, LogGapError
+from tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteLog:
+    """Segments per partition in offset order, contiguous and disjoint; partitions without are absent."""
+
+    what: str
+    """The table, for messages."""
+    version: int
+    """The version of the table; -1 when there is none yet."""
+    segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, what: str, version: int, segments: Iterable[RemoteSegment]) -> RemoteLog:
+        """The log of these segments, in any order.
+
+        Raises: LogGapError for missing offsets, CorruptionError for offsets that are there twice.
+        """
+        by_partition: dict[int, list[RemoteSegment]] = {}
+        for segment in segments:
+            by_partition.setdefault(segment.partition, []).append(segment)
+        return cls(
+            what,
+            version,
+            {partition: _chained(what, found) for partition, found in sorted(by_partition.items())},
+        )
+
+    @classmethod
+    def empty(cls, what: str) -> RemoteLog:
+        """The log of a topic of which nothing was ever tiered."""
+        return cls(what, -1)
+
+    def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:
+        """The segments of one partition in offset order."""
+        return self.segments.get(partition, ())
+
+    def start(self, partition: int) -> int | None:
+        """The remote log start offset, None when nothing is tiered."""
+        found = self.of_partition(partition)
+        return found[0].base_offset if found else None
+
+    def end(self, partition: int) -> int | None:
+        """The offset after the last tiered one: the earliest pending upload offset as far as the remote
+        knows it (KIP-1023, "ListOffsets API"); None when nothing is tiered.
+        """
+        found = self.of_partition(partition)
+        return found[-1].next_offset if found else None
+
+    def last_tiered_offset(self, partition: int) -> int | None:
+        """The last offset in the remote (LAST_TIERED_TIMESTAMP), None when nothing is tiered."""
+        end = self.end(partition)
+        return None if end is None else end - 1
+
+    def covering(self, partition: int, start: int, end: int) -> tuple[RemoteSegment, ...]:
+        """The segments that hold any of the offsets ``[start, end)``."""
+        found = self.of_partition(partition)
+        if end <= start:
+            return ()
+        first = max(bisect_right(found, start, key=lambda segment: segment.base_offset) - 1, 0)
+        return tuple(
+            segment for segment in found[first:] if segment.base_offset < end and segment.next_offset > start
+        )
+
+    def all_segments(self) -> tuple[RemoteSegment, ...]:
+        """Every segment, by partition and offset."""
+        return tuple(segment for found in self.segments.values() for segment in found)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size_bytes for found in self.segments.values() for segment in found)
+
+    def bytes_of(self, partition: int) -> int:
+        """Bytes of the segments of one partition."""
+        return sum(segment.size_bytes for segment in self.of_partition(partition))
+
+    def after(
+        self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment], version: int
+    ) -> RemoteLog:
+        """This log with a commit applied.
+
+        Raises: LogGapError, CorruptionError when the result would be no remote log.
+        """
+        gone = {segment.path for segment in removes}
+        kept = [segment for segment in self.all_segments() if segment.path not in gone]
+        return RemoteLog.of(self.what, version, [*kept, *adds])
+
+    def accept(
+        self, adds: Collection[RemoteSegment], removes: Iterable[RemoteSegment]
+    ) -> tuple[list[RemoteSegment], list[RemoteSegment]]:
+        """Which adds this log still needs, and which were superseded: committed by somebody else, as the
+        same file or as others that hold its offsets, since the caller planned.
+
+        Raises: CorruptionError when a file is listed with another size; LogGapError when an add
+            leaves a gap that no superseded one explains.
+        """
+        gone = {segment.path for segment in removes}
+        listed = {segment.path: segment for segment in self.all_segments()}
+        ends: dict[int, int] = {}
+        for segment in self.all_segments():
+            if segment.path not in gone:
+                ends[segment.partition] = segment.next_offset
+        needed: list[RemoteSegment] = []
+        superseded: list[RemoteSegment] = []
+        for add in sorted(adds, key=lambda segment: (segment.partition, segment.base_offset)):
+            known = listed.get(add.path)
+            if known is not None and known.size_bytes != add.size_bytes:
+                raise CorruptionError(
+                    f"{self.what} lists {add.path} with {known.size_bytes} bytes, uploaded were {add.size_bytes}"
+                )
+            end = ends.get(add.partition, add.base_offset)
+            overtaken = any(other.partition == add.partition for other in superseded)
+            if known is not None or add.base_offset < end or (overtaken and add.base_offset > end):
+                superseded.append(add)
+                continue
+            if add.base_offset > end:
+                raise LogGapError(
+                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote, "
+                    f"{add.path} cannot follow it: offsets are missing"
+                )
+            needed.append(add)
+            ends[add.partition] = add.next_offset
+        return needed, superseded
+
+
+def _chained(what: str, found: list[RemoteSegment]) -> tuple[RemoteSegment, ...]:
+    found.sort(key=lambda segment: (segment.base_offset, segment.next_offset))
+    for one, two in pairwise(found):
+        if two.base_offset > one.next_offset:
+            raise LogGapError(
+                f"{what}: partition {one.partition} lacks offsets [{one.next_offset}, {two.base_offset}) "
+                f"between {one.path} and {two.path}"
+            )
+        if two.base_offset < one.next_offset:
+            raise CorruptionError(
+                f"{what}: partition {one.partition} holds offsets [{two.base_offset}, "
+                f"{min(one.next_offset, two.next_offset)}) twice, in {one.path} and {two.path}"
+            )
+    return tuple(found)

@@ -1,0 +1,116 @@
+"""One file of the remote tier, as the table of its topic lists it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from partitions import paths
+from partitions.errors import CorruptionError
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.retention import Extent
+
+EARLIEST_MS = -(2**63) // 1000
+LATEST_MS = 2**63 // 1000
+"""Bounds of every timestamp that a record can have: what is known without statistics."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSegment:
+    """Records ``[base_offset, next_offset)`` of one partition in the remote tier; never empty.
+
+    ``min_timestamp_ms`` and ``max_timestamp_ms`` are bounds, rounded outwards to milliseconds; the exact
+    values are in the file's footer.
+    """
+
+    partition: int
+    name: DataName
+    next_offset: int
+    size_bytes: int
+    min_timestamp_ms: int = EARLIEST_MS
+    max_timestamp_ms: int = LATEST_MS
+
+    def __post_init__(self) -> None:
+        if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
+            raise CorruptionError(
+                f"remote segment {self.path} cannot hold offsets [{self.name.base_offset}, {self.next_offset})"
+            )
+
+    @property
+    def path(self) -> str:
+        """Its path in the table, relative to the topic's folder."""
+        return paths.remote_segment_path(self.partition, self.name)
+
+    @property
+    def base_offset(self) -> int:
+        """First offset."""
+        return self.name.base_offset
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch of its last record."""
+        return self.name.epoch
+
+    @property
+    def records(self) -> int:
+        """How many records: offsets have no holes."""
+        return self.next_offset - self.base_offset
+
+    @property
+    def extent(self) -> Extent:
+        """The segment as total retention looks at it."""
+        return Extent(self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms)
+
+    def is_of(self, lineage: Lineage) -> bool:
+        """Whether the segment is of this history (after an unclean election it may be of a lost one)."""
+        return lineage.epoch_at(self.next_offset - 1) == self.epoch
+
+    @classmethod
+    def listed(
+        cls,
+        path: str,
+        size_bytes: int,
+        records: int | None,
+        min_timestamp_ms: int | None,
+        max_timestamp_ms: int | None,
+        what: str,
+    ) -> RemoteSegment:
+        """The segment behind an add action; None stands for statistics that the action lacks. ``what``
+        names the table in errors.
+
+        Raises: CorruptionError when the path is no segment's, or contradicts the statistics.
+        """
+        parsed = paths.parse_remote_segment_path(path)
+        if parsed is None:
+            raise CorruptionError(
+                f"{what} lists {path!r}, which is no segment: somebody else wrote (or compacted) this table"
+            )
+        partition, name = parsed
+        if records is None and name.next_offset is None:
+            raise CorruptionError(f"{what} lists {path!r} without numRecords: where it ends is unknown")
+        next_offset = name.next_offset if records is None else name.base_offset + records
+        if next_offset is None or name.next_offset not in (None, next_offset):
+            raise CorruptionError(f"{what} lists {path!r} with {records} records, its name says otherwise")
+        return cls(
+            partition,
+            name,
+            next_offset,
+            size_bytes,
+            EARLIEST_MS if min_timestamp_ms is None else min_timestamp_ms,
+            LATEST_MS if max_timestamp_ms is None else max_timestamp_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A segment that lies in the remote tier and may be committed (KIP-405's COPY_SEGMENT_STARTED): what
+    a task hands to the driver.
+    """
+
+    segment: RemoteSegment
+    modified_ms: int
+    """When its name appeared there."""
+    statistics: str
+    """Delta's per-file statistics, JSON."""
+    copied_bytes: int
+    """Bytes that this upload wrote; 0 when the file was there already."""
