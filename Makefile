@@ -29,13 +29,12 @@ setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that need neither a JVM nor a server
 	@$(BIN)/python -m pytest -m "not spark and not s3"
 
-test: setup lint ## everything: the linters and all tests
+test: setup lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest $(TESTS)
 
 demo: setup ## real data through the whole life of a log, in a terminal
 	@$(BIN)/python -m jobs.demo $(ARGS)
 
-bench: export BYTES PARTITIONS RECORD_BYTES REPLICAS CODEC
 bench: setup ## throughput on this machine: make bench BYTES=1GiB PARTITIONS=8
 	@$(BIN)/python -m jobs.bench $(ARGS)
 
@@ -56,8 +55,8 @@ clean: ## remove what setup and the tests left behind
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 lint: $(VENV)/.installed
-	@$(BIN)/ruff format --quiet --check . || { echo "not formatted: make format" >&2; exit 1; }
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --quiet --check --output-format concise . || { echo "not formatted: make format" >&2; exit 1; }
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy --no-error-summary
 
 # Before anything takes long, and with the system's Python: .venv may not be there yet.

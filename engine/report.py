@@ -52,7 +52,9 @@ class Report:
         if self.failures:
             first = self.failures[0]
             more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
-            raise OperationFailedError(f"{self.operation}: {first.item}: {first.code}: {first.message}{more}", self)
+            raise OperationFailedError(
+                f"{self.operation}: {first.item}: {first.code}: {first.message}{more}", self
+            )
         return self
 
     @property
@@ -71,9 +73,7 @@ class Report:
                 "totals": dict(self.totals),
                 "storage": self._storage(),
                 "rows": [dict(row) for row in self.rows],
-                "failures": [
-                    {"item": f.item, "code": f.code, "message": f.message} for f in self.failures
-                ],
+                "failures": [{"item": f.item, "code": f.code, "message": f.message} for f in self.failures],
             }
         )
 

@@ -1,316 +1,35 @@
-"""Configuration keys of topics and of the cluster: typed, validated, dynamic, with Kafka's names.
+"""What applies to a topic and to the cluster: dynamic configs, resolved and checked. Pure.
 
-One table (``TOPIC_CONFIGS``, ``CLUSTER_CONFIGS``) says what there is; ``conf/reference.toml`` is written
-from it. Values travel as text in the metadata. A topic's value is its own, else the cluster's for the same
-key, else the table's default. ``TopicConfig`` and ``ClusterConfig`` are what the engine works with. Pure.
+Values travel as text in the metadata. A topic's value is its own, else the cluster's for the same key,
+else the default in the table of ``engine.config_keys``. ``TopicConfig`` and ``ClusterConfig`` are what the
+engine works with.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
+from engine.config_keys import AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigDef, Scope
 from partitions.errors import InvalidConfigError
-
-UNLIMITED = -1
-AS_TOTAL = -2
-"""Of local retention: the same as total retention."""
-
-_SEVEN_DAYS_MS = 7 * 24 * 60 * 60 * 1000
-
-
-class ConfigType(StrEnum):
-    """How the text of a value is read."""
-
-    BOOLEAN = "boolean"
-    INTEGER = "integer"
-    STRING = "string"
-
-
-class Scope(StrEnum):
-    """Where a key may be set. Topic keys may be set on the cluster too, as the default of its topics."""
-
-    CLUSTER = "cluster"
-    TOPIC = "topic"
-
-
-Value = bool | int | str
-
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """A validator: integers from ``minimum`` on."""
-
-    minimum: int
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, int) and value >= self.minimum
-
-    def __str__(self) -> str:
-        return f"at least {self.minimum}"
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """A validator: exactly these words."""
-
-    words: tuple[str, ...]
-
-    def __call__(self, value: Value) -> bool:
-        return value in self.words
-
-    def __str__(self) -> str:
-        return "one of " + ", ".join(self.words)
-
-
-@dataclass(frozen=True, slots=True)
-class TrueOrFalse:
-    """A validator: every boolean."""
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, bool)
-
-    def __str__(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDef:
-    """One key."""
-
-    name: str
-    type: ConfigType
-    default: Value
-    scope: Scope
-    validator: AtLeast | OneOf | TrueOrFalse
-    doc: str
-    unit: str | None = None
-
-    @property
-    def field_name(self) -> str:
-        """The attribute of ``TopicConfig`` or ``ClusterConfig``."""
-        return self.name.replace(".", "_")
-
-    def parse(self, text: str, what: str) -> Value:
-        """The typed value of ``text``; ``what`` says whose it is.
-
-        Raises: InvalidConfigError.
-        """
-        value = _READERS[self.type](text.strip())
-        if value is None or not self.validator(value):
-            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not valid: it takes {self.validator}")
-        return value
-
-
-def _read_boolean(text: str) -> Value | None:
-    return {"true": True, "false": False}.get(text.lower())
-
-
-def _read_integer(text: str) -> Value | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-_READERS: Mapping[ConfigType, Callable[[str], Value | None]] = {
-    ConfigType.BOOLEAN: _read_boolean,
-    ConfigType.INTEGER: _read_integer,
-    ConfigType.STRING: str,
-}
-
-
-def _integer(scope: Scope, name: str, default: int, minimum: int, unit: str | None, doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.INTEGER,
-        default=default,
-        scope=scope,
-        validator=AtLeast(minimum),
-        unit=unit,
-        doc=doc,
-    )
-
-
-def _boolean(scope: Scope, name: str, default: bool, doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.BOOLEAN,
-        default=default,
-        scope=scope,
-        validator=TrueOrFalse(),
-        doc=doc,
-    )
-
-
-def _word(scope: Scope, name: str, default: str, words: tuple[str, ...], doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.STRING,
-        default=default,
-        scope=scope,
-        validator=OneOf(words),
-        doc=doc,
-    )
-
-
-def _table(*definitions: ConfigDef) -> Mapping[str, ConfigDef]:
-    return {definition.name: definition for definition in sorted(definitions, key=lambda d: d.name)}
-
-
-TOPIC_CONFIGS = _table(
-    _integer(
-        Scope.TOPIC, "segment.bytes", 1024**3, 1, "bytes", "Small appends are merged into segments of this size."
-    ),
-    _integer(
-        Scope.TOPIC,
-        "segment.ms",
-        _SEVEN_DAYS_MS,
-        1,
-        "ms",
-        "A segment whose first record is older than this is sealed, whatever its size: it may be tiered.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "segment.merge.min.files",
-        16,
-        2,
-        "files",
-        "Merge once so many appends lie side by side, also when they do not fill a segment yet.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "retention.ms",
-        _SEVEN_DAYS_MS,
-        UNLIMITED,
-        "ms",
-        "Records older than this leave the log, local and remote. -1: never.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "retention.bytes",
-        UNLIMITED,
-        UNLIMITED,
-        "bytes",
-        "The oldest records leave a partition that is larger than this, local and remote. -1: never.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "local.retention.ms",
-        AS_TOTAL,
-        AS_TOTAL,
-        "ms",
-        "Tiered records older than this leave the brokers' storage. -2: as retention.ms; -1: never.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "local.retention.bytes",
-        AS_TOTAL,
-        AS_TOTAL,
-        "bytes",
-        "Tiered records leave the brokers' storage where a partition holds more than this. "
-        "-2: as retention.bytes; -1: never.",
-    ),
-    _boolean(Scope.TOPIC, "remote.storage.enable", False, "Copy sealed segments to the remote tier."),
-    _integer(
-        Scope.TOPIC,
-        "file.delete.delay.ms",
-        60_000,
-        0,
-        "ms",
-        "How long files that no log needs any more stay for the sake of running readers.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "min.insync.replicas",
-        1,
-        1,
-        "replicas",
-        "An append with acks=all needs an ISR of at least this size.",
-    ),
-    _word(
-        Scope.TOPIC,
-        "message.timestamp.type",
-        "CreateTime",
-        ("CreateTime", "LogAppendTime"),
-        "Whether a record's timestamp is the producer's or the time of the append.",
-    ),
-    _word(
-        Scope.TOPIC,
-        "cleanup.policy",
-        "delete",
-        ("delete",),
-        "What happens to old records.",
-    ),
-    _word(
-        Scope.TOPIC,
-        "compression.type",
-        "zstd",
-        ("zstd", "snappy", "lz4", "gzip", "uncompressed"),
-        "The codec of new segments.",
-    ),
-    _boolean(
-        Scope.TOPIC,
-        "unclean.leader.election.enable",
-        False,
-        "Let a replica outside the ISR lead where no member of the ISR can; loses acknowledged records.",
-    ),
-    _integer(
-        Scope.TOPIC,
-        "producer.id.expiration.ms",
-        _SEVEN_DAYS_MS,
-        1,
-        "ms",
-        "Forget a producer that has not appended for so long; a retry that comes later is not recognised. "
-        "Kafka forgets after a day. Here a producer is a job or a stream whose last batch is run again when "
-        "it is restarted, be it after a week's outage.",
-    ),
-)
-
-CLUSTER_CONFIGS = _table(
-    _boolean(
-        Scope.CLUSTER,
-        "follower.fetch.last.tiered.offset.enable",
-        False,
-        "An empty follower of a tiered topic starts at the earliest pending upload offset (KIP-1023).",
-    ),
-    _integer(
-        Scope.CLUSTER,
-        "replica.lag.time.max.ms",
-        30_000,
-        1,
-        "ms",
-        "A follower that has not caught up for so long leaves the ISR.",
-    ),
-    _integer(
-        Scope.CLUSTER,
-        "default.replication.factor",
-        1,
-        1,
-        "replicas",
-        "Of topics that are created without saying it.",
-    ),
-    _integer(
-        Scope.CLUSTER, "num.partitions", 1, 1, "partitions", "Of topics that are created without saying it."
-    ),
-)
+from partitions.merge import MergePolicy
+from partitions.retention import UNLIMITED, RetentionLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What applies to a topic. Limits are None where there is none."""
+    """What applies to a topic. A limit of -1 is none."""
 
     segment_bytes: int
     segment_ms: int
     segment_merge_min_files: int
-    retention_ms: int | None
-    retention_bytes: int | None
-    local_retention_ms: int | None
-    """What applies to the brokers' storage, never above the total."""
-    local_retention_bytes: int | None
+    retention_ms: int
+    retention_bytes: int
+    local_retention_ms: int
+    """What applies to the brokers' storage (-2 is resolved); never above the total."""
+    local_retention_bytes: int
     remote_storage_enable: bool
     file_delete_delay_ms: int
     min_insync_replicas: int
@@ -319,6 +38,21 @@ class TopicConfig:
     compression_type: str
     unclean_leader_election_enable: bool
     producer_id_expiration_ms: int
+
+    @property
+    def retention(self) -> RetentionLimits:
+        """Of the whole log."""
+        return RetentionLimits(self.retention_ms, self.retention_bytes)
+
+    @property
+    def local_retention(self) -> RetentionLimits:
+        """Of what brokers hold of a tiered topic."""
+        return RetentionLimits(self.local_retention_ms, self.local_retention_bytes)
+
+    @property
+    def merging(self) -> MergePolicy:
+        """When small appends become segments."""
+        return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +71,8 @@ def check_config(scope: Scope, name: str, text: str, what: str) -> str:
     Raises: InvalidConfigError for an unknown key (naming the nearest), a key of the cluster on a topic,
         or a value that the key does not take.
     """
-    return _text(find_config(scope, name, what).parse(text, what))
+    definition = find_config(scope, name, what)
+    return definition.text(definition.parse(text, what))
 
 
 def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
@@ -352,23 +87,21 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
     raise InvalidConfigError(f"{what}: unknown config {name!r}{hint}")
 
 
-def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str) -> TopicConfig:
+def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
     """What applies to a topic with these configs of its own, on a cluster with those.
 
     Raises: InvalidConfigError when values contradict each other.
     """
     values = _resolved(TOPIC_CONFIGS, {**cluster, **topic}, what)
     for unit in ("ms", "bytes"):
-        total, local = f"retention_{unit}", f"local_retention_{unit}"
-        if values[local] == AS_TOTAL:
-            values[local] = values[total]
-        values[total] = _limit(values[total])
-        values[local] = _limit(values[local])
-        if values[total] is not None and (values[local] is None or values[local] > values[total]):
+        total, local = values[f"retention_{unit}"], values[f"local_retention_{unit}"]
+        local = total if local == AS_TOTAL else local
+        if total != UNLIMITED and (local == UNLIMITED or local > total):
             raise InvalidConfigError(
-                f"{what}: local.retention.{unit} = {_shown(values[local])} is above "
-                f"retention.{unit} = {values[total]}; local storage cannot keep what the log drops"
+                f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: "
+                "brokers cannot keep what the log drops"
             )
+        values[f"local_retention_{unit}"] = local
     return TopicConfig(**values)
 
 
@@ -382,35 +115,3 @@ def _resolved(table: Mapping[str, ConfigDef], given: Mapping[str, str], what: st
         key.field_name: key.parse(given[name], what) if name in given else key.default
         for name, key in table.items()
     }
-
-
-def _limit(value: int) -> int | None:
-    return None if value == UNLIMITED else value
-
-
-def _shown(limit: int | None) -> str:
-    return f"{UNLIMITED} (unlimited)" if limit is None else str(limit)
-
-
-def _text(value: Value) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def reference_toml() -> str:
-    """The content of ``conf/reference.toml``."""
-    lines = [
-        "# Every configuration key: where it may be set, its default, what it takes. Written from",
-        "# engine/settings.py by `python -m engine.settings > conf/reference.toml`; a test holds the two equal.",
-        "# Topic keys may be set on the cluster too, as the default of its topics.",
-    ]
-    for definition in [*CLUSTER_CONFIGS.values(), *TOPIC_CONFIGS.values()]:
-        quoted = f'"{definition.default}"' if isinstance(definition.default, str) else _text(definition.default)
-        lines += ["", f'["{definition.name}"]', f'scope = "{definition.scope}"', f"default = {quoted}"]
-        if definition.unit is not None:
-            lines.append(f'unit = "{definition.unit}"')
-        lines += [f'values = "{definition.validator}"', f'doc = "{definition.doc}"']
-    return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    print(reference_toml(), end="")

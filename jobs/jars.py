@@ -66,10 +66,11 @@ def fetch_jars(folder: Path) -> None:
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
+        command: list[str | Path] = [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
+        command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file("jars.xml")]
+        command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
         ivy = subprocess.run(
-            [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
-            + ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file("jars.xml")]
-            + ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern],
+            command,
             capture_output=True,
             text=True,
             errors="replace",

@@ -18,8 +18,11 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
+from py4j.java_gateway import JavaGateway
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
@@ -50,7 +53,7 @@ def spark_session(
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
     spark-submit that was not given Delta's jars.
     """
-    session = SparkSession.getActiveSession()
+    session = _running_session()
     if session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted_session(app_name, settings or {})
     elif session is None:
@@ -97,6 +100,11 @@ def read_properties(path: Path) -> dict[str, str]:
     return {pair[0]: pair[1] if len(pair) == 2 else "" for pair in pairs}
 
 
+def log_option() -> str:
+    """The JVM's option for quiet logs; of use to callers who set ``spark.driver.extraJavaOptions``."""
+    return f"-Dlog4j2.configurationFile={conf_file('log4j2.properties').as_uri()}"
+
+
 def local_cores(master: str) -> int | None:
     """How many tasks run at once under a ``local`` master; None for a cluster."""
     if master == "local":
@@ -107,6 +115,19 @@ def local_cores(master: str) -> int | None:
     return (os.cpu_count() or 1) if found[1] == "*" else int(found[1])
 
 
+def _running_session() -> SparkSession | None:
+    try:
+        return SparkSession.active()
+    except PySparkRuntimeError:
+        return None
+
+
+def _user_defaults(environ: Mapping[str, str]) -> dict[str, str]:
+    folder = environ.get("SPARK_CONF_DIR")
+    file = Path(folder, "spark-defaults.conf") if folder else None
+    return read_properties(file) if file is not None and file.is_file() else {}
+
+
 def _own_session(app_name: str, master: str | None, settings: Mapping[str, str]) -> SparkSession:
     # 1. Fail on what is missing before anything takes long.
     use_java(os.environ)
@@ -114,20 +135,26 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     fetch_jars(folder)
 
     # 2. Settings, the weakest first: ours, this machine's, the user's own defaults, the caller's.
+    stronger = dict(_user_defaults(os.environ)) | dict(settings)
+    if master is not None:
+        stronger["spark.master"] = master
     chosen = read_properties(conf_file("spark-defaults.conf"))
     chosen["spark.master"] = os.environ.get("SPARK_MASTER") or "local[*]"
-    user_conf = Path(os.environ.get("SPARK_CONF_DIR", ""), "spark-defaults.conf")
-    users = read_properties(user_conf) if "SPARK_CONF_DIR" in os.environ and user_conf.is_file() else {}
-    chosen |= users | settings
-    if master is not None:
-        chosen["spark.master"] = master
-    placed = _placed_here(chosen["spark.master"], folder)
-    chosen |= {key: value for key, value in placed.items() if key not in users and key not in settings}
+    chosen |= _placed_here(stronger.get("spark.master", chosen["spark.master"]), folder) | stronger
 
     # 3. Worker processes must run the very Python of this one, or at least what the cluster says.
     if local_cores(chosen["spark.master"]) is not None or "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = sys.executable
     chosen["spark.pyspark.python"] = os.environ["PYSPARK_PYTHON"]
+
+    if local_cores(chosen["spark.master"]) is not None:
+        # No name service is asked, and no address of a network that may go away is used.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+    spark_home = Path(pyspark.__file__).parent
+    if (spark_home / "jars").is_dir():
+        # A SPARK_HOME left in the environment would start another version's JVM.
+        os.environ["SPARK_HOME"] = str(spark_home)
 
     # 4. A JVM, unless an earlier session left one, and the session in it.
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
@@ -140,7 +167,7 @@ def _placed_here(master: str, folder: Path) -> dict[str, str]:
     """The settings that depend on where the files lie, and on how many cores there are."""
     placed = {
         "spark.driver.extraClassPath": class_path(folder),
-        "spark.driver.extraJavaOptions": f'"-Dlog4j2.configurationFile={conf_file("log4j2.properties").as_uri()}"',
+        "spark.driver.extraJavaOptions": f'"{log_option()}"',
     }
     cores = local_cores(master)
     if cores is None:
@@ -188,12 +215,13 @@ def _require_class(name: str) -> None:
         ) from error
 
 
-def _start_jvm(conf: SparkConf) -> object:
+def _start_jvm(conf: SparkConf) -> JavaGateway:
     """Start the JVM, its standard error passed on line by line without ``_NOISE``."""
     read_end, write_end = os.pipe()
     threading.Thread(target=_pass_on, args=(read_end,), name="jvm-stderr", daemon=True).start()
     try:
-        return launch_gateway(conf, popen_kwargs={"stderr": write_end})
+        gateway: JavaGateway = launch_gateway(conf, popen_kwargs={"stderr": write_end})  # type: ignore[no-untyped-call]
+        return gateway
     finally:
         os.close(write_end)
 

@@ -10,6 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+import msgspec
+
 from partitions.errors import CorruptionError
 
 
@@ -79,6 +81,6 @@ class Lineage:
         Raises: CorruptionError.
         """
         try:
-            return cls((int(epoch), int(start)) for epoch, start in json.loads(data))
-        except (ValueError, TypeError) as error:
+            return cls(msgspec.json.decode(data, type=list[tuple[int, int]]))
+        except (msgspec.DecodeError, UnicodeDecodeError, CorruptionError) as error:
             raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error

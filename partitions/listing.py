@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
 from partitions.paths import DataName, EpochName, LocalStartName, WatermarkName, base_name, parse_name
 from partitions.store.protocol import StoredObject
@@ -144,7 +145,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     dead: list[DataFile] = []
     for file in listing.data:
         (live if _is_live(file.name, lineage, local_start) else dead).append(file)
-    merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name)
+    merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
     appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}
     bases = sorted({*appends, *(f.name.base_offset for f in merged)})
@@ -163,6 +164,8 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
             file = appends[position]
             after = bisect_right(bases, position)
             end = bases[after] if after < len(bases) else end_of_append(file)
+            if end <= position:
+                raise CorruptionError(f"{file.object.name} says that it ends at {end}, where it starts or before")
             best = Link(position, end, file)
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from partitions.errors import SourceChangedError
 from partitions.listing import DataFile
 from partitions.offsets import Answer, FoundOffset, UnknownOffset
-from partitions.segment import Segment, read_segment
+from partitions.segment import Segment, read_row_groups, read_segment
 from partitions.store.protocol import Store
 
 
@@ -37,7 +36,8 @@ def first_at_or_after(pieces: Iterable[Piece], timestamp_us: int) -> Answer:
     ``pieces`` is the log in order, remote then local.
     """
     for piece in pieces:
-        if piece.segment.footer.max_timestamp_us < timestamp_us:
+        footer = piece.segment.footer
+        if footer.max_timestamp_offset is None or footer.max_timestamp_us < timestamp_us:
             continue
         found = _first_in(piece, timestamp_us)
         if found is not None:
@@ -57,6 +57,8 @@ def largest_timestamp(pieces: Iterable[Piece]) -> Answer:
 
 def _largest_in(piece: Piece) -> FoundOffset | None:
     footer = piece.segment.footer
+    if footer.max_timestamp_offset is None:
+        return None
     if piece.start <= footer.max_timestamp_offset < piece.end:
         return FoundOffset(footer.max_timestamp_offset, footer.max_timestamp_us)
     best: FoundOffset | None = None  # the footer's record is cut off: look at the rest
@@ -78,37 +80,21 @@ def _first_in(piece: Piece, timestamp_us: int) -> FoundOffset | None:
 
 def _timestamps(piece: Piece, minimum_us: int | None) -> Iterable[tuple[int, pa.Array]]:
     """``(first offset, timestamps in microseconds)`` of each row group that may hold a match."""
-    metadata = piece.segment.parquet
-    first = piece.file.name.base_offset
-    try:
-        with piece.store.open(piece.file.object) as source:
-            parquet = pq.ParquetFile(source, metadata=metadata)
-            for group in range(metadata.num_row_groups):
-                rows = metadata.row_group(group).num_rows
-                start, end = max(first, piece.start), min(first + rows, piece.end)
-                if start < end and not _too_early(metadata, group, minimum_us):
-                    table = parquet.read_row_group(group, columns=["timestamp"])
-                    values = table.column(0).combine_chunks().cast(pa.int64())
-                    yield start, values.slice(start - first, end - start)
-                first += rows
-    except FileNotFoundError as error:
-        raise SourceChangedError(
-            f"{piece.store.uri_of(piece.file.object.name)} was deleted since it was listed"
-        ) from error
+
+    def may_match(group: pq.RowGroupMetaData) -> bool:
+        largest = _largest_by_statistics(group)
+        return largest is None or minimum_us is None or largest >= minimum_us
+
+    groups = read_row_groups(piece.store, piece.file, piece.start, piece.end, ["timestamp"], may_match)
+    for first, table in groups:
+        yield first, table.column(0).combine_chunks().cast(pa.int64())
 
 
-def _too_early(metadata: pq.FileMetaData, group: int, minimum_us: int | None) -> bool:
-    if minimum_us is None:
-        return False
-    chunk = metadata.row_group(group)
-    for index in range(chunk.num_columns):
-        if chunk.column(index).path_in_schema == "timestamp":
-            statistics = chunk.column(index).statistics
-            if statistics is None or not statistics.has_min_max:
-                return False
-            return _micros(statistics.max) < minimum_us
-    return False
-
-
-def _micros(value: object) -> int:
-    return int(pa.scalar(value, pa.timestamp("us", tz="UTC")).cast(pa.int64()).as_py())
+def _largest_by_statistics(group: pq.RowGroupMetaData) -> int | None:
+    """The largest timestamp of a row group in microseconds; None where the file does not tell."""
+    for index in range(group.num_columns):
+        column = group.column(index)
+        if column.path_in_schema == "timestamp":
+            statistics = column.statistics
+            return int(statistics.max_raw) if statistics is not None and statistics.has_min_max else None
+    return None

@@ -4,8 +4,9 @@ An append is a file of its own, however small. Below the high watermark, neighbo
 
 - *sealed* runs: together about ``segment.bytes``, or older than ``segment.ms``. They become one segment,
   which nothing will merge again, and which may leave for the remote tier.
-- in the *active* tail, ``segment.merge.min.files`` neighbours of about the same size, so that a folder of
-  small appends stays short while every byte is rewritten only a logarithmic number of times.
+- in the *active* tail, ``segment.merge.min.files`` neighbours, when what they become is of a higher tier of
+  sizes than each of them, so that a folder of small appends stays short while every byte is rewritten only
+  a logarithmic number of times.
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from partitions.listing import Link, ReplicaLog
 from partitions.paths import DataName
@@ -49,7 +51,7 @@ class Run:
     @property
     def size_bytes(self) -> int:
         """Bytes of the files."""
-        return sum(link.file.object.size_bytes for link in self.links)
+        return sum(map(_size, self.links))
 
     @property
     def is_segment(self) -> bool:
@@ -69,8 +71,12 @@ def sealed_runs(log: ReplicaLog, policy: MergePolicy, from_offset: int, now_ms: 
     remote log; a link that straddles it is cut there.
     """
     sealed, active = _roll(log, policy, from_offset)
-    if active and now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms:
-        sealed.append(Run(tuple(active)))
+    while active and now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms:
+        first, rest = active[0], active[1:]
+        # As large as all that came after it: rewriting it for them, each segment.ms again, would be quadratic.
+        dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
+        sealed.append(Run((first,) if dwarfs else tuple(active)))
+        active = rest if dwarfs else []
     return sealed
 
 
@@ -105,7 +111,7 @@ def _roll(log: ReplicaLog, policy: MergePolicy, from_offset: int) -> tuple[list[
         run, run_bytes = [], 0
 
     for link in _mergeable(log, from_offset):
-        size = link.file.object.size_bytes
+        size = _size(link)
         large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging comes to an end
         if large or run_bytes + size > policy.segment_bytes:
             close()
@@ -117,26 +123,29 @@ def _roll(log: ReplicaLog, policy: MergePolicy, from_offset: int) -> tuple[list[
 
 
 def _crowds(links: Sequence[Link], policy: MergePolicy) -> list[Run]:
-    """Disjoint runs of at least ``min_files`` neighbours of about the same size."""
+    """Disjoint runs of at least ``min_files`` neighbours that together are of a higher tier than each."""
+    return _crowds_up_to(max((_tier(_size(link), policy) for link in links), default=0), links, policy)
+
+
+def _crowds_up_to(tier: int, links: Sequence[Link], policy: MergePolicy) -> list[Run]:
     crowds: list[Run] = []
-    run: list[Link] = []
-
-    def close() -> None:
-        nonlocal run
-        if len(run) >= policy.min_files:
-            crowds.append(Run(tuple(run)))
-        run = []
-
-    for link in links:
-        if run and _tier(link, policy) != _tier(run[-1], policy):
-            close()
-        run.append(link)
-    close()
+    for fits, group in groupby(links, key=lambda link: _tier(_size(link), policy) <= tier):
+        run = Run(tuple(group))
+        if not fits or len(run.links) < policy.min_files:
+            continue
+        if tier == 0 or _tier(run.size_bytes, policy) > tier:
+            crowds.append(run)
+        else:
+            crowds += _crowds_up_to(tier - 1, run.links, policy)
     return crowds
 
 
-def _tier(link: Link, policy: MergePolicy) -> int:
-    size, tier = link.file.object.size_bytes, 0
+def _size(link: Link) -> int:
+    return link.file.object.size_bytes
+
+
+def _tier(size: int, policy: MergePolicy) -> int:
+    tier = 0
     while size > _SMALLEST_TIER_BYTES:
         size //= max(policy.min_files, 2)
         tier += 1

@@ -73,9 +73,7 @@ def named_offset(positions: Positions, spec: OffsetSpec) -> Answer:
             return FoundOffset(max(positions.local_start, positions.log_start))
         case OffsetSpec.LAST_TIERED:
             if positions.remote_end is None:
-                return UnknownOffset(
-                    "nothing is tiered yet" if positions.tiered else "the topic is not tiered"
-                )
+                return UnknownOffset("nothing is tiered yet" if positions.tiered else "the topic is not tiered")
             return FoundOffset(positions.remote_end - 1)
         case OffsetSpec.EARLIEST_PENDING_UPLOAD:
             return _earliest_pending_upload(positions)

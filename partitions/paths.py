@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import total_ordering
 
 from partitions.errors import InvalidCallError
 from partitions.identity import ID_LENGTH, is_id
@@ -28,14 +29,16 @@ METADATA_TOPIC = "__cluster_metadata"
 MAX_TOPIC_LENGTH = 249
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
-_DATA = re.compile(r"(\d{20})(?:-(\d{20}))?\.(\d{10})\.parquet\Z")
-_EPOCH = re.compile(r"(\d{10})\.epoch\Z")
-_WATERMARK = re.compile(r"(\d{20})\.(\d{10})\.hw\Z")
-_LOCAL = re.compile(r"(\d{20})\.local\Z")
-_CLAIM = re.compile(r"(\d{10})\.claim\Z")
+_DATA = re.compile(r"([0-9]{20})(?:-([0-9]{20}))?\.([0-9]{10})\.parquet\Z")
+_EPOCH = re.compile(r"([0-9]{10})\.epoch\Z")
+_WATERMARK = re.compile(r"([0-9]{20})\.([0-9]{10})\.hw\Z")
+_LOCAL = re.compile(r"([0-9]{20})\.local\Z")
+_CLAIM = re.compile(r"([0-9]{10})\.claim\Z")
+_PARTITION = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@total_ordering
+@dataclass(frozen=True, slots=True)
 class DataName:
     """A data file: an append (``next_offset`` is None: see its footer) or a merged segment."""
 
@@ -47,6 +50,12 @@ class DataName:
     def merged(self) -> bool:
         """Whether this is a merged segment."""
         return self.next_offset is not None
+
+    def __lt__(self, other: DataName) -> bool:
+        return self._rank() < other._rank()
+
+    def _rank(self) -> tuple[int, bool, int, int]:
+        return self.base_offset, self.next_offset is None, self.next_offset or 0, self.epoch
 
     def __str__(self) -> str:
         if self.next_offset is None:
@@ -102,6 +111,8 @@ def parse_name(text: str) -> Name | None:
     """The meaning of a file name (without folder), or None when it is none of ours."""
     if m := _DATA.match(text):
         base, following, epoch = m.groups()
+        if following is not None and int(following) <= int(base):
+            return None
         return DataName(int(base), None if following is None else int(following), int(epoch))
     if m := _WATERMARK.match(text):
         return WatermarkName(int(m[1]), int(m[2]))
@@ -161,14 +172,19 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName] | None:
     """``(partition, name)`` of a segment in the remote tier, or None when it is no segment."""
     partition, _, rest = path.partition("/")
     name = parse_name(rest)
-    return (int(partition), name) if partition.isdigit() and isinstance(name, DataName) else None
+    return (int(partition), name) if _PARTITION.match(partition) and isinstance(name, DataName) else None
 
 
 def join(*parts: str) -> str:
     """Parts of a name in storage, joined; empty parts vanish."""
-    return "/".join(part.strip("/") for part in parts if part)
+    return "/".join(stripped for part in parts if (stripped := part.strip("/")))
 
 
 def base_name(name: str) -> str:
     """The last part of a name in storage."""
     return name.rsplit("/", 1)[-1]
+
+
+def folder_of(name: str) -> str:
+    """A name in storage without its last part; empty at the root."""
+    return name.rpartition("/")[0]

@@ -73,9 +73,12 @@ def _arrow(node: Any) -> pa.DataType:
         case {"type": "struct", "fields": fields}:
             if not fields:
                 raise InvalidCallError("a declared schema needs at least one field")
-            return pa.struct(
-                [pa.field(f["name"], _arrow(f["type"]), f.get("nullable", True)) for f in fields]
-            )
+            names = [str(f["name"]).lower() for f in fields]
+            if repeated := {name for name in names if names.count(name) > 1}:
+                raise InvalidCallError(
+                    f"a declared schema has the field {min(repeated)!r} twice; Spark ignores case in names"
+                )
+            return pa.struct([pa.field(f["name"], _arrow(f["type"]), f.get("nullable", True)) for f in fields])
         case {"type": "array", "elementType": element}:
             return pa.list_(pa.field("element", _arrow(element)))
         case {"type": "map", "keyType": key, "valueType": value}:

@@ -99,9 +99,7 @@ class Replica:
     @property
     def folder(self) -> str:
         """The replica's folder under the root."""
-        return paths.replica_path(
-            self.directory_id, self.topic, self.topic_id, self.partition, self.assignment
-        )
+        return paths.replica_path(self.directory_id, self.topic, self.topic_id, self.partition, self.assignment)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} on broker {self.broker_id}"
@@ -147,7 +145,13 @@ class Replica:
         if not listing.epochs:
             return Lineage()
         name = self.path(EpochName(listing.joined_epoch))
-        return _read_lineage(self.store, name)
+        lineage = _read_lineage(self.store, name)
+        if lineage.latest_epoch != listing.joined_epoch:
+            raise CorruptionError(
+                f"{self.store.uri_of(name)} must end with epoch {listing.joined_epoch}, its last one is "
+                f"{lineage.latest_epoch}: compare it with the other replicas'"
+            )
+        return lineage
 
     def end_of_append(self, file: DataFile) -> int:
         """The next offset of an append, from its footer."""
@@ -172,9 +176,7 @@ class Replica:
         return {}
 
 
-@lru_cache(
-    maxsize=8192
-)  # an .epoch file is written once; a re-created one has the same content or is corrupt
+@lru_cache(maxsize=8192)  # an .epoch file is written once; a re-created one has the same content or is corrupt
 def _read_lineage(store: Store, name: str) -> Lineage:
     try:
         return Lineage.from_json(store.read(name), store.uri_of(name))

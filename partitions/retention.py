@@ -7,6 +7,7 @@ never past what is safely in the remote log (KIP-405). The active file, the last
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -85,10 +86,11 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
         if below_start:
             if started_ms is not None and now_ms - started_ms >= delay_ms:
                 names.append(file.name)
-        elif file.name.base_offset < log.high_watermark and now_ms - file.object.modified_ms >= delay_ms:
+        elif _epoch_offset(file.name) < log.high_watermark and now_ms - file.object.modified_ms >= delay_ms:
             names.append(file.name)
+    starts = [link.start for link in log.chain]
     for file in log.hidden:
-        covering = _covering_since(log, file.name.base_offset)
+        covering = _covering_since(log, starts, file.name)
         if covering is not None and now_ms - covering >= delay_ms:
             names.append(file.name)
     return [*(str(name) for name in names), *litter(listing)]
@@ -101,12 +103,21 @@ def _local_start_since(listing: Listing) -> int | None:
     )
 
 
-def _covering_since(log: ReplicaLog, offset: int) -> int | None:
-    """When the file of the chain that holds ``offset`` appeared; None when it is not below the hw."""
-    for link in log.chain:
-        if link.start <= offset < link.end:
-            return link.file.object.modified_ms if link.end <= log.high_watermark else None
-    return None
+def _epoch_offset(name: DataName) -> int:
+    """The offset whose epoch decides whether the file is live; once below the high watermark, for ever."""
+    return name.base_offset if name.next_offset is None else name.next_offset - 1
+
+
+def _covering_since(log: ReplicaLog, starts: list[int], name: DataName) -> int | None:
+    """When the last of the chain's files that cover a hidden one appeared; None when they are not below
+    the high watermark. ``starts`` are those of the chain.
+    """
+    first = max(bisect_right(starts, name.base_offset) - 1, 0)
+    end = name.base_offset + 1 if name.next_offset is None else name.next_offset
+    covering = log.chain[first : bisect_left(starts, end)]
+    if not covering or covering[-1].end > log.high_watermark:
+        return None
+    return max(link.file.object.modified_ms for link in covering)
 
 
 def total_size(extents: Iterable[Extent]) -> int:

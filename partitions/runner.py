@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 from partitions.errors import StratalogError
+
+_QUEUED_PER_THREAD = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -82,9 +85,20 @@ class ThreadRunner:
         if len(listed) <= 1:
             yield from SerialRunner().run(function, listed)
             return
-        with ThreadPoolExecutor(min(self._threads, len(listed))) as pool:
-            for future in as_completed([pool.submit(attempt, function, item) for item in listed]):
-                yield future.result()
+        waiting = iter(listed)
+        running: set[Future[Outcome[T, R]]] = set()
+        pool = ThreadPoolExecutor(min(self._threads, len(listed)))
+        try:
+            while True:
+                upcoming = islice(waiting, self._threads * _QUEUED_PER_THREAD - len(running))
+                running |= {pool.submit(attempt, function, item) for item in upcoming}
+                if not running:
+                    return
+                done, running = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+        finally:  # after a bug, or when nobody wants the rest: what has not begun is not begun
+            pool.shutdown(wait=True, cancel_futures=True)
 
 
 def values(outcomes: Iterable[Outcome[T, R]]) -> list[R]:

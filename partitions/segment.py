@@ -2,15 +2,21 @@
 
 Written in one streaming pass (memory bounded by one row group), never changed. The footer tells what
 listings cannot: the end of an append, the producer state after the file, the lineage it was written
-under, the largest timestamp. Row groups keep Parquet's statistics and page index, pages a checksum.
+under, the largest timestamp. Row groups keep Parquet's statistics and page index.
+
+Every byte that decides what a reader sees has a checksum: pages Parquet's own; Parquet's footer and the
+page index, for which Parquet has none, ours, under the key ``log.segment.crc``.
 """
 
 from __future__ import annotations
 
+import io
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
 import pyarrow as pa
@@ -24,11 +30,18 @@ from partitions.producers import ProducerEntry
 from partitions.records import leaf_paths
 from partitions.store.protocol import Store, StoredObject
 
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
 FOOTER_KEY = b"log.segment"
+CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
 ROW_GROUP_BYTES = 64 * 1024 * 1024
 _TAIL_BYTES = 64 * 1024
 _MAGIC = b"PAR1"
+_SUFFIX_BYTES = 8  # the length of Parquet's footer, and the magic
+_NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
+_NO_CHECKSUMS = _NO_CHECKSUM * 4  # of the footer, of the page index, and (16 digits) where that starts
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,9 +55,10 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     producers: dict[str, ProducerEntry]
     """Producer state after this file, of the whole partition."""
     min_timestamp_us: int
+    """0 when no record has a timestamp."""
     max_timestamp_us: int
-    max_timestamp_offset: int
-    """The first offset that has the largest timestamp."""
+    max_timestamp_offset: int | None
+    """The first offset that has the largest timestamp; None when no record has one."""
     records: int
     uncompressed_bytes: int
     created_ms: int
@@ -85,14 +99,17 @@ class SegmentWriter:
         self._partition = partition
         self._base_offset = base_offset
         self._row_group_bytes = row_group_bytes
-        # Dictionaries pay for keys and typed fields; opaque values and unique offsets only waste the try.
-        opaque = {"offset", "value"} if pa.types.is_binary(schema.field("value").type) else {"offset"}
+        self._sink = _CheckedTail(sink)
+        # Dictionaries pay for keys and typed fields; for opaque values they only waste the try. Offsets and
+        # timestamps ascend: their differences are small.
+        plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
+        ascending = {"offset", "timestamp"}
         self._writer = pq.ParquetWriter(
-            sink,
+            self._sink,
             schema,
             compression="none" if compression == "uncompressed" else compression,
-            use_dictionary=[path for path in leaf_paths(schema) if path not in opaque],
-            column_encoding={"offset": "DELTA_BINARY_PACKED"},
+            use_dictionary=[path for path in leaf_paths(schema) if path not in plain | ascending],
+            column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
@@ -101,22 +118,29 @@ class SegmentWriter:
         self._pending_bytes = 0
         self._min_timestamp_us: int | None = None
         self._max_timestamp_us = 0
-        self._max_timestamp_offset = base_offset
+        self._max_timestamp_offset: int | None = None
         self._uncompressed_bytes = 0
         self.next_offset = base_offset
         """The offset after the last record written so far."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append the records of ``batch``."""
+        """Append the records of ``batch``; a batch larger than a row group becomes several."""
         if batch.num_rows == 0:
             return
-        self._note_timestamps(batch.column("timestamp"))
         batch = self._complete(batch)
+        self._note_timestamps(batch.column("timestamp"))
         self.next_offset += batch.num_rows
-        self._pending.append(batch)
-        self._pending_bytes += batch.nbytes
-        if self._pending_bytes >= self._row_group_bytes:
+        pieces = -(-batch.nbytes // self._row_group_bytes)
+        rows = -(-batch.num_rows // pieces)
+        for start in range(0, batch.num_rows, rows):
+            self._add(batch.slice(start, rows))
+
+    def _add(self, batch: pa.RecordBatch) -> None:
+        size = batch.nbytes
+        if self._pending_bytes + size > self._row_group_bytes:
             self._flush()
+        self._pending.append(batch)
+        self._pending_bytes += size
 
     def close(
         self,
@@ -128,9 +152,12 @@ class SegmentWriter:
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
 
-        ``producers`` gives the producer state for the file's next offset. At least one record must
-        have been written.
+        ``producers`` gives the producer state for the file's next offset.
+
+        Raises: ValueError when no record was written.
         """
+        if self.next_offset == self._base_offset:
+            raise ValueError("a segment holds at least one record")
         self._flush()
         footer = SegmentFooter(
             topic_id=self._topic_id,
@@ -147,8 +174,11 @@ class SegmentWriter:
             created_ms=created_ms,
             batch_id=batch_id,
         )
-        self._writer.add_key_value_metadata({FOOTER_KEY: msgspec.json.encode(footer)})
+        encoded = msgspec.json.encode(footer)
+        self._writer.add_key_value_metadata({FOOTER_KEY: encoded, CHECKSUM_KEY: _NO_CHECKSUMS})
+        self._sink.hold()
         self._writer.close()
+        self._sink.release()
         return footer
 
     def _note_timestamps(self, timestamps: pa.Array) -> None:
@@ -167,7 +197,7 @@ class SegmentWriter:
         rows = batch.num_rows
         added = {
             "partition": pa.repeat(pa.scalar(self._partition, pa.int32()), rows),
-            "offset": pa.array(range(self.next_offset, self.next_offset + rows), pa.int64()),
+            "offset": pa.arange(self.next_offset, self.next_offset + rows),
         }
         columns = []
         for field in self._schema:
@@ -187,6 +217,53 @@ class SegmentWriter:
         self._pending, self._pending_bytes = [], 0
         self._uncompressed_bytes += table.nbytes
         self._writer.write_table(table, row_group_size=table.num_rows)
+
+
+class _CheckedTail(io.RawIOBase):
+    """Passes bytes on to a sink; what comes after ``hold`` (the page index and Parquet's footer) waits
+    for its checksums, which stand inside the footer itself.
+    """
+
+    def __init__(self, sink: BinaryIO) -> None:
+        super().__init__()
+        self._sink = sink
+        self._passed_bytes = 0
+        self._held: list[bytes] | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        view = memoryview(data)
+        if self._held is None:
+            self._sink.write(view)
+            self._passed_bytes += view.nbytes
+        else:
+            self._held.append(bytes(view))
+        return view.nbytes
+
+    def hold(self) -> None:
+        self._held = []
+
+    def release(self) -> None:
+        tail = bytearray(b"".join(self._held or ()))
+        footer_at = len(tail) - _SUFFIX_BYTES - int.from_bytes(tail[-_SUFFIX_BYTES:-4], "little")
+        footer = memoryview(tail)[footer_at:-_SUFFIX_BYTES]
+        at = _checksum_at(footer)
+        index_crc = zlib.crc32(memoryview(tail)[:footer_at])
+        footer[at + 8 : at + len(_NO_CHECKSUMS)] = b"%08x%016x" % (index_crc, self._passed_bytes)
+        footer[at : at + 8] = b"%08x" % zlib.crc32(footer)
+        self._sink.write(tail)
+
+
+def _checksum_at(footer: bytearray | memoryview) -> int:
+    """Where in Parquet's footer the checksums stand; a string is its length and its bytes."""
+    text = bytes(footer)
+    key = bytes([len(CHECKSUM_KEY)]) + CHECKSUM_KEY
+    found = text.rfind(key)
+    if found < 0:
+        raise ValueError("the footer has no checksum")
+    return found + len(key) + 2
 
 
 def read_segment(store: Store, file: DataFile) -> Segment:
@@ -209,6 +286,8 @@ def _read_segment(store: Store, file: DataFile) -> Segment:
         footer = msgspec.json.decode(raw, type=SegmentFooter)
     except msgspec.DecodeError as error:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
+    if footer.records < 1:
+        raise CorruptSegmentError(f"{what}: its footer says {footer.records} records; no segment is empty")
     name = file.name
     if footer.base_offset != name.base_offset or name.next_offset not in (None, footer.next_offset):
         raise CorruptSegmentError(
@@ -223,46 +302,116 @@ def _read_segment(store: Store, file: DataFile) -> Segment:
 
 
 def _read_parquet_footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
-    if stored.size_bytes < 12:
+    if stored.size_bytes < len(_MAGIC) + _SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
-    try:
-        tail = store.read(stored.name, -min(_TAIL_BYTES, stored.size_bytes))
-        if tail[-4:] != _MAGIC:
-            raise CorruptSegmentError(f"{what} does not end as a Parquet file: truncated, or foreign")
-        needed = int.from_bytes(tail[-8:-4], "little") + 8
+    with _translated(what), store.open(stored) as source:
+
+        def tail_of(size_bytes: int) -> bytes:
+            source.seek(stored.size_bytes - size_bytes)
+            return source.read(size_bytes)
+
+        tail = tail_of(min(_TAIL_BYTES, stored.size_bytes))
+        whole = len(tail) == stored.size_bytes
+        if tail[-4:] != _MAGIC or (whole and tail[:4] != _MAGIC):
+            raise CorruptSegmentError(f"{what} does not begin and end as a Parquet file: truncated, or foreign")
+        needed = int.from_bytes(tail[-_SUFFIX_BYTES:-4], "little") + _SUFFIX_BYTES
         if needed > stored.size_bytes:
             raise CorruptSegmentError(f"{what}: its Parquet footer is longer than the file")
         if needed > len(tail):
-            tail = store.read(stored.name, -needed)
+            tail = tail_of(needed)
+        parquet = pq.read_metadata(pa.BufferReader(tail))
+    _check_footer(parquet, tail[-needed:-_SUFFIX_BYTES], what)
+    return parquet
+
+
+def _check_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> None:
+    """Raises: CorruptSegmentError when Parquet's footer, as stored, has not the checksum it says."""
+    if FOOTER_KEY not in (parquet.metadata or {}):
+        raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
+    stated = parquet.metadata.get(CHECKSUM_KEY, b"")[:8]
+    footer = bytearray(raw)
+    try:
+        at = _checksum_at(footer)
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: {error}") from error
+    footer[at : at + len(_NO_CHECKSUM)] = _NO_CHECKSUM
+    if stated != b"%08x" % zlib.crc32(footer):
+        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
+
+
+@contextmanager
+def _translated(what: str) -> Iterator[None]:
+    """Arrow's complaints about the content of a file, in our words; the store's own errors pass."""
+    try:
+        yield
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted since it was listed") from error
-    try:
-        return pq.read_metadata(pa.BufferReader(tail))
-    except (pa.ArrowException, OSError) as error:
-        raise CorruptSegmentError(f"{what}: its Parquet footer cannot be read: {error}") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
+
+
+def read_row_groups(
+    store: Store,
+    file: DataFile,
+    start: int,
+    end: int,
+    columns: list[str] | None = None,
+    wanted: Callable[[pq.RowGroupMetaData], bool] = lambda _: True,
+) -> Iterator[tuple[int, pa.Table]]:
+    """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums
+    verified; row groups that hold none of them, or are not ``wanted``, are not read.
+
+    Raises: CorruptSegmentError, SourceChangedError.
+    """
+    metadata = read_segment(store, file).parquet
+    what = store.uri_of(file.object.name)
+    with _translated(what), store.open(file.object) as source:
+        parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
+        first = file.name.base_offset
+        for index in range(metadata.num_row_groups):
+            group = metadata.row_group(index)
+            low, high = max(start, first), min(end, first + group.num_rows)
+            if low < high and wanted(group):
+                table = parquet.read_row_group(index, columns=columns)
+                if table.num_rows != group.num_rows:
+                    raise CorruptSegmentError(
+                        f"{what}: row group {index} has {table.num_rows} records, not {group.num_rows}"
+                    )
+                yield low, table.slice(low - first, high - low)
+            first += group.num_rows
 
 
 def read_batches(
     store: Store, file: DataFile, start: int, end: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The records with offsets ``[start, end)`` of a data file, row group by row group, checksums
-    verified; row groups that hold none of them are not read.
+    """The records with offsets ``[start, end)`` of a data file, row group by row group.
 
     Raises: CorruptSegmentError, SourceChangedError.
     """
+    for _, table in read_row_groups(store, file, start, end, columns):
+        yield from table.to_batches()
+
+
+def verify_segment(store: Store, file: DataFile) -> Segment:
+    """Read all of a data file and compare every checksum: footers, page index, pages, offsets.
+
+    Raises: CorruptSegmentError, SourceChangedError.
+    """
+    segment = read_segment(store, file)
     what = store.uri_of(file.object.name)
-    try:
-        with store.open(file.object) as source:
-            parquet = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=False)
-            first = file.name.base_offset
-            for group in range(parquet.num_row_groups):
-                rows = parquet.metadata.row_group(group).num_rows
-                if first < end and first + rows > start:
-                    table = parquet.read_row_group(group, columns=columns)
-                    table = table.slice(max(start - first, 0), min(end, first + rows) - max(start, first))
-                    yield from table.to_batches()
-                first += rows
-    except (pa.ArrowException, OSError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise SourceChangedError(f"{what} was deleted since it was listed") from error
-        raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
+    stated = segment.parquet.metadata[CHECKSUM_KEY]
+    index_crc, index_at = stated[8:16], int(stated[16:], 16)
+    footer_bytes = segment.parquet.serialized_size + _SUFFIX_BYTES
+    with _translated(what), store.open(file.object) as source:
+        if source.read(len(_MAGIC)) != _MAGIC:
+            raise CorruptSegmentError(f"{what} does not begin as a Parquet file")
+        source.seek(index_at)
+        index = source.read(file.object.size_bytes - footer_bytes - index_at)
+        if index_crc != b"%08x" % zlib.crc32(index):
+            raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")
+    name = file.name
+    for first, table in read_row_groups(store, file, name.base_offset, segment.footer.next_offset):
+        offsets = table.column("offset")
+        if offsets.null_count or not offsets.combine_chunks().equals(pa.arange(first, first + table.num_rows)):
+            raise CorruptSegmentError(f"{what}: the records from offset {first} on have other offsets")
+    return segment

@@ -21,10 +21,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from partitions.lineage import Lineage
-from partitions.listing import DataFile
 from partitions.producers import ProducerEntry
-from partitions.segment import read_segment
-from partitions.store.protocol import Store, StoredObject
+from partitions.store.protocol import Store
+from tiering.remote_file import read_remote
 from tiering.remote_segment import RemoteSegment
 
 
@@ -121,9 +120,12 @@ class AuxiliaryState:
 
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
-    """The state at the end of a remote segment, from its footer; ``folder`` is the topic's in the remote.
+    """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios":
+    "fetch remote segment info and build local leader epoch sequence"). ``folder`` is the topic's in the remote.
 
-    Raises: RemoteObjectMissingError, CorruptSegmentError, CorruptionError when the segment is of another
-        topic or partition than the table says.
+    Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when the file is of another
+        partition, or ends elsewhere, than the table says.
     """
-    raise NotImplementedError
+    footer = read_remote(remote, folder, segment).footer
+    lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
+    return AuxiliaryState(segment.next_offset, lineage, footer.producers)

@@ -8,7 +8,7 @@ with a gap or an overlap exists nowhere: the remote holds every offset once.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -90,9 +90,7 @@ class RemoteLog:
         """Bytes of the segments of one partition."""
         return sum(segment.size_bytes for segment in self.of_partition(partition))
 
-    def after(
-        self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment], version: int
-    ) -> RemoteLog:
+    def after(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment], version: int) -> RemoteLog:
         """This log with a commit applied.
 
         Raises: LogGapError, CorruptionError when the result would be no remote log.
@@ -101,23 +99,18 @@ class RemoteLog:
         kept = [segment for segment in self.all_segments() if segment.path not in gone]
         return RemoteLog.of(self.what, version, [*kept, *adds])
 
-    def accept(
-        self, adds: Collection[RemoteSegment], removes: Iterable[RemoteSegment]
-    ) -> tuple[list[RemoteSegment], list[RemoteSegment]]:
-        """Which adds this log still needs, and which were superseded: committed by somebody else, as the
-        same file or as others that hold its offsets, since the caller planned.
+    def needed(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment]) -> list[RemoteSegment]:
+        """The adds that this log lacks, in order, once ``removes`` are gone. Others were superseded since
+        the caller planned: committed by somebody else, as the same file or as files with other boundaries.
 
-        Raises: CorruptionError when a file is listed with another size; LogGapError when an add
-            leaves a gap that no superseded one explains.
+        Raises: CorruptionError when a file is listed with another size; LogGapError when an add leaves a
+            gap that no superseded one explains.
         """
         gone = {segment.path for segment in removes}
         listed = {segment.path: segment for segment in self.all_segments()}
-        ends: dict[int, int] = {}
-        for segment in self.all_segments():
-            if segment.path not in gone:
-                ends[segment.partition] = segment.next_offset
-        needed: list[RemoteSegment] = []
-        superseded: list[RemoteSegment] = []
+        ends = {s.partition: s.next_offset for s in self.all_segments() if s.path not in gone}
+        found: list[RemoteSegment] = []
+        overtaken: set[int] = set()
         for add in sorted(adds, key=lambda segment: (segment.partition, segment.base_offset)):
             known = listed.get(add.path)
             if known is not None and known.size_bytes != add.size_bytes:
@@ -125,18 +118,17 @@ class RemoteLog:
                     f"{self.what} lists {add.path} with {known.size_bytes} bytes, uploaded were {add.size_bytes}"
                 )
             end = ends.get(add.partition, add.base_offset)
-            overtaken = any(other.partition == add.partition for other in superseded)
-            if known is not None or add.base_offset < end or (overtaken and add.base_offset > end):
-                superseded.append(add)
-                continue
-            if add.base_offset > end:
+            if known is not None or add.base_offset < end or add.partition in overtaken:
+                overtaken.add(add.partition)
+            elif add.base_offset > end:
                 raise LogGapError(
-                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote, "
-                    f"{add.path} cannot follow it: offsets are missing"
+                    f"{self.what}: partition {add.partition} ends at offset {end} in the remote, {add.path} "
+                    "cannot follow it: offsets are missing"
                 )
-            needed.append(add)
-            ends[add.partition] = add.next_offset
-        return needed, superseded
+            else:
+                found.append(add)
+                ends[add.partition] = add.next_offset
+        return found
 
 
 def _chained(what: str, found: list[RemoteSegment]) -> tuple[RemoteSegment, ...]:

@@ -138,9 +138,7 @@ class _Draft:
             if partition.leader is None:
                 self._settle(topic_id, partition, partition.isr, None)
 
-    def _settle(
-        self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: int | None
-    ) -> None:
+    def _settle(self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: int | None) -> None:
         """Give the partition this ISR, without adding ``gone`` any longer. The leader stays while it is in
         the ISR and unfenced; else the preferred one that is, or none.
         """

@@ -10,8 +10,11 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from partitions.errors import InvalidReplicationFactorError
+
+K = TypeVar("K", int, str | None)
 
 
 def place_replicas(
@@ -65,5 +68,5 @@ class _Placer:
         self._rack_replicas[rack] += 1
         self._replicas[broker_id] += 1
 
-    def _least[K: (int, str | None)](self, candidates: Sequence[K], *loads: Counter[K]) -> K:
+    def _least(self, candidates: Sequence[K], *loads: Counter[K]) -> K:
         return min(candidates, key=lambda one: (*(load[one] for load in loads), self._rng.random()))

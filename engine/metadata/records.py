@@ -34,18 +34,18 @@ class VoterId(msgspec.Struct, frozen=True):
     directory_id: str
 
 
-class VotersRecord(_Record):
+class VotersRecord(_Record, frozen=True):
     """The cluster and its metadata voters; the first record of every metadata log."""
 
     cluster_id: str
     voters: tuple[VoterId, ...]
 
 
-class NoOpRecord(_Record):
+class NoOpRecord(_Record, frozen=True):
     """Nothing. Committed to prove that what lies before it is committed."""
 
 
-class RegisterBrokerRecord(_Record):
+class RegisterBrokerRecord(_Record, frozen=True):
     """A broker's root was found; the offset of this record is its broker epoch. Unfences it."""
 
     broker_id: int
@@ -54,20 +54,20 @@ class RegisterBrokerRecord(_Record):
     rack: str | None = None
 
 
-class FenceBrokerRecord(_Record):
+class FenceBrokerRecord(_Record, frozen=True):
     """The broker is unreachable, or was fenced by hand."""
 
     broker_id: int
 
 
-class UnfenceBrokerRecord(_Record):
+class UnfenceBrokerRecord(_Record, frozen=True):
     """The broker, as registered with this epoch, is back."""
 
     broker_id: int
     broker_epoch: int
 
 
-class TopicRecord(_Record):
+class TopicRecord(_Record, frozen=True):
     """A new topic without partitions and configs, which follow it. Schemas are Spark's JSON text of a
     type; None stands for binary.
     """
@@ -78,7 +78,7 @@ class TopicRecord(_Record):
     value_schema: str | None = None
 
 
-class PartitionRecord(_Record):
+class PartitionRecord(_Record, frozen=True):
     """A new partition, the next one of its topic. ``replicas`` stand in order of preference."""
 
     topic_id: str
@@ -88,7 +88,7 @@ class PartitionRecord(_Record):
     leader: int | None = None
 
 
-class PartitionChangeRecord(_Record):
+class PartitionChangeRecord(_Record, frozen=True):
     """A change of a partition; fields that are absent stay as they are.
 
     A record that names a leader is an election: also of the same leader it is a new leader epoch, and
@@ -100,11 +100,11 @@ class PartitionChangeRecord(_Record):
     replicas: tuple[int, ...] | UnsetType = UNSET
     isr: tuple[int, ...] | UnsetType = UNSET
     adding: tuple[int, ...] | UnsetType = UNSET
-    leader: int | None | UnsetType = UNSET
+    leader: int | UnsetType | None = UNSET
     log_start_offset: int | UnsetType = UNSET
 
 
-class RemoveTopicRecord(_Record):
+class RemoveTopicRecord(_Record, frozen=True):
     """The topic is gone, with its partitions and configs."""
 
     topic_id: str
@@ -117,7 +117,7 @@ class ConfigResource(StrEnum):
     TOPIC = "topic"
 
 
-class ConfigRecord(_Record):
+class ConfigRecord(_Record, frozen=True):
     """A config is set to ``value``, or deleted when that is None. ``name`` is the topic's name, or empty
     for the cluster.
     """

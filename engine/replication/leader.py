@@ -48,8 +48,7 @@ def check_not_fenced(replica: Replica, log: ReplicaLog, epoch: int) -> None:
     """Raises: FencedLeaderEpochError when the replica has joined an epoch above ``epoch``."""
     if log.joined_epoch > epoch:
         raise FencedLeaderEpochError(
-            f"{replica} has joined leader epoch {log.joined_epoch}, this view has {epoch}: read the metadata "
-            "again"
+            f"{replica} has joined leader epoch {log.joined_epoch}, this view has {epoch}: read the metadata again"
         )
 
 

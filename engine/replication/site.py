@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.metadata.image import PartitionView
-
 from partitions.errors import LeaderNotAvailableError, UnknownBrokerError
 from partitions.replica import Replica
 from partitions.store import Store

@@ -7,17 +7,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from tiering.bootstrap import (
-    FromLeader,
-    FromRemote,
-    LeaderOffsets,
-    RemoteNotReady,
-    StartOver,
-    auxiliary_state,
-    fetch_origin,
-)
-from tiering.remote_segment import RemoteSegment
-
 from engine.replication.leader import check_not_fenced, check_whole, join, leader_log
 from engine.replication.site import Site
 from engine.replication.watermark import record_high_watermark
@@ -35,6 +24,16 @@ from partitions.replica import Replica
 from partitions.runner import Runner, values
 from partitions.segment import read_segment
 from partitions.store import Staged, Store
+from tiering.bootstrap import (
+    FromLeader,
+    FromRemote,
+    LeaderOffsets,
+    RemoteNotReady,
+    StartOver,
+    auxiliary_state,
+    fetch_origin,
+)
+from tiering.remote_segment import RemoteSegment
 
 _ATTEMPTS = 5
 _GROUP_FILES = 32
@@ -80,7 +79,8 @@ def sync(
     """Make the follower's log equal to the leader's, by copying whole files under their own names.
 
     ``remote`` is what is tiered of the partition, None when the topic is not tiered (or when the follower
-    is known not to need it: a member of the ISR); ``from_last_tiered`` is ``follower.fetch.last.tiered.offset.enable``.
+    is known not to need it: a member of the ISR); ``from_last_tiered`` is the setting
+    ``follower.fetch.last.tiered.offset.enable``.
 
     Raises: FencedLeaderEpochError, StaleBrokerError when the view is stale; CorruptionError, LogGapError;
         RemoteNotReadyError; SourceChangedError when the leader's files kept changing.
@@ -248,9 +248,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
     staged: dict[DataName, Staged] = {}
 
     def stage(link: Link) -> None:
-        staged[link.name] = follower.store.stage_copy(
-            leader.store, link.file.object, follower.path(link.name)
-        )
+        staged[link.name] = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
 
     try:
         values(copies.run(stage, group))

@@ -1,6 +1,6 @@
 """The one place of the engine that knows Spark; importing ``engine`` does not import it.
 
-    runner     run work on executors, packed into slices by weight
-    appending  a DataFrame -> one streaming pass of record batches per partition
-    scanning   a read plan -> Spark's own Parquet reader over exactly those files
+runner     run work on executors, packed into slices by weight
+appending  a DataFrame -> one streaming pass of record batches per partition
+scanning   a read plan -> Spark's own Parquet reader over exactly those files
 """

@@ -57,7 +57,9 @@ def to_records(
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
     value = _value(frame, columns.value, value_type, what)
-    key = F.lit(None).cast(key_type) if columns.key is None else _typed(frame, columns.key, key_type, f"{what}: key")
+    key = (
+        F.lit(None).cast(key_type) if columns.key is None else _typed(frame, columns.key, key_type, f"{what}: key")
+    )
     timestamp = F.current_timestamp()
     if columns.timestamp is not None:
         given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
@@ -97,9 +99,7 @@ def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) 
         return expression.cast(wanted)
     if wanted.simpleString() == "binary" and given.simpleString() == "string":
         return expression.cast("binary")
-    raise InvalidRecordError(
-        f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it, or declare the topic anew"
-    )
+    raise InvalidRecordError(f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it")
 
 
 def _plain(data_type: DataType) -> str:
@@ -141,18 +141,21 @@ def _partition(
             F.lit(f", the topic has partitions 0 to {partitions - 1}"),
         )
     )
-    checked = (
+    return (
         F.when(given.isNull(), refuse_null.cast("int"))
         .when((given < 0) | (given >= partitions), refuse_range.cast("int"))
         .otherwise(given.cast("int"))
     )
-    return checked
 
 
 def run_appends(
-    records: DataFrame, partitions: int, task: TaskFunction, order_by: Sequence[str] = ()
+    records: DataFrame,
+    partitions: int,
+    task: TaskFunction,
+    order_by: Sequence[str] = (),
+    only: Sequence[int] | None = None,
 ) -> list[bytes]:
-    """Shuffle the records by partition, run ``task(partition, batches)`` for each partition that has any,
+    """Shuffle the records (those of the partitions ``only``) by partition, run ``task(partition, batches)`` for each partition that has any,
     and collect what the tasks return.
 
     Raises: InvalidRecordError for a row without a valid partition; what ``task`` raises is its own
@@ -166,6 +169,8 @@ def run_appends(
             result = task(first.column(PARTITION)[0].as_py(), _records(first, full))
             yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
 
+    if only is not None:
+        records = records.where(F.col(PARTITION).isin(list(only)))
     shuffled = records.repartitionById(partitions, PARTITION)
     if order_by:
         shuffled = shuffled.sortWithinPartitions(*order_by)

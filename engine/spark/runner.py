@@ -5,25 +5,12 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Protocol, TypeVar
 
 from pyspark.sql import SparkSession
 
+from engine.context import R, W
 from partitions.runner import Outcome, attempt
-from partitions.store import Store, StoreCounts
-
-R = TypeVar("R")
-
-
-class Work(Protocol):
-    """An item that can travel to an executor and says which stores it uses there."""
-
-    def stores_used(self) -> Iterable[Store]:
-        """The stores whose requests count as the item's."""
-        ...
-
-
-W = TypeVar("W", bound=Work)
+from partitions.store import StoreCounts
 
 
 class SparkRunner:
@@ -52,10 +39,8 @@ class SparkRunner:
                 self.counts = self.counts + counts
                 yield from outcomes
 
-    def _run_slice(
-        self, function: Callable[[W], R], items: list[W]
-    ) -> tuple[list[Outcome[W, R]], StoreCounts]:
-        def task(_: Iterator[int]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
+    def _run_slice(self, function: Callable[[W], R], items: list[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
+        def task(_: Iterable[int]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
             yield run_counted(function, items)
 
         return self._context.parallelize([0], 1).mapPartitions(task).collect()[0]

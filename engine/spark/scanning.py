@@ -26,9 +26,7 @@ def scan(spark: SparkSession, topic: str, ranges: Sequence[FileRange], schema: S
     if not scans:
         scans = [spark.createDataFrame([], schema)]
     rows = reduce(DataFrame.unionAll, scans)
-    return rows.select(
-        F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "key", "value", "headers"
-    )
+    return rows.select(F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 def _parquet(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange]) -> DataFrame:

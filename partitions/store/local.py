@@ -326,20 +326,20 @@ class _StagedFileWriter(StagedFile):
 
     def seal(self) -> None:
         if self._state == "open":
-            self.file.flush()
+            self.file.close()
         super().seal()
 
-    def _close(self) -> None:
-        # Closing flushes; an abort drops the bytes, and must not fail on a disk that is full.
-        with suppress(StorageError):
+    def abort(self) -> None:
+        with suppress(StorageError):  # closing flushes, and the disk may be full
             self.file.close()
+        super().abort()
 
 
 class _TranslatingFile(io.FileIO):
     """A file whose failures name the object that it is going to be."""
 
     def __init__(self, descriptor: int, target: str) -> None:
-        super().__init__(descriptor, "wb")
+        super().__init__(descriptor, "wb", closefd=False)  # who closes this may not be who seals the file
         self._target = target
 
     def write(self, data: ReadableBuffer, /) -> int:
@@ -365,7 +365,12 @@ def _version(inode: int, mtime_ns: int, size: int) -> str:
 def _must_be(descriptor: int, listed: StoredObject, path: str) -> None:
     """Raises: SourceChangedError when the open file is not the one that was listed."""
     now = os.fstat(descriptor)
-    if _version(now.st_ino, now.st_mtime_ns, now.st_size) != listed.version:
+    same = (
+        now.st_size == listed.size_bytes
+        if not listed.version
+        else (_version(now.st_ino, now.st_mtime_ns, now.st_size) == listed.version)
+    )
+    if not same:
         raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
 
 

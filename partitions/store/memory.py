@@ -61,7 +61,6 @@ class MemoryStore:
         if len(data) != source_object.size_bytes:
             raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
         staged.file.write(data)
-        staged.size_bytes = len(data)
         self._tally.add(copies=1)
         return staged
 
@@ -81,7 +80,7 @@ class MemoryStore:
         """See ``Store.open``."""
         with self._lock:
             found = self._objects.get(check_name(source_object.name))
-        if found is None or found[0].version != source_object.version:
+        if found is None or source_object.version not in ("", found[0].version):
             raise SourceChangedError(f"{self.uri_of(source_object.name)} is not the object that was listed")
         data = found[1]
 
@@ -115,7 +114,7 @@ class MemoryStore:
 
     def check(self) -> None:
         """See ``Store.check``."""
-        check_exclusive_create(self, ".check")
+        check_exclusive_create(self, f".check-{threading.get_ident()}")
 
 
 class _StagedBytes:
@@ -124,17 +123,36 @@ class _StagedBytes:
     def __init__(self, store: MemoryStore, name: str) -> None:
         self._store = store
         self._name = name
-        self._buffer = io.BytesIO()
+        self._buffer = _Buffer()
+        self._done = False
         self.file: BinaryIO = self._buffer
-        self.size_bytes = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes written so far."""
+        return len(self._buffer.bytes_written())
 
     def commit(self) -> bool:
-        if self._buffer.closed:
+        if self._done:
             raise InvalidCallError(f"{self._store.uri_of(self._name)} was committed or aborted before")
-        data = self._buffer.getvalue()
+        self._done = True
         self._buffer.close()
-        self.size_bytes = len(data)
-        return self._store.create(self._name, data)
+        return self._store.create(self._name, self._buffer.bytes_written())
 
     def abort(self) -> None:
+        self._done = True
         self._buffer.close()
+
+
+class _Buffer(io.BytesIO):
+    """A buffer that can still be asked for its bytes when its writer has closed it."""
+
+    _kept = b""
+
+    def bytes_written(self) -> bytes:
+        return self._kept if self.closed else self.getvalue()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._kept = self.getvalue()
+        super().close()

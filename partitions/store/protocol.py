@@ -22,7 +22,9 @@ class StoredObject:
     size_bytes: int
     modified_ms: int
     version: str
-    """Tells this object from any other that ever has the same name (ETag; inode and mtime)."""
+    """Tells this object from any other that ever has the same name (ETag; inode and mtime). Empty where no
+    listing has seen the object, and its name is never used again: a segment that a remote table names.
+    """
 
 
 @dataclass(slots=True)
@@ -71,7 +73,10 @@ class StoreOptions:
 class Staged(Protocol):
     """Bytes that are in place under no name yet: a temporary file, an uncompleted upload."""
 
-    size_bytes: int
+    @property
+    def size_bytes(self) -> int:
+        """Bytes staged so far."""
+        ...
 
     def commit(self) -> bool:
         """Give the bytes their name. True: this call created the object. False: the name is taken
@@ -90,7 +95,7 @@ class StagedWriter(Staged, Protocol):
     """A staged object that the caller is still writing."""
 
     file: BinaryIO
-    """Where to write, sequentially; ``commit`` flushes and closes it."""
+    """Where to write, sequentially; ``commit`` flushes and closes it, if the caller has not."""
 
 
 class Store(Protocol):

@@ -15,6 +15,7 @@ from partitions.errors import (
     InvalidCallError,
     ListingUnstableError,
     LogDirError,
+    OutcomeUnknownError,
     RetriableError,
     SourceChangedError,
     UnsupportedStoreError,
@@ -136,7 +137,8 @@ def copy_in_pieces(
         put(index, start, data)
 
     size = source_object.size_bytes
-    pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(range(0, size, piece_bytes))]
+    starts = range(0, max(size, 1), piece_bytes)  # an empty object has one empty piece: opening it checks it
+    pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(starts)]
     run_pieces([partial(move, *piece) for piece in pieces])
 
 
@@ -168,7 +170,7 @@ def check_exclusive_create(store: Store, probe: str) -> None:
         second = store.create(probe, b"second")
         kept = store.read(probe)
         store.delete([probe])
-    except (RetriableError, FileNotFoundError) as error:
+    except (RetriableError, OutcomeUnknownError, FileNotFoundError) as error:
         raise LogDirError(f"{store.uri} cannot be written: {error}") from error
     if not first or second or kept != b"first":
         raise UnsupportedStoreError(

@@ -9,11 +9,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any, BinaryIO
-
-from botocore.exceptions import ClientError
+from typing import BinaryIO
 
 from partitions.clock import Clock, SystemClock
 from partitions.errors import (
@@ -39,7 +36,8 @@ from partitions.store.rules import (
     run_pieces,
     settle,
 )
-from partitions.store.s3_connection import PASSING_CODES, EndpointUnreachableError, Refused, S3Connection
+from partitions.store.s3_bucket import Bucket, only_if
+from partitions.store.s3_connection import EndpointUnreachableError, Refused, S3Connection
 from partitions.store.s3_upload import (
     MOST_PARTS,
     Place,
@@ -49,10 +47,10 @@ from partitions.store.s3_upload import (
     put_exclusively,
 )
 
-INLINE_COPY_BYTES = 1024 * 1024
-"""Up to here a copy goes through memory: two requests, where a server-side one takes three."""
+INLINE_COPY_BYTES = 4 * 1024 * 1024
+"""Up to here a copy waits in memory for its name: two requests, where an upload takes three or more.
+Callers stage many files before they commit them, so it is no more."""
 COPY_PART_BYTES = 64 * 1024 * 1024
-KEYS_PER_DELETE = 1000
 
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
@@ -82,7 +80,8 @@ class S3Store:
         self._new_id = new_id
         self._tally = Tally()
         self.counts = self._tally.counts
-        self._connection = S3Connection(options, clock, random.Random() if rng is None else rng)
+        connection = S3Connection(options, clock, random.Random() if rng is None else rng)
+        self._objects = Bucket(connection, bucket, self._tally)
         self._complete_exclusively = (
             options.endpoint_url is None if options.exclusive_multipart is None else options.exclusive_multipart
         )
@@ -108,7 +107,7 @@ class S3Store:
         place = self._place(name)
         size = source_object.size_bytes
         same_server = isinstance(source, S3Store) and source.options == self.options
-        if size <= (INLINE_COPY_BYTES if same_server else self.options.part_bytes):
+        if size <= INLINE_COPY_BYTES:
             with source.open(source_object) as reader:
                 data = reader.read()
             if len(data) != size:
@@ -133,14 +132,14 @@ class S3Store:
         key = self._key(name)
         try:
             if end is not None and (start < 0 or end <= start):
-                start, end = byte_range(start, end, self._size(key))
+                start, end = byte_range(start, end, self._objects.size(key))
                 if start >= end:
                     return b""
             if start < 0:
-                return self._get(key, {"Range": f"bytes={start}"})
+                return self._objects.get(key, {"Range": f"bytes={start}"})
             if start == 0 and end is None:
-                return self._get(key, {})
-            return self._get(key, {"Range": f"bytes={start}-{'' if end is None else end - 1}"})
+                return self._objects.get(key, {})
+            return self._objects.get(key, {"Range": f"bytes={start}-{'' if end is None else end - 1}"})
         except Refused as refused:
             answer = refused.answer
             if answer.status == 416:  # nothing of the object is in the range
@@ -152,11 +151,11 @@ class S3Store:
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``. Asks nothing until the first read, unless the object is empty."""
         key = self._key(source_object.name)
-        etag = _etag(source_object)
+        condition = only_if(source_object)
 
         def fetch(start: int, end: int) -> bytes:
             try:
-                return self._get(key, {"Range": f"bytes={start}-{end - 1}", "IfMatch": f'"{etag}"'})
+                return self._objects.get(key, {"Range": f"bytes={start}-{end - 1}", **condition})
             except Refused as refused:
                 uri = self.uri_of(source_object.name)
                 if refused.answer.status in (412, 416) or refused.answer.code == "NoSuchKey":
@@ -182,9 +181,7 @@ class S3Store:
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
-        keys = [self._key(name) for name in names]
-        for start in range(0, len(keys), KEYS_PER_DELETE):
-            self._delete_keys(keys[start : start + KEYS_PER_DELETE])
+        self._objects.delete([self._key(name) for name in names])
 
     def uri_of(self, name: str) -> str:
         """See ``Store.uri_of``."""
@@ -194,7 +191,7 @@ class S3Store:
         """See ``Store.check``. Large objects get their names in another way than small ones: both are
         tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``."""
         try:
-            self._connection.repeatable(f"look for {self.bucket}", self._head_bucket)
+            self._objects.look()
         except (Refused, RetriableError) as error:
             raise LogDirError(f"the bucket {self.bucket!r} cannot be used: {error}") from error
         probe = f".check-{self._new_id()}"
@@ -224,50 +221,39 @@ class S3Store:
         Raises: StorageError, StoreTimeoutError.
         """
         before_ms = self._clock.now_ms() - older_than_ms
-        folder = join(self.prefix, STAGING_FOLDER) + "/"
-        removed = 0
+        root = self.prefix and self.prefix + "/"
         try:
-            for upload in self._uploads():
-                if _milliseconds(upload["Initiated"]) < before_ms:
-                    self._connection.repeatable(f"abort {upload['Key']}", partial(self._abort, upload))
-                    removed += 1
-            _, staged = self._list_keys(folder)
+            begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms]
+            for upload in begun:
+                self._objects.abort(upload)
+            _, staged = self._objects.list(root + STAGING_FOLDER + "/")
         except Refused as refused:
             raise StorageError(f"cannot sweep {self.uri}: {refused}") from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
-        for start in range(0, len(old), KEYS_PER_DELETE):
-            self._delete_keys(old[start : start + KEYS_PER_DELETE])
-        return removed + len(old)
-
-    # ------------------------------------------------------------------------------ requests
+        self._objects.delete(old)
+        return len(begun) + len(old)
 
     def _key(self, name: str) -> str:
         return join(self.prefix, check_name(name))
 
     def _place(self, name: str) -> Place:
         staging_key = join(self.prefix, STAGING_FOLDER, self._new_id())
-        return Place(self._connection, self._tally, self.bucket, self._key(name), staging_key)
+        return Place(self._objects.connection, self._tally, self.bucket, self._key(name), staging_key)
 
-    def _get(self, key: str, conditions: dict[str, str]) -> bytes:
-        def attempt(client: Any) -> bytes:
-            self._tally.add(reads=1)
-            answer = client.get_object(Bucket=self.bucket, Key=key, **conditions)
-            data: bytes = answer["Body"].read()
-            self._tally.add(read_bytes=len(data))
-            return data
-
-        return self._connection.repeatable(f"read s3://{self.bucket}/{key}", attempt)
-
-    def _size(self, key: str, **conditions: str) -> int:
-        def attempt(client: Any) -> int:
-            self._tally.add(reads=1)
-            return int(client.head_object(Bucket=self.bucket, Key=key, **conditions)["ContentLength"])
-
-        return self._connection.repeatable(f"look for s3://{self.bucket}/{key}", attempt)
+    def _list_once(self, folder: str) -> tuple[int, Sequence[StoredObject]]:
+        """One walk through the pages of a folder: how many there were, and the objects, by name."""
+        root = self.prefix and self.prefix + "/"
+        pages, listed = self._objects.list(root + folder)
+        named = (
+            StoredObject(o.name[len(root) :], o.size_bytes, o.modified_ms, o.version)
+            for o in listed
+            if not o.name.endswith("/") and not o.name.startswith(STAGING_FOLDER + "/", len(root))
+        )
+        return pages, sorted(named, key=lambda o: o.name)
 
     def _must_exist(self, listed: StoredObject) -> None:
         try:
-            self._size(self._key(listed.name), IfMatch=f'"{_etag(listed)}"')
+            self._objects.size(self._key(listed.name), **only_if(listed))
         except Refused as refused:
             if refused.answer.status in (404, 412):
                 raise SourceChangedError(
@@ -276,98 +262,12 @@ class S3Store:
             raise StorageError(f"cannot look for {self.uri_of(listed.name)}: {refused}") from refused
 
     def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> None:
-        key, etag, size = source._key(listed.name), _etag(listed), listed.size_bytes
+        key, size = source._key(listed.name), listed.size_bytes
+        condition = only_if(listed, "CopySourceIfMatch")
         part_bytes = max(COPY_PART_BYTES, -(-size // MOST_PARTS))
         run_pieces(
             [
-                partial(upload.copy_part, i, source.bucket, key, etag, start, min(start + part_bytes, size))
+                partial(upload.copy_part, i, source.bucket, key, condition, start, min(start + part_bytes, size))
                 for i, start in enumerate(range(0, size, part_bytes))
             ]
         )
-
-    def _list_once(self, folder: str) -> tuple[int, list[StoredObject]]:
-        """One walk through the pages of a folder: how many, and the objects under their names."""
-        root = self.prefix and self.prefix + "/"
-        skipped = len(root)
-        pages, listed = self._list_keys(root + folder)
-        named = [
-            StoredObject(o.name[skipped:], o.size_bytes, o.modified_ms, o.version)
-            for o in listed
-            if not o.name.endswith("/") and not o.name.startswith(STAGING_FOLDER + "/", skipped)
-        ]
-        return pages, sorted(named, key=lambda o: o.name)
-
-    def _list_keys(self, key_prefix: str) -> tuple[int, list[StoredObject]]:
-        """The pages there were, and every object in them, under its key."""
-        listed: list[StoredObject] = []
-        pages = 0
-        following: dict[str, str] = {}
-        while True:
-
-            def attempt(client: Any, following: dict[str, str] = following) -> Any:
-                self._tally.add(lists=1)
-                return client.list_objects_v2(Bucket=self.bucket, Prefix=key_prefix, **following)
-
-            page = self._connection.repeatable(f"list s3://{self.bucket}/{key_prefix}", attempt)
-            pages += 1
-            listed += [
-                StoredObject(o["Key"], o["Size"], _milliseconds(o["LastModified"]), _version(o["ETag"], o["Size"]))
-                for o in page.get("Contents", [])
-            ]
-            if not page.get("IsTruncated"):
-                return pages, listed
-            following = {"ContinuationToken": page["NextContinuationToken"]}
-
-    def _delete_keys(self, keys: list[str]) -> None:
-        def attempt(client: Any) -> list[str]:
-            self._tally.add(deletes=1)
-            request = {"Quiet": True, "Objects": [{"Key": key} for key in keys]}
-            errors = client.delete_objects(Bucket=self.bucket, Delete=request).get("Errors", [])
-            for error in errors:
-                if error["Code"] in PASSING_CODES:  # one of a thousand: ask for all again
-                    raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
-            return [f"{error['Key']} ({error['Code']})" for error in errors if error["Code"] != "NoSuchKey"]
-
-        try:
-            failed = self._connection.repeatable(f"delete in {self.uri}", attempt)
-        except (Refused, RetriableError) as error:
-            raise StorageError(f"cannot delete {keys[0]} and {len(keys) - 1} others: {error}") from error
-        if failed:
-            raise StorageError(f"cannot delete {', '.join(failed)} in s3://{self.bucket}")
-
-    def _uploads(self) -> list[dict[str, Any]]:
-        """Every uncompleted upload under the prefix."""
-        found: list[dict[str, Any]] = []
-        following: dict[str, str] = {}
-        while True:
-
-            def attempt(client: Any, following: dict[str, str] = following) -> Any:
-                self._tally.add(lists=1)
-                prefix = self.prefix and self.prefix + "/"
-                return client.list_multipart_uploads(Bucket=self.bucket, Prefix=prefix, **following)
-
-            page = self._connection.repeatable(f"list the uploads of {self.uri}", attempt)
-            found += page.get("Uploads", [])
-            if not page.get("IsTruncated"):
-                return found
-            following = {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-
-    def _abort(self, upload: dict[str, Any], client: Any) -> None:
-        self._tally.add(deletes=1)
-        client.abort_multipart_upload(Bucket=self.bucket, Key=upload["Key"], UploadId=upload["UploadId"])
-
-    def _head_bucket(self, client: Any) -> None:
-        self._tally.add(reads=1)
-        client.head_bucket(Bucket=self.bucket)
-
-
-def _version(etag: str, size: int) -> str:
-    return f"{etag.strip(chr(34))}.{size:x}"
-
-
-def _etag(listed: StoredObject) -> str:
-    return listed.version.rpartition(".")[0]
-
-
-def _milliseconds(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)

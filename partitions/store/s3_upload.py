@@ -148,6 +148,7 @@ class StagedUpload:
         self._key = place.key if complete_exclusively else place.staging_key
         self._lock = threading.Lock()
         self._parts: dict[int, str] = {}
+        self._completed = False
         self._done = False
         self.size_bytes = 0
 
@@ -172,8 +173,10 @@ class StagedUpload:
         self._place.tally.add(written_bytes=len(data))
         self._arrived(index, etag, len(data))
 
-    def copy_part(self, index: int, bucket: str, key: str, etag: str, start: int, end: int) -> None:
-        """Have the server copy ``[start, end)`` of an object that still has the listed ETag.
+    def copy_part(
+        self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
+    ) -> None:
+        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``.
 
         Raises: SourceChangedError, StorageError.
         """
@@ -184,7 +187,7 @@ class StagedUpload:
                 **self._address,
                 PartNumber=index + 1,
                 CopySource={"Bucket": bucket, "Key": key},
-                CopySourceIfMatch=f'"{etag}"',
+                **condition,
                 CopySourceRange=f"bytes={start}-{end - 1}",
             )
             return str(answer["CopyPartResult"]["ETag"])
@@ -213,9 +216,16 @@ class StagedUpload:
                 self._done = created  # a refused completion leaves the upload behind, to be aborted
                 return created
             if self.size_bytes > MOST_COPY_BYTES:
-                raise StorageError(f"{self._place.uri}: CopyObject names no more than {MOST_COPY_BYTES} bytes")
+                raise InvalidCallError(
+                    f"{self._place.uri}: a staged object of {self.size_bytes} bytes is beyond CopyObject's "
+                    f"{MOST_COPY_BYTES}"
+                )
             self._request("complete", complete)
+            self._completed = True
             return name_exclusively(self._place, self._copy_to_name)
+        except OutcomeUnknownError:
+            self._done = True  # the server may still be at it: leave it the bytes, they are swept later
+            raise
         finally:
             self.abort()
 
@@ -226,18 +236,14 @@ class StagedUpload:
 
         def attempt(client: Any) -> None:
             self._place.tally.add(deletes=1)
-            client.abort_multipart_upload(**self._address)
-
-        def attempt_delete(client: Any) -> None:
-            self._place.tally.add(deletes=1)
-            client.delete_object(Bucket=self._place.bucket, Key=self._key)
+            if self._completed:
+                client.delete_object(Bucket=self._place.bucket, Key=self._key)
+            else:
+                client.abort_multipart_upload(**self._address)
 
         # What cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
         with suppress(RetriableError, Refused):
-            self._place.connection.repeatable(f"abort {self._place.uri}", attempt)
-        if not self._exclusive:
-            with suppress(RetriableError, Refused):
-                self._place.connection.repeatable(f"drop {self._key}", attempt_delete)
+            self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 
     def _copy_to_name(self, client: Any) -> None:
         self._place.tally.add(copies=1)
@@ -278,6 +284,7 @@ class UploadWriter:
         self._pool: ThreadPoolExecutor | None = None
         self._in_flight: deque[Future[None]] = deque()
         self._count = 0
+        self._done = False
         self._stream = _PartStream(part_bytes, self._send)
         self.file = cast(BinaryIO, self._stream)
 
@@ -287,6 +294,8 @@ class UploadWriter:
         return self._stream.tell()
 
     def commit(self) -> bool:
+        if self._done:
+            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
         rest = self._stream.take()
         staged: Staged
         try:
@@ -302,7 +311,8 @@ class UploadWriter:
             self.abort()
 
     def abort(self) -> None:
-        self._stream.close()
+        self._done = True
+        self._stream.take()
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         if self._upload is not None:
@@ -350,12 +360,7 @@ class _PartStream(io.RawIOBase):
         return len(view)
 
     def take(self) -> bytes:
-        """What is left of the last part. The stream is closed by it.
-
-        Raises: InvalidCallError when that happened before.
-        """
-        if self.closed:
-            raise InvalidCallError("the object was committed or aborted before")
+        """What is left of the last part; the stream is closed by it."""
         self.close()
         rest = bytes(self._buffer)
         self._buffer.clear()

@@ -1,0 +1,184 @@
+"""What every operation works with: the cluster's stores, its metadata, and the components passed in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from engine.cluster_file import ClusterFile
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.quorum.client import MetadataClient
+from engine.replication.site import Site
+from engine.settings import ClusterConfig, TopicConfig, cluster_config, topic_config
+from partitions import paths
+from partitions.clock import Clock
+from partitions.errors import InvalidCallError
+from partitions.identity import NewId
+from partitions.runner import Outcome, Runner, ThreadRunner
+from partitions.store import Store, StoreCounts
+from tiering.delta_table import DeltaTopicTable
+
+
+class Progress(Protocol):
+    """Told of an operation's progress, in bytes where work is bytes, else in items."""
+
+    def start(self, operation: str, total: int, unit: str) -> None:
+        """Work of ``total`` units begins."""
+        ...
+
+    def advance(self, done: int) -> None:
+        """So much more is done."""
+        ...
+
+    def finish(self) -> None:
+        """The work has ended."""
+        ...
+
+
+class Silent:
+    """A progress that nobody looks at."""
+
+    def start(self, operation: str, total: int, unit: str) -> None:
+        """See ``Progress``."""
+
+    def advance(self, done: int) -> None:
+        """See ``Progress``."""
+
+    def finish(self) -> None:
+        """See ``Progress``."""
+
+
+class Work(Protocol):
+    """An item that can travel to an executor and says which stores it uses there."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """The stores whose requests count as the item's."""
+        ...
+
+
+W = TypeVar("W", bound=Work)
+R = TypeVar("R")
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class TaskRunner(Protocol):
+    """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
+
+    counts: StoreCounts
+
+    def run(
+        self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
+    ) -> Iterator[Outcome[W, R]]:
+        """See ``partitions.runner.Runner.run``."""
+        ...
+
+
+class LocalTasks(ThreadRunner):
+    """Tasks in threads of this process, where the stores count for themselves."""
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads)
+        self.counts = StoreCounts()
+
+
+@dataclass(slots=True)
+class Context:
+    """One driver's hold on a cluster."""
+
+    file: ClusterFile
+    stores: Mapping[int, Store]
+    remote: Store | None
+    metadata: MetadataClient
+    clock: Clock
+    new_id: NewId
+    rng: random.Random
+    tasks: TaskRunner
+    """Runs work keyed by partition: on executors, where there are some."""
+    threads: Runner
+    """Runs small storage calls of the driver."""
+    progress: Progress = field(default_factory=Silent)
+
+    def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:
+        """The named topics, all of them when None, by name.
+
+        Raises: UnknownTopicOrPartitionError.
+        """
+        chosen = sorted(image.topic_ids) if names is None else list(dict.fromkeys(names))
+        return [image.topic(name) for name in chosen]
+
+    def site(self, view: PartitionView) -> Site:
+        """A partition with the stores of its brokers."""
+        return Site(view, {broker: self.stores[broker] for broker in view.replicas if broker in self.stores})
+
+    def sites(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[Site]:
+        """All partitions of the topics."""
+        return [self.site(view) for topic in topics for view in image.views(topic.name)]
+
+    def topic_config(self, image: ClusterImage, topic: TopicImage) -> TopicConfig:
+        """What applies to a topic now."""
+        return topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
+
+    def cluster_config(self, image: ClusterImage) -> ClusterConfig:
+        """What applies to the cluster now."""
+        return cluster_config(image.configs)
+
+    def remote_store(self, why: str) -> Store:
+        """The remote tier.
+
+        Raises: InvalidCallError when the cluster file names none.
+        """
+        if self.remote is None:
+            raise InvalidCallError(f"{why}, but the cluster file has no [cluster] remote")
+        return self.remote
+
+    def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
+        """The remote table of a topic."""
+        store = self.remote_store(f"topic {topic.name!r} is tiered (remote.storage.enable)")
+        return DeltaTopicTable(
+            store,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=self.file.cluster_id,
+            options=self.file.store_options,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def remote_folder(self, topic: TopicImage) -> str:
+        """The folder of a topic in the remote tier."""
+        return paths.topic_folder(topic.name, topic.topic_id)
+
+    @property
+    def all_stores(self) -> list[Store]:
+        """Every store of the cluster."""
+        return [*self.stores.values(), *([] if self.remote is None else [self.remote])]
+
+    @contextmanager
+    def measured(self) -> Iterator[Measure]:
+        """Time and storage requests of what happens inside, here and on executors."""
+        measure = Measure()
+        began = self.clock.monotonic_s()
+        before = self._counts()
+        yield measure
+        measure.seconds = self.clock.monotonic_s() - began
+        measure.counts = self._counts() - before
+
+    def _counts(self) -> StoreCounts:
+        total = self.tasks.counts
+        for store in self.all_stores:
+            total = total + store.counts.snapshot()
+        return total
+
+
+@dataclass(slots=True)
+class Measure:
+    """What a stretch of work took."""
+
+    seconds: float = 0.0
+    counts: StoreCounts = field(default_factory=StoreCounts)

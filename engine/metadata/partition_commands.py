@@ -1,0 +1,217 @@
+"""Commands on partitions, in batches: one commit serves all partitions of a run.
+
+A partition that cannot be changed is refused by itself, with the error that says what its proposer has to
+do; the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.metadata.commands import Decision
+from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from engine.metadata.records import PartitionChangeRecord
+from partitions.errors import (
+    FencedLeaderEpochError,
+    IneligibleReplicaError,
+    InvalidCallError,
+    InvalidUpdateVersionError,
+    LeaderNotAvailableError,
+    StratalogError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Altered:
+    """The partition is as proposed, with this partition epoch."""
+
+    topic_id: str
+    partition: int
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The partition was left as it was; ``error`` says why, its class what to do."""
+
+    topic_id: str
+    partition: int
+    error: StratalogError
+
+
+PartitionAnswer = Altered | Refused
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A broker, and the broker epoch under which its storage was seen (KIP-903, ``NewIsrWithEpochs``)."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """The ISR, and who is being added to it, that a driver wants for one partition."""
+
+    topic_id: str
+    partition: int
+    leader_epoch: int
+    partition_epoch: int
+    """Of the view on which the proposal rests."""
+    isr: tuple[Member, ...]
+    adding: tuple[Member, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartition:
+    """Shrink or expand ISRs (protocol section 4; KIP-497, KIP-903). One answer per proposal, in order:
+    ``Altered``, or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
+    INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, or INVALID_REQUEST.
+
+    To expand by F takes two of these: the first one *adds* F, the second one makes it a member.
+    """
+
+    proposals: tuple[IsrProposal, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises: nothing; refusals are answers."""
+        records: dict[tuple[str, int], PartitionChangeRecord] = {}
+        answers: list[PartitionAnswer] = []
+        for proposal in self.proposals:
+            topic_id, partition = proposal.topic_id, proposal.partition
+            try:
+                present = image.partition(topic_id, partition)
+                if (topic_id, partition) in records:
+                    raise InvalidUpdateVersionError(f"{proposal} is the second for its partition in one batch")
+                record = _change(image, present, proposal)
+            except StratalogError as error:
+                answers.append(Refused(topic_id, partition, error))
+                continue
+            if record is not None:
+                records[topic_id, partition] = record
+            epoch = present.partition_epoch + (record is not None)
+            answers.append(Altered(topic_id, partition, epoch))
+        return Decision(tuple(records.values()), tuple(answers))
+
+
+def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal) -> PartitionChangeRecord | None:
+    """The record that carries the proposal out; None when there is nothing to change."""
+    what = f"partition {proposal.partition} of topic {image.topics[proposal.topic_id].name!r}"
+    if proposal.leader_epoch != present.leader_epoch:
+        raise FencedLeaderEpochError(
+            f"{what}: leader epoch {proposal.leader_epoch} was proposed, {present.leader_epoch} is present"
+        )
+    if proposal.partition_epoch != present.partition_epoch:
+        raise InvalidUpdateVersionError(
+            f"{what}: partition epoch {proposal.partition_epoch} was proposed, "
+            f"{present.partition_epoch} is present"
+        )
+    isr = _in_order(present, (member.broker_id for member in proposal.isr))
+    adding = _in_order(present, (member.broker_id for member in proposal.adding))
+    if len(isr) + len(adding) != len(proposal.isr) + len(proposal.adding) or set(isr) & set(adding):
+        raise InvalidCallError(f"{what}: {proposal} names a broker twice, or one without a replica")
+    if present.leader is None or present.leader not in isr:
+        raise InvalidCallError(f"{what}: its leader {present.leader} is not in the proposed ISR {isr}")
+    if not set(isr) <= {*present.isr, *present.adding}:
+        raise InvalidCallError(
+            f"{what}: {sorted(set(isr) - {*present.isr, *present.adding})} must be *added* by a commit of its "
+            "own before it joins the ISR"
+        )
+    for member in (*proposal.isr, *proposal.adding):
+        _check_eligible(image.brokers[member.broker_id], member, what)
+    if (isr, adding) == (present.isr, present.adding):
+        return None
+    return PartitionChangeRecord(topic_id=proposal.topic_id, partition=proposal.partition, isr=isr, adding=adding)
+
+
+def _in_order(partition: PartitionImage, brokers: Iterable[int]) -> tuple[int, ...]:
+    """Those that have a replica, in order of preference."""
+    wanted = set(brokers)
+    return tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
+
+
+def _check_eligible(broker: BrokerImage, member: Member, what: str) -> None:
+    if broker.fenced or broker.broker_epoch != member.broker_epoch:
+        state = "fenced" if broker.fenced else "registered"
+        raise IneligibleReplicaError(
+            f"{what}: broker {member.broker_id} was seen under broker epoch {member.broker_epoch}, and is "
+            f"{state} with {broker.broker_epoch}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LogStart:
+    """The log start offset that a partition is to reach."""
+
+    topic_id: str
+    partition: int
+    log_start_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceLogStart:
+    """Total retention and DeleteRecords. Log starts only grow: a smaller one than the present changes
+    nothing. One answer per partition, in order.
+    """
+
+    log_starts: tuple[LogStart, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises: nothing; a partition that does not exist is ``Refused``."""
+        greatest: dict[tuple[str, int], int] = {}
+        for wanted in self.log_starts:
+            key = wanted.topic_id, wanted.partition
+            greatest[key] = max(wanted.log_start_offset, greatest.get(key, 0))
+        records: dict[tuple[str, int], PartitionChangeRecord] = {}
+        answers: list[PartitionAnswer] = []
+        for topic_id, partition in ((wanted.topic_id, wanted.partition) for wanted in self.log_starts):
+            try:
+                present = image.partition(topic_id, partition)
+            except StratalogError as error:
+                answers.append(Refused(topic_id, partition, error))
+                continue
+            grows = greatest[topic_id, partition] > present.log_start_offset
+            if grows:
+                records[topic_id, partition] = PartitionChangeRecord(
+                    topic_id=topic_id,
+                    partition=partition,
+                    log_start_offset=greatest[topic_id, partition],
+                )
+            answers.append(Altered(topic_id, partition, present.partition_epoch + grows))
+        return Decision(tuple(records.values()), tuple(answers))
+
+
+@dataclass(frozen=True, slots=True)
+class ElectPreferredLeaders:
+    """Make the preferred (first) replica the leader of these partitions, given as topic id and partition,
+    where it is not already. One answer per partition, in order; ``Refused`` with LEADER_NOT_AVAILABLE when
+    the preferred replica is fenced or not in the ISR.
+    """
+
+    partitions: tuple[tuple[str, int], ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises: nothing; refusals are answers."""
+        records: dict[tuple[str, int], PartitionChangeRecord] = {}
+        answers: list[PartitionAnswer] = []
+        for topic_id, partition in self.partitions:
+            try:
+                present = image.partition(topic_id, partition)
+                preferred = present.replicas[0]
+                if preferred not in present.isr or image.brokers[preferred].fenced:
+                    raise LeaderNotAvailableError(
+                        f"partition {partition} of topic {image.topics[topic_id].name!r}: its preferred replica, "
+                        f"broker {preferred}, is fenced or not in the ISR {present.isr}"
+                    )
+            except StratalogError as error:
+                answers.append(Refused(topic_id, partition, error))
+                continue
+            changes = present.leader != preferred
+            if changes:
+                records[topic_id, partition] = PartitionChangeRecord(
+                    topic_id=topic_id, partition=partition, leader=preferred
+                )
+            answers.append(Altered(topic_id, partition, present.partition_epoch + changes))
+        return Decision(tuple(records.values()), tuple(answers))

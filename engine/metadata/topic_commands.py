@@ -1,0 +1,165 @@
+"""Commands on topics and configs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from engine.config_keys import Scope
+from engine.metadata.commands import Decision
+from engine.metadata.image import ClusterImage
+from engine.metadata.placement import place_replicas
+from engine.metadata.records import (
+    ConfigRecord,
+    ConfigResource,
+    MetadataRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from engine.settings import check_config, cluster_config, find_config, topic_config
+from partitions.errors import InvalidCallError, TopicAlreadyExistsError
+from partitions.identity import is_id
+from partitions.paths import METADATA_TOPIC, check_topic_name
+from partitions.records import type_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class TopicCreated:
+    """The topic is there."""
+
+    topic_id: str
+    partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateTopic:
+    """Create a topic. ``topic_id`` is a fresh id of the caller's: it recognises its own retry by it, and it
+    seeds the placement of replicas.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int | None = None
+    """None: the cluster's ``num.partitions``."""
+    replication_factor: int | None = None
+    """None: the cluster's ``default.replication.factor``."""
+    key_schema: str | None = None
+    """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
+    value_schema: str | None = None
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+    def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
+        """Raises: InvalidCallError (name, partitions, schemas), InvalidConfigError,
+        InvalidReplicationFactorError, TopicAlreadyExistsError.
+        """
+        what = f"topic {self.name!r}"
+        check_topic_name(self.name)
+        if self.name == METADATA_TOPIC:
+            raise InvalidCallError(f"{what}: that name is the metadata log's own")
+        if self.name in image.topic_ids:
+            return self._exists_already(image)
+        if not is_id(self.topic_id) or self.topic_id in image.topics:
+            raise InvalidCallError(f"{what}: {self.topic_id!r} is no fresh topic id")
+        defaults = cluster_config(image.configs)
+        partitions = defaults.num_partitions if self.partitions is None else self.partitions
+        factor = (
+            defaults.default_replication_factor if self.replication_factor is None else self.replication_factor
+        )
+        if partitions < 1:
+            raise InvalidCallError(f"{what}: {partitions} partitions; it needs at least 1")
+        configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
+        topic_config(configs, image.configs, what)
+        for schema in (self.key_schema, self.value_schema):
+            if schema is not None:
+                type_from_json(schema)
+        racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
+        placed = place_replicas(racks, partitions, factor, random.Random(self.topic_id))
+        topic = TopicRecord(
+            name=self.name,
+            topic_id=self.topic_id,
+            key_schema=self.key_schema,
+            value_schema=self.value_schema,
+        )
+        records: list[MetadataRecord] = [topic]
+        records += (
+            ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
+            for key, value in configs.items()
+        )
+        records += (
+            PartitionRecord(
+                topic_id=self.topic_id,
+                partition=partition,
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[0],
+            )
+            for partition, replicas in enumerate(placed)
+        )
+        return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
+
+    def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
+        """Fine when it is this very command that has created it."""
+        topic = image.topic(self.name)
+        if topic.topic_id != self.topic_id:
+            raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
+        factor = len(topic.partitions[0].replicas)
+        return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor))
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Remove a topic from the metadata; its files go afterwards. Answer: its topic id."""
+
+    name: str
+
+    def decide(self, image: ClusterImage) -> Decision[str]:
+        """Raises: UnknownTopicOrPartitionError."""
+        topic_id = image.topic(self.name).topic_id
+        return Decision((RemoveTopicRecord(topic_id=topic_id),), topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigs:
+    """Set configs of a topic (``topic`` None: of the cluster); a value of None deletes the key, and what
+    applies is again the default.
+    """
+
+    topic: str | None
+    changes: Mapping[str, str | None]
+
+    def decide(self, image: ClusterImage) -> Decision[None]:
+        """Raises: UnknownTopicOrPartitionError, InvalidConfigError also when another topic's configs would
+        contradict a new default.
+        """
+        if self.topic is None:
+            what, scope, present = "cluster", Scope.CLUSTER, image.configs
+        else:
+            what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
+        after = dict(present)
+        for name, text in self.changes.items():
+            if text is None:
+                find_config(scope, name, what)
+                after.pop(name, None)
+            else:
+                after[name] = check_config(scope, name, text, what)
+        if self.topic is None:
+            topic_config({}, after, what)
+            for topic in image.topics.values():
+                if topic.configs:
+                    topic_config(topic.configs, after, f"{what}: topic {topic.name!r}")
+        else:
+            topic_config(after, image.configs, what)
+        records = tuple(
+            ConfigRecord(
+                resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,
+                name="" if self.topic is None else self.topic,
+                key=name,
+                value=after.get(name),
+            )
+            for name in self.changes
+            if after.get(name) != present.get(name)
+        )
+        return Decision(records, None)

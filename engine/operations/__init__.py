@@ -1,0 +1,15 @@
+"""The jobs as functions: plan, run tasks keyed by partition, commit in batches, report.
+
+    append      a DataFrame -> acknowledged offsets
+    replicate   leaders to followers, the high watermark, the expansion of the ISR
+    merge       small appends into segments
+    tier        sealed segments -> the remote table (KIP-405's Remote Log Manager)
+    retain      local and total retention, and what may be deleted after its delay
+    bootstrap   format and register a broker's root, and bring its replicas into the ISR (KIP-1023)
+    verify      replicas and the remote against each other
+    describe    brokers, topics, partitions as tables
+    read        a range of a topic as a DataFrame; ListOffsets
+
+Each takes a ``Context``. Tasks only create files, and are harmless when run twice; whatever commits (to
+the metadata, to the remote table) or deletes runs on the driver.
+"""

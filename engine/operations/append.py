@@ -1,0 +1,290 @@
+"""Append: a DataFrame to acknowledged offsets (protocol section 2, Append).
+
+1. one Spark job: per partition one file on the leader, synced to the maximal ISR   (steps 1 to 5)
+2. one linearizable read for all partitions                                         (step 6)
+3. the high watermark of those that are unchanged; they are acknowledged            (step 7)
+4. what has changed is synced again under the new view, or appended again, with the same sequence
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.operations.replicate import COPY_THREADS, is_current
+from engine.replication.append import Appended, AppendOptions, Raced, append, replicate
+from engine.replication.site import Site
+from engine.replication.watermark import advance_high_watermark
+from engine.report import Failure, Report, Value
+from engine.settings import TopicConfig
+from partitions.clock import Clock, SystemClock
+from partitions.errors import (
+    InvalidCallError,
+    NotEnoughReplicasAfterAppendError,
+    RetriableError,
+    StaleBrokerError,
+    StaleMetadataError,
+    StratalogError,
+)
+from partitions.producers import ProducerAppend
+from partitions.records import physical_schema, type_from_json
+from partitions.runner import Done, Failed, Outcome, ThreadRunner
+from partitions.store import StoreCounts
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from engine.spark.appending import RecordColumns
+
+_ROUNDS = 10
+"""How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What the task of one partition sends back."""
+
+    partition: int
+    outcome: Appended | Raced | StratalogError
+    counts: StoreCounts
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A partition whose append is not acknowledged yet."""
+
+    view: PartitionView
+    appended: Appended | None = None
+    error: StratalogError | None = None
+
+
+def append_frame(
+    context: Context,
+    frame: DataFrame,
+    topic: str,
+    columns: RecordColumns,
+    *,
+    acks: str = "all",
+    producer: str | None = None,
+    sequence: int = 0,
+    producer_epoch: int = 0,
+    order_by: Sequence[str] = (),
+) -> Report:
+    """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
+
+    With ``producer`` the append is idempotent: the same producer and sequence is appended once, however
+    often this is called (an application id and a batch id, in Spark's words). ``order_by`` sorts the rows
+    of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
+    the shuffle's.
+
+    Raises: UnknownTopicOrPartitionError, InvalidRecordError before anything is written; everything else
+        is a failure of its partition in the report.
+    """
+    from engine.spark.appending import run_appends, to_records
+    from engine.spark.types import spark_type
+
+    if acks not in ("all", "leader"):
+        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
+    with context.measured() as measure:
+        image = context.metadata.image()
+        image_of_topic = image.topic(topic)
+        config = context.topic_config(image, image_of_topic)
+        records = to_records(
+            frame,
+            columns,
+            what=f"append to {topic}",
+            partitions=len(image_of_topic.partitions),
+            key_type=spark_type(image_of_topic.key_schema),
+            value_type=spark_type(image_of_topic.value_schema),
+        )
+        who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+        options = append_options(image_of_topic, config, acks)
+
+        def run(views: Sequence[PartitionView], only: Sequence[int] | None) -> list[TaskResult]:
+            sites = {view.partition: context.site(view) for view in views}
+            task = partition_task(sites, who, options)
+            return [pickle.loads(data) for data in run_appends(records, len(views), task, order_by, only)]
+
+        states = _append_all(context, image_of_topic.topic_id, run, options)
+    rows = [_row(topic, partition, state) for partition, state in sorted(states.items())]
+    failures = [
+        Failure.of(f"{topic}-{partition}", state.error)
+        for partition, state in sorted(states.items())
+        if state.error is not None
+    ]
+    records_count = sum(
+        s.appended.next_offset - s.appended.base_offset
+        for s in states.values()
+        if s.appended is not None and s.error is None
+    )
+    return Report(
+        operation="append",
+        rows=rows,
+        failures=failures,
+        totals={"records": records_count, "bytes": sum(s.appended.bytes for s in states.values() if s.appended)},
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendOptions:
+    """How to append to a topic as it is configured."""
+    return AppendOptions(
+        schema=physical_schema(
+            None if topic.key_schema is None else type_from_json(topic.key_schema),
+            None if topic.value_schema is None else type_from_json(topic.value_schema),
+        ),
+        acks_all=acks == "all",
+        min_insync_replicas=config.min_insync_replicas,
+        compression=config.compression_type,
+        log_append_time=config.message_timestamp_type == "LogAppendTime",
+        producer_expiration_ms=config.producer_id_expiration_ms,
+    )
+
+
+def partition_task(
+    sites: dict[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock | None = None
+) -> Callable[[int, Iterator[pa.RecordBatch]], bytes]:
+    """The function that appends one partition's batches on an executor, and answers with a
+    ``TaskResult``, pickled. Running it twice appends once: ``who`` is the same.
+    """
+
+    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        site = sites[partition]
+        before = [store.counts.snapshot() for store in site.stores.values()]
+        outcome: Appended | Raced | StratalogError
+        try:
+            outcome = append(
+                site, who, batches, options, clock=clock or SystemClock(), copies=ThreadRunner(COPY_THREADS)
+            )
+        except StratalogError as error:
+            outcome = error
+        spent = StoreCounts()
+        for store, earlier in zip(site.stores.values(), before, strict=True):
+            spent = spent + (store.counts - earlier)
+        return pickle.dumps(TaskResult(partition, outcome, spent))
+
+    return task
+
+
+def _append_all(
+    context: Context,
+    topic_id: str,
+    run: Callable[[Sequence[PartitionView], Sequence[int] | None], list[TaskResult]],
+    options: AppendOptions,
+) -> dict[int, _Pending]:
+    """Append, and bring every partition to an end: acknowledged, or failed."""
+    states: dict[int, _Pending] = {}
+    again: Sequence[int] | None = None
+    for _ in range(_ROUNDS):
+        image = context.metadata.image()
+        views = [image.view(topic_id, p) for p in range(len(image.topics[topic_id].partitions))]
+        retry: list[int] = []
+        for result in run(views, again):
+            context.tasks.counts = context.tasks.counts + result.counts
+            state = states[result.partition] = _Pending(views[result.partition])
+            match result.outcome:
+                case Appended():
+                    state.appended = result.outcome
+                case Raced():
+                    state.error = RetriableError("another append was faster; run it again with the same sequence")
+                    retry.append(result.partition)
+                case StratalogError() as error:
+                    state.error = error
+                    if isinstance(error, StaleMetadataError) and not isinstance(error, StaleBrokerError):
+                        retry.append(result.partition)
+        if options.acks_all:
+            retry += _acknowledge(context, {p: s for p, s in states.items() if s.error is None}, options)
+        if not retry:
+            break
+        again = retry
+    return states
+
+
+def _acknowledge(context: Context, states: dict[int, _Pending], options: AppendOptions) -> list[int]:
+    """Steps 6 and 7. Returns the partitions that have to be appended again, under another leader."""
+    again: list[int] = []
+    for _ in range(_ROUNDS):
+        if not states:
+            return again
+        image = context.metadata.image()
+        settled = {p: s for p, s in states.items() if is_current(image, s.view)}
+        moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
+        _record(context, settled, options)
+        for partition in moved:
+            states[partition].error = StaleMetadataError("the leader changed before the append was acknowledged")
+        states = {p: s for p, s in states.items() if p not in settled and p not in moved}
+        again += moved
+        _sync_again(context, image, states)
+    for state in states.values():
+        state.error = RetriableError("the ISR kept changing; run it again with the same sequence")
+    return again
+
+
+def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
+    topic = image.topics.get(view.topic_id)
+    if topic is None:
+        return False
+    partition = topic.partitions[view.partition]
+    return (partition.leader, partition.leader_epoch) == (view.leader, view.leader_epoch)
+
+
+def _sync_again(context: Context, image: ClusterImage, states: dict[int, _Pending]) -> None:
+    """Step 6 with another view: step 5 again, for the members of the ISR as it is now."""
+
+    def sync_all(partition: int) -> None:
+        state = states[partition]
+        state.view = image.view(state.view.topic_id, partition)
+        replicate(context.site(state.view), ThreadRunner(COPY_THREADS))
+
+    _note_failures(states, context.threads.run(sync_all, list(states)))
+    for partition in [p for p, s in states.items() if s.error is not None]:
+        del states[partition]
+
+
+def _record(context: Context, states: dict[int, _Pending], options: AppendOptions) -> None:
+    """Step 7: the high watermark, on the leader first. Acknowledged."""
+
+    def write(partition: int) -> None:
+        state = states[partition]
+        if len(state.view.isr) < options.min_insync_replicas:
+            raise NotEnoughReplicasAfterAppendError(
+                f"{len(state.view.isr)} replicas are in sync by now, min.insync.replicas is "
+                f"{options.min_insync_replicas}: the records are in the log, but not acknowledged"
+            )
+        assert state.appended is not None
+        advance_high_watermark(context.site(state.view), state.appended.next_offset)
+
+    _note_failures(states, context.threads.run(write, list(states)))
+
+
+def _note_failures(states: dict[int, _Pending], outcomes: Iterator[Outcome[int, None]]) -> None:
+    for outcome in outcomes:
+        match outcome:
+            case Failed(partition, error):
+                states[partition].error = error
+            case Done():
+                pass
+
+
+def _row(topic: str, partition: int, state: _Pending) -> dict[str, Value]:
+    appended = state.appended
+    done = appended is not None and state.error is None
+    return {
+        "topic": topic,
+        "partition": partition,
+        "base_offset": appended.base_offset if appended is not None else None,
+        "next_offset": appended.next_offset if appended is not None else None,
+        "records": appended.next_offset - appended.base_offset if appended is not None else 0,
+        "outcome": "failed"
+        if not done
+        else "duplicate"
+        if appended is not None and appended.duplicate
+        else "appended",
+    }

@@ -1,0 +1,123 @@
+"""Bringing brokers up: format roots, register them, and bootstrap what they should hold (KIP-1023).
+
+A root is formatted only when asked for by name: an empty folder may be a volume that is not mounted.
+Formatting a root that lost its disk makes a new incarnation of the broker; its registration takes the old
+one out of every ISR (KIP-903), and ``bootstrap`` brings its replicas back, from the earliest pending upload
+offset on where ``follower.fetch.last.tiered.offset.enable`` is set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from engine.cluster_file import BrokerEntry, ClusterFile
+from engine.context import Context
+from engine.metadata.commands import RegisterBroker
+from engine.operations.replicate import replicate
+from engine.report import Failure, Report, Value
+from partitions.errors import BrokerUnreachableError, StratalogError, UnknownBrokerError
+from partitions.identity import NewId
+from partitions.replica import BrokerFile, check_broker_file, format_root, read_broker_file
+from partitions.store import Store
+
+
+def format_roots(
+    file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], new_id: NewId
+) -> dict[int, BrokerFile]:
+    """Format the roots of these brokers where they are not already.
+
+    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError, UnknownBrokerError.
+    """
+    for broker in brokers:
+        entry(file, broker)
+    return {broker: format_root(stores[broker], file.cluster_id, broker, new_id) for broker in brokers}
+
+
+def register_brokers(context: Context, brokers: Sequence[int] | None = None) -> Report:
+    """Register these brokers (all of the cluster file when None) where their roots are not registered as
+    they are.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
+            try:
+                rows.append(_register(context, broker_id))
+            except StratalogError as error:
+                failures.append(Failure.of(f"broker {broker_id}", error))
+    return Report("register", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def _register(context: Context, broker_id: int) -> dict[str, Value]:
+    known = entry(context.file, broker_id)
+    store = context.stores[broker_id]
+    found = read_broker_file(store)
+    if found is None:
+        raise BrokerUnreachableError(
+            f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
+        )
+    check_broker_file(found, store, context.file.cluster_id, broker_id)
+    present = context.metadata.image().brokers.get(broker_id)
+    wanted = (found.directory_id, known.rack, known.log_dir)
+    changed = present is None or present.fenced or (present.directory_id, present.rack, present.log_dir) != wanted
+    if changed:
+        context.metadata.submit(RegisterBroker(broker_id, *wanted))
+    broker = context.metadata.image().broker(broker_id)
+    return {
+        "broker": broker_id,
+        "rack": broker.rack,
+        "broker_epoch": broker.broker_epoch,
+        "directory_id": broker.directory_id,
+        "registered": "now" if changed else "before",
+    }
+
+
+def bootstrap(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    """Format and register these brokers' roots where needed, then bring all their replicas into the ISR.
+
+    The report says per partition what was copied, and what was not because it is tiered.
+
+    Raises: as ``format_roots``; everything else is a failure of its partition in the report.
+    """
+    with context.measured() as measure:
+        failures: list[Failure] = []
+        if not dry_run:
+            format_roots(context.file, context.stores, brokers, context.new_id)
+            failures += register_brokers(context, brokers).failures
+        copied = replicate(context, brokers=brokers, dry_run=dry_run)
+    avoided = 0
+    remote_bytes = _remote_bytes(context)
+    rows: list[dict[str, Value]] = []
+    for row in copied.rows:
+        cold = remote_bytes.get((str(row["topic"]), int(row["partition"] or 0)), 0)
+        avoided += cold
+        rows.append({**row, "remote_bytes": cold})
+    return Report(
+        operation="bootstrap",
+        rows=rows,
+        failures=[*failures, *copied.failures],
+        totals={**copied.totals, "remote_bytes": avoided},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _remote_bytes(context: Context) -> dict[tuple[str, int], int]:
+    image = context.metadata.image()
+    sizes = {}
+    for topic in image.topics.values():
+        if context.topic_config(image, topic).remote_storage_enable:
+            remote = context.remote_table(topic).load()
+            for partition in remote.segments:
+                sizes[topic.name, partition] = remote.bytes_of(partition)
+    return sizes
+
+
+def entry(file: ClusterFile, broker_id: int) -> BrokerEntry:
+    """The broker's entry in the cluster file. Raises: UnknownBrokerError."""
+    found = file.broker(broker_id)
+    if found is None:
+        known = ", ".join(str(broker.broker_id) for broker in file.brokers)
+        raise UnknownBrokerError(f"broker {broker_id} is not in {file.path}, which names {known}")
+    return found

@@ -1,0 +1,152 @@
+"""Describe: brokers, topics and partitions as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.context import Context
+from engine.replication.site import Site
+from engine.report import Failure, Report, Value
+from partitions.errors import StratalogError
+from partitions.replica import read_broker_file
+from partitions.runner import Done, Failed
+from partitions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeWork:
+    """Look at every replica of one partition."""
+
+    site: Site
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return self.site.stores.values()
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLook:
+    """One replica, or why it cannot be looked at."""
+
+    broker_id: int
+    local_start: int = 0
+    high_watermark: int = 0
+    log_end: int = 0
+    files: int = 0
+    size_bytes: int = 0
+    error: StratalogError | None = None
+
+
+def look_at_replicas(work: DescribeWork) -> list[ReplicaLook]:
+    """The task."""
+    return [_look(work.site, broker) for broker in work.site.view.replicas]
+
+
+def _look(site: Site, broker: int) -> ReplicaLook:
+    try:
+        log = site.replica(broker).log()
+    except StratalogError as error:
+        return ReplicaLook(broker, error=error)
+    return ReplicaLook(
+        broker,
+        local_start=log.local_start,
+        high_watermark=log.high_watermark,
+        log_end=log.log_end,
+        files=len(log.chain),
+        size_bytes=sum(link.file.object.size_bytes for link in log.chain),
+    )
+
+
+def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
+    """One row per replica of the topics (all when None).
+
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be read is a failure in the report.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        chosen = context.topics(image, topics)
+        remote = {
+            topic.topic_id: context.remote_table(topic).load()
+            for topic in chosen
+            if context.topic_config(image, topic).remote_storage_enable
+        }
+        works = [DescribeWork(site) for site in context.sites(image, chosen)]
+        for outcome in context.tasks.run(look_at_replicas, works):
+            match outcome:
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+                case Done(work, looks):
+                    view = work.site.view
+                    cold = remote.get(view.topic_id)
+                    for look in looks:
+                        if look.error is not None:
+                            failures.append(Failure.of(f"{work} on broker {look.broker_id}", look.error))
+                        rows.append(
+                            {
+                                "topic": view.topic,
+                                "partition": view.partition,
+                                "broker": look.broker_id,
+                                "role": _role(work.site, look.broker_id),
+                                "epoch": view.leader_epoch,
+                                "log_start": view.log_start_offset,
+                                "remote_end": None if cold is None else cold.end(view.partition),
+                                "local_start": look.local_start,
+                                "high_watermark": look.high_watermark,
+                                "log_end": look.log_end,
+                                "files": look.files,
+                                "local_bytes": look.size_bytes,
+                                "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
+                            }
+                        )
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
+    return Report("describe", rows, failures, {"replicas": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def _role(site: Site, broker: int) -> str:
+    view = site.view
+    if broker == view.leader:
+        return "leader"
+    if broker in view.isr:
+        return "in sync"
+    return "being added" if broker in view.adding else "out of sync"
+
+
+def describe_brokers(context: Context) -> Report:
+    """One row per broker of the cluster file, and what its root says."""
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        for broker_id, store in sorted(context.stores.items()):
+            registered = image.brokers.get(broker_id)
+            state = "not registered"
+            try:
+                found = read_broker_file(store)
+                if found is None:
+                    state = "unreachable, or not formatted"
+                elif registered is not None:
+                    state = (
+                        "ok" if found.directory_id == registered.directory_id else "another directory: register it"
+                    )
+            except StratalogError as error:
+                failures.append(Failure.of(f"broker {broker_id}", error))
+                state = error.code
+            partitions = [p for topic in image.topics.values() for p in topic.partitions]
+            rows.append(
+                {
+                    "broker": broker_id,
+                    "rack": None if registered is None else registered.rack,
+                    "state": "fenced" if registered is not None and registered.fenced else state,
+                    "broker_epoch": None if registered is None else registered.broker_epoch,
+                    "replicas": sum(broker_id in p.replicas for p in partitions),
+                    "leads": sum(broker_id == p.leader for p in partitions),
+                    "log_dir": store.uri,
+                }
+            )
+    return Report("describe brokers", rows, failures, {}, False, measure.seconds, measure.counts)

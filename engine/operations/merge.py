@@ -1,0 +1,131 @@
+"""Merge: small appends into segments, on the leaders; followers copy the segments with the next sync."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage
+from engine.replication.leader import leader_log
+from engine.replication.site import Site
+from engine.report import Failure, Report, Value
+from engine.settings import TopicConfig
+from partitions.clock import Clock
+from partitions.merge import MergePolicy, plan_merges, sealed_runs
+from partitions.rewrite import merge_run
+from partitions.runner import Done, Failed
+from partitions.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWork:
+    """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
+
+    site: Site
+    policy: MergePolicy
+    from_offset: int
+    compression: str
+    clock: Clock
+    dry_run: bool = False
+    sealed_only: bool = False
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return self.site.stores.values()
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What was merged: segments made, files they replace, bytes written."""
+
+    segments: int
+    files: int
+    read_bytes: int
+    written_bytes: int
+
+
+def merge_partition(work: MergeWork) -> MergeResult:
+    """The task."""
+    log = leader_log(work.site)
+    now_ms = work.clock.now_ms()
+    if work.sealed_only:
+        runs = [r for r in sealed_runs(log, work.policy, work.from_offset, now_ms) if not r.is_segment]
+    else:
+        runs = plan_merges(log, work.policy, work.from_offset, now_ms)
+    written = 0
+    for run in runs:
+        if not work.dry_run:
+            written += merge_run(work.site.leader, run, clock=work.clock, compression=work.compression) or 0
+    return MergeResult(
+        len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
+    )
+
+
+def merge_policy(config: TopicConfig) -> MergePolicy:
+    """The settings of a topic that merging looks at."""
+    return MergePolicy(config.segment_bytes, config.segment_ms, config.segment_merge_min_files)
+
+
+def plan(context: Context, image: ClusterImage, topics: Sequence[str] | None, dry_run: bool) -> list[MergeWork]:
+    """One piece of work a partition that has a leader."""
+    works = []
+    for topic in context.topics(image, topics):
+        config = context.topic_config(image, topic)
+        remote = context.remote_table(topic).load() if config.remote_storage_enable else None
+        works += [
+            MergeWork(
+                site=context.site(view),
+                policy=merge_policy(config),
+                from_offset=max(0 if remote is None else remote.end(view.partition) or 0, view.log_start_offset),
+                compression=config.compression_type,
+                clock=context.clock,
+                dry_run=dry_run,
+            )
+            for view in image.views(topic.name)
+        ]
+    return works
+
+
+def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Merge what may be merged, in the topics (all when None).
+
+    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        works = plan(context, context.metadata.image(), topics, dry_run)
+        context.progress.start("merge", len(works), "partitions")
+        for outcome in context.tasks.run(merge_partition, works):
+            match outcome:
+                case Done(work, done):
+                    rows.append(_row(work, done))
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+            context.progress.advance(1)
+        context.progress.finish()
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    return Report(
+        operation="merge",
+        rows=rows,
+        failures=failures,
+        totals={"segments": sum(int(row["segments"] or 0) for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _row(work: MergeWork, done: MergeResult) -> dict[str, Value]:
+    return {
+        "topic": work.site.view.topic,
+        "partition": work.site.view.partition,
+        "segments": done.segments,
+        "files": done.files,
+        "read_bytes": done.read_bytes,
+        "written_bytes": done.written_bytes,
+    }

@@ -1,0 +1,204 @@
+"""Read: a range of a topic, hot and cold alike; and ListOffsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.reading.plan import FileRange, PartitionPieces, file_ranges, readable_pieces
+from engine.replication.leader import check_whole
+from partitions.errors import InvalidCallError, LogGapError, OffsetOutOfRangeError
+from partitions.listing import ReplicaLog
+from partitions.lookup import Piece, first_at_or_after, largest_timestamp
+from partitions.offsets import Answer, FoundOffset, OffsetSpec, Positions, UnknownOffset, named_offset
+from partitions.runner import values
+from partitions.store import Store
+from tiering.remote_file import remote_file
+from tiering.remote_log import RemoteLog
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Bound = OffsetSpec | int | datetime | Mapping[int, int] | None
+"""Where a range begins or ends, of each partition: a named position, an offset, a time, or offsets by
+partition; None is the log start, or the high watermark."""
+
+ALL_BOUNDS = "an offset, a datetime with a time zone, offsets by partition, an OffsetSpec, or None"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """One partition as one look at its leader and the remote saw it."""
+
+    view: PartitionView
+    log: ReplicaLog
+    positions: Positions
+    readable: PartitionPieces
+
+
+def look(
+    context: Context, image: ClusterImage, topic: TopicImage, partitions: Iterable[int]
+) -> list[PartitionState]:
+    """The partitions' present state, to plan reads on.
+
+    Raises: LeaderNotAvailableError, LogGapError, CorruptionError kinds.
+    """
+    config = context.topic_config(image, topic)
+    remote = context.remote_table(topic).load() if config.remote_storage_enable else None
+    folder = context.remote_folder(topic)
+
+    def state(partition: int) -> PartitionState:
+        view = image.view(topic.topic_id, partition)
+        replica = context.site(view).leader
+        log = replica.log()
+        check_whole(replica, log)
+        local = [Piece(replica.store, link.file, link.start, link.end) for link in log.chain]
+        cold = [] if remote is None else remote_pieces(context.remote_store("tiered"), folder, remote, partition)
+        log_start = view.log_start_offset if remote is not None else max(view.log_start_offset, log.local_start)
+        what = f"{topic.name}-{partition}"
+        high_watermark = max(log.high_watermark, log_start)
+        pieces = readable_pieces(what, cold, local, log_start, high_watermark)
+        check_ends(what, [piece for piece in pieces if piece.store is replica.store])
+        positions = Positions(
+            log_start=log_start,
+            local_start=log.local_start,
+            high_watermark=high_watermark,
+            log_end=log.log_end,
+            remote_end=None if remote is None else remote.end(partition),
+            tiered=remote is not None,
+        )
+        readable = PartitionPieces(topic.name, partition, log_start, high_watermark, pieces, log.local_start)
+        return PartitionState(view, log, positions, readable)
+
+    return sorted(values(context.threads.run(state, partitions)), key=lambda found: found.view.partition)
+
+
+def remote_pieces(store: Store, folder: str, remote: RemoteLog, partition: int) -> list[Piece]:
+    """The partition's part of the remote log, in offset order."""
+    return [
+        Piece(store, remote_file(folder, segment), segment.base_offset, segment.next_offset)
+        for segment in remote.of_partition(partition)
+    ]
+
+
+def check_ends(what: str, pieces: Sequence[Piece]) -> None:
+    """The end of an append was inferred from the file that follows it; its footer must agree, or records
+    would be missing without a sign.
+
+    Raises: LogGapError.
+    """
+    for piece in pieces:
+        name = piece.file.name
+        if not name.merged and piece.segment.footer.next_offset < piece.end:
+            raise LogGapError(
+                f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
+                f"{piece.segment.footer.next_offset}, the next file starts at {piece.end}: a file is missing "
+                "between them; restore it from another replica"
+            )
+
+
+def plan_read(
+    context: Context,
+    topic: str,
+    start: Bound = None,
+    end: Bound = None,
+    partitions: Sequence[int] | None = None,
+) -> tuple[TopicImage, list[FileRange]]:
+    """The exact files of ``[start, end)`` of each partition, as of now.
+
+    Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError.
+    """
+    image = context.metadata.image()
+    topic_image = image.topic(topic)
+    chosen = range(len(topic_image.partitions)) if partitions is None else partitions
+    for partition in chosen:
+        image.partition(topic_image.topic_id, partition)
+    for bound in (start, end):
+        if isinstance(bound, Mapping):
+            for partition in bound:
+                image.partition(topic_image.topic_id, partition)
+    ranges: list[FileRange] = []
+    for state in look(context, image, topic_image, chosen):
+        low = _bound(state, start, state.positions.log_start)
+        high = _bound(state, end, state.positions.high_watermark)
+        ranges += file_ranges(state.readable, low, high)
+    return topic_image, ranges
+
+
+def read_frame(
+    context: Context,
+    spark: SparkSession,
+    topic: str,
+    start: Bound = None,
+    end: Bound = None,
+    partitions: Sequence[int] | None = None,
+) -> DataFrame:
+    """The records of ``[start, end)`` of each partition: columns ``topic, partition, offset, timestamp,
+    key, value, headers``. Pinned to the state at planning.
+
+    Raises: as ``plan_read``.
+    """
+    from engine.spark.scanning import scan
+    from engine.spark.types import record_schema, spark_type
+
+    topic_image, ranges = plan_read(context, topic, start, end, partitions)
+    schema = record_schema(spark_type(topic_image.key_schema), spark_type(topic_image.value_schema))
+    return scan(spark, topic, ranges, schema)
+
+
+def list_offsets(context: Context, topic: str, spec: OffsetSpec | datetime) -> dict[int, Answer]:
+    """ListOffsets: a named position, or the first record at or after a time, of each partition.
+
+    Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone.
+    """
+    image = context.metadata.image()
+    topic_image = image.topic(topic)
+    states = look(context, image, topic_image, range(len(topic_image.partitions)))
+    return {state.view.partition: _answer(state, spec) for state in states}
+
+
+def _answer(state: PartitionState, spec: OffsetSpec | datetime) -> Answer:
+    if isinstance(spec, datetime):
+        found = first_at_or_after(state.readable.pieces, micros(spec))
+    elif spec is OffsetSpec.MAX_TIMESTAMP:
+        found = largest_timestamp(state.readable.pieces)
+    else:
+        found = named_offset(state.positions, spec)
+    if isinstance(found, FoundOffset):
+        return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
+    return found
+
+
+def _bound(state: PartitionState, bound: Bound, otherwise: int) -> int:
+    match bound:
+        case None:
+            return otherwise
+        case OffsetSpec() | datetime():
+            found = _answer(state, bound)
+            if isinstance(found, FoundOffset):
+                return found.offset
+            if isinstance(bound, datetime):
+                return state.positions.high_watermark  # no record is that late
+            assert isinstance(found, UnknownOffset)
+            raise OffsetOutOfRangeError(
+                f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
+            )
+        case bool():
+            raise InvalidCallError(f"{bound!r} is no bound of a read: it takes {ALL_BOUNDS}")
+        case int():
+            return bound
+        case Mapping():
+            return bound.get(state.view.partition, otherwise)
+    raise InvalidCallError(f"{bound!r} is no bound of a read: it takes {ALL_BOUNDS}")
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since the epoch. Raises: InvalidCallError for a time without a zone."""
+    if time.tzinfo is None:
+        raise InvalidCallError(f"{time} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)")
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

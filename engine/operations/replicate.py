@@ -1,0 +1,328 @@
+"""Replicate: bring followers to their leaders, prove the high watermark, let caught-up followers into the ISR.
+
+1. tasks: sync every follower of a partition to its leader
+2. one linearizable read; where the partition has not changed, the high watermark advances to what
+   every member of the maximal ISR holds
+3. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
+   (the two commits of the protocol's Expand), one commit for all partitions each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, PartitionView
+from engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal, Member, Refused
+from engine.replication.leader import leader_log
+from engine.replication.site import Site
+from engine.replication.sync import RemoteTail, Synced, sync
+from engine.replication.watermark import advance_high_watermark
+from engine.report import Failure, Report, Value
+from partitions.errors import StratalogError
+from partitions.runner import Done, Failed, ThreadRunner, attempt
+from partitions.store import Store
+
+COPY_THREADS = 4
+
+PartitionKey = tuple[str, int]
+"""Topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWork:
+    """Sync some followers of one partition."""
+
+    site: Site
+    followers: tuple[int, ...]
+    remote: RemoteTail | None
+    from_last_tiered: bool
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        remote = [] if self.remote is None else [self.remote.store]
+        return [*self.site.stores.values(), *remote]
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What became of each follower; ``leader_end`` is the leader's log end when no follower was asked."""
+
+    synced: tuple[Synced, ...]
+    failed: tuple[tuple[int, StratalogError], ...]
+    leader_end: int
+    high_watermark: int
+
+
+def sync_followers(work: SyncWork) -> SyncResult:
+    """The task: one follower after the other, their files in parallel. A follower that fails does not
+    keep the others from being synced; a leader that fails is the failure of the whole.
+    """
+    copies = ThreadRunner(COPY_THREADS)
+    log = leader_log(work.site)
+    synced: list[Synced] = []
+    failed: list[tuple[int, StratalogError]] = []
+    for follower in work.followers:
+        outcome = attempt(
+            lambda broker_id: sync(
+                work.site,
+                broker_id,
+                copies=copies,
+                remote=work.remote,
+                from_last_tiered=work.from_last_tiered,
+            ),
+            follower,
+        )
+        match outcome:
+            case Done(_, value):
+                synced.append(value)
+            case Failed(_, error):
+                failed.append((follower, error))
+    return SyncResult(tuple(synced), tuple(failed), log.log_end, log.high_watermark)
+
+
+@dataclass(slots=True)
+class _Progressed:
+    """One partition in the course of a run."""
+
+    site: Site
+    copied_files: int = 0
+    copied_bytes: int = 0
+    log_end: int = 0
+    high_watermark: int = 0
+    caught_up: dict[int, Synced] = field(default_factory=dict)
+    failures: list[Failure] = field(default_factory=list)
+
+
+def replicate(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    brokers: Sequence[int] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
+
+    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    """
+    with context.measured() as measure:
+        image = context.metadata.image()
+        works = plan(context, image, topics, brokers)
+        if dry_run:
+            rows, failures = [_planned(work) for work in works], []
+        else:
+            states = _run(context, works)
+            rows = [_row(state) for state in states]
+            failures = [failure for state in states for failure in state.failures]
+    copied = sum(value for row in rows if isinstance(value := row.get("copied_bytes"), int))
+    return Report(
+        operation="replicate",
+        rows=rows,
+        failures=failures,
+        totals={"partitions": len(rows), "copied_bytes": copied},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def plan(
+    context: Context, image: ClusterImage, topics: Sequence[str] | None, brokers: Sequence[int] | None
+) -> list[SyncWork]:
+    """One piece of work a partition, with the followers that are not fenced."""
+    works = []
+    for topic in context.topics(image, topics):
+        tiered = context.topic_config(image, topic).remote_storage_enable
+        remote_log = context.remote_table(topic).load() if tiered else None
+        for view in image.views(topic.name):
+            site = context.site(view)
+            tail = None
+            if remote_log is not None:
+                store = context.remote_store("the topic is tiered")
+                segments = remote_log.of_partition(view.partition)
+                tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
+            wanted = [b for b in site.followers if brokers is None or b in brokers]
+            if brokers is not None and not wanted:
+                continue
+            works.append(
+                SyncWork(
+                    site,
+                    tuple(wanted),
+                    tail,
+                    context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+                )
+            )
+    return works
+
+
+def _run(context: Context, works: Sequence[SyncWork]) -> list[_Progressed]:
+    states = {_key(work.site.view): _Progressed(work.site) for work in works}
+    _sync_all(context, works, states)
+    _prove(context, list(states.values()))
+    _expand(context, works, states)
+    return list(states.values())
+
+
+def _key(view: PartitionView) -> PartitionKey:
+    return view.topic_id, view.partition
+
+
+def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, _Progressed]) -> None:
+    context.progress.start("replicate", len(works), "partitions")
+    for outcome in context.tasks.run(sync_followers, works):
+        state = states[_key(outcome.item.site.view)]
+        match outcome:
+            case Done(_, result):
+                state.log_end = result.leader_end
+                state.high_watermark = max(state.high_watermark, result.high_watermark)
+                for synced in result.synced:
+                    state.caught_up[synced.broker_id] = synced
+                    state.copied_files += synced.copied_files
+                    state.copied_bytes += synced.copied_bytes
+                for broker, error in result.failed:
+                    state.failures.append(Failure.of(f"{state.site} on broker {broker}", error))
+            case Failed(work, error):
+                state.failures.append(Failure.of(work, error))
+        context.progress.advance(1)
+    context.progress.finish()
+
+
+def _prove(context: Context, states: Sequence[_Progressed]) -> None:
+    """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
+    partition is unchanged by a linearizable read made afterwards.
+    """
+    candidates = [state for state in states if _proven(state) > state.high_watermark]
+    if not candidates:
+        return
+    image = context.metadata.image()
+    unchanged = [state for state in candidates if is_current(image, state.site.view)]
+
+    def write(state: _Progressed) -> int:
+        advance_high_watermark(state.site, _proven(state))
+        return _proven(state)
+
+    for outcome in context.threads.run(write, unchanged):
+        match outcome:
+            case Done(state, offset):
+                state.high_watermark = offset
+            case Failed(state, error):
+                state.failures.append(Failure.of(state.site, error))
+
+
+def _proven(state: _Progressed) -> int:
+    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen."""
+    if state.log_end == 0:
+        return 0
+    ends = [state.log_end]
+    for broker in state.site.acknowledging:
+        if broker not in state.caught_up:
+            return 0
+        ends.append(state.caught_up[broker].log_end)
+    return min(ends)
+
+
+def is_current(image: ClusterImage, view: PartitionView) -> bool:
+    """Whether the partition is as the view says it is."""
+    topic = image.topics.get(view.topic_id)
+    return topic is not None and topic.partitions[view.partition].partition_epoch == view.partition_epoch
+
+
+def _expand(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, _Progressed]) -> None:
+    """Let the caught-up followers outside the ISR in, in two commits."""
+    newcomers = {
+        key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
+        for key, state in states.items()
+    }
+    # 1. *adding*: from here on an append needs them too.
+    added = _propose(context, states, newcomers, into_isr=False)
+    if not added:
+        return
+    # 2. Whatever was appended before that.
+    for key in added:
+        states[key].caught_up.clear()
+    again = [
+        replace(work, site=states[key].site, followers=tuple(added[key]))
+        for work in works
+        if (key := _key(work.site.view)) in added
+    ]
+    _sync_all(context, again, states)
+    # 3. In the ISR: those that were reached again.
+    reached = {key: [b for b in brokers if b in states[key].caught_up] for key, brokers in added.items()}
+    _propose(context, states, reached, into_isr=True)
+
+
+def _propose(
+    context: Context,
+    states: dict[PartitionKey, _Progressed],
+    brokers: dict[PartitionKey, list[int]],
+    *,
+    into_isr: bool,
+) -> dict[PartitionKey, list[int]]:
+    """Commit one change for all partitions, and take the views that follow from it. What is refused goes
+    back to the committed state; the rest is returned.
+    """
+    wanted = {key: found for key, found in brokers.items() if found}
+    if not wanted:
+        return {}
+    proposals = tuple(isr_proposal(states[key].site.view, found, into_isr) for key, found in wanted.items())
+    answers = context.metadata.submit(AlterPartition(proposals))
+    image = context.metadata.image()
+    done: dict[PartitionKey, list[int]] = {}
+    for (key, found), answer in zip(wanted.items(), answers, strict=True):
+        state = states[key]
+        match answer:
+            case Altered(_, _, partition_epoch):
+                state.site = context.site(image.view(*key))
+                # Somebody else may have changed it since: what we did next would rest on that.
+                if state.site.view.partition_epoch == partition_epoch:
+                    done[key] = found
+            case Refused(_, _, error):
+                state.failures.append(Failure.of(state.site, error))
+    return done
+
+
+def isr_proposal(view: PartitionView, brokers: Sequence[int], into_isr: bool) -> IsrProposal:
+    """The next commit of an expansion by ``brokers``, with the broker epochs under which the view's
+    storage was seen (KIP-903).
+    """
+    isr = (*view.isr, *brokers) if into_isr else view.isr
+    adding = {*view.adding} - {*brokers} if into_isr else {*view.adding} | {*brokers}
+
+    def seen(members: Iterable[int]) -> tuple[Member, ...]:
+        return tuple(Member(broker, view.brokers[broker].broker_epoch) for broker in members)
+
+    return IsrProposal(
+        topic_id=view.topic_id,
+        partition=view.partition,
+        leader_epoch=view.leader_epoch,
+        partition_epoch=view.partition_epoch,
+        isr=seen(isr),
+        adding=seen(sorted(adding)),
+    )
+
+
+def _planned(work: SyncWork) -> dict[str, Value]:
+    return {
+        "topic": work.site.view.topic,
+        "partition": work.site.view.partition,
+        "leader": work.site.view.leader,
+        "followers": " ".join(map(str, work.followers)),
+    }
+
+
+def _row(state: _Progressed) -> dict[str, Value]:
+    view = state.site.view
+    return {
+        "topic": view.topic,
+        "partition": view.partition,
+        "leader": view.leader,
+        "isr": " ".join(map(str, view.isr)),
+        "log_end": state.log_end,
+        "high_watermark": state.high_watermark,
+        "copied_files": state.copied_files,
+        "copied_bytes": state.copied_bytes,
+    }

@@ -1,0 +1,110 @@
+"""Topics: create, alter, delete. A deleted topic leaves the image first, then disks and the remote tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.context import Context
+from engine.metadata.image import TopicImage
+from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic, TopicCreated
+from engine.report import Failure, Report, Value
+from partitions import paths
+from partitions.errors import InvalidCallError, StratalogError
+from partitions.store import Store
+
+
+def create_topic(
+    context: Context,
+    name: str,
+    *,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+    configs: Mapping[str, str] | None = None,
+) -> TopicCreated:
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary.
+
+    Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
+    """
+    configs = dict(configs or {})
+    if configs.get("remote.storage.enable", "false").lower() == "true":
+        context.remote_store(f"topic {name!r} shall be tiered (remote.storage.enable)")
+    return context.metadata.submit(
+        CreateTopic(
+            name=name,
+            topic_id=context.new_id(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            key_schema=key_schema,
+            value_schema=value_schema,
+            configs=configs,
+        )
+    )
+
+
+def alter_configs(context: Context, topic: str | None, changes: Mapping[str, str | None]) -> None:
+    """Set configs of a topic, of the cluster when None; a value of None takes a key back to its default.
+
+    Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
+    """
+    if (changes.get("remote.storage.enable") or "false").lower() == "true":
+        context.remote_store("remote.storage.enable is to be set")
+    context.metadata.submit(AlterConfigs(topic, dict(changes)))
+
+
+def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
+    """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
+    remote table. What a crash leaves behind is found by ``retain(sweep=True)``.
+
+    Raises: UnknownTopicOrPartitionError, InvalidCallError for the metadata's own log.
+    """
+    if name == paths.METADATA_TOPIC:
+        raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        topic = image.topic(name)
+        config = context.topic_config(image, topic)
+        if not dry_run:
+            context.metadata.submit(DeleteTopic(name))
+        for broker_id, broker in sorted(image.brokers.items()):
+            store = context.stores.get(broker_id)
+            if store is None or not _has_replica(topic, broker_id):
+                continue
+            folder = paths.topic_path(broker.directory_id, topic.name, topic.topic_id)
+            try:
+                files, size = _delete_folder(store, folder, dry_run)
+                rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
+            except StratalogError as error:
+                failures.append(Failure.of(f"{name} on broker {broker_id}", error))
+        if context.remote is not None and not keep_remote and config.remote_storage_enable:
+            try:
+                files, size = _delete_folder(context.remote, context.remote_folder(topic), True)
+                if not dry_run:
+                    context.remote_table(topic).delete()
+                rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
+            except StratalogError as error:
+                failures.append(Failure.of(f"{name} in the remote tier", error))
+    return Report(
+        operation="delete topic",
+        rows=rows,
+        failures=failures,
+        totals={"topic": name},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _has_replica(topic: TopicImage, broker_id: int) -> bool:
+    return any(broker_id in partition.replicas for partition in topic.partitions)
+
+
+def _delete_folder(store: Store, folder: str, dry_run: bool) -> tuple[int, int]:
+    """How many files and bytes there were."""
+    objects = store.list(folder)
+    if objects and not dry_run:
+        store.delete([stored.name for stored in objects])
+    return len(objects), sum(stored.size_bytes for stored in objects)

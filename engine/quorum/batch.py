@@ -1,0 +1,62 @@
+"""One committed batch of metadata records: a data file like any other, one row per record. Pure."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from engine.metadata import records
+from engine.metadata.records import MetadataRecord
+from partitions.errors import CorruptSegmentError, InconsistentClusterIdError
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.records import TIMESTAMP, physical_schema
+from partitions.segment import FOOTER_KEY, SegmentFooter, SegmentWriter
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Records ``[name.base_offset, next_offset)``, and the lineage of the log that ends with them."""
+
+    name: DataName
+    next_offset: int
+    lineage: Lineage
+    records: tuple[MetadataRecord, ...]
+
+
+def encode_batch(
+    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+) -> bytes:
+    """The content of the data file ``name``. ``lineage`` includes the epoch of ``name``."""
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, physical_schema(), topic_id=cluster_id, partition=0, base_offset=name.base_offset)
+    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
+    values = pa.array([records.encode(record) for record in batch], pa.binary())
+    writer.write(pa.record_batch({"timestamp": pa.repeat(stamp, len(batch)), "value": values}))
+    writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms)
+    return sink.getvalue()
+
+
+def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
+    """The batch of the data file ``name``, checksums verified; ``what`` names the file in errors.
+
+    Raises: CorruptSegmentError for a truncated, damaged or foreign file; CorruptionError for a record of a
+        later version; InconsistentClusterIdError for a batch of another cluster.
+    """
+    try:
+        parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+        footer = msgspec.json.decode((parquet.metadata.metadata or {})[FOOTER_KEY], type=SegmentFooter)
+        values = parquet.read(columns=["value"]).column("value").to_pylist()
+    except (pa.ArrowException, OSError, KeyError, msgspec.DecodeError) as error:
+        raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error
+    if footer.topic_id != cluster_id:
+        raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")
+    if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
+        raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
+    decoded = tuple(records.decode(value) for value in values)
+    return Batch(name, footer.next_offset, Lineage(footer.lineage), decoded)

@@ -1,0 +1,174 @@
+"""One bucket, by keys: the requests of ``S3Store`` that are no uploads, each counted as it is sent.
+
+An answer other than success is raised as ``Refused``: what it means depends on the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from partitions.errors import RetriableError, StorageError
+from partitions.store.protocol import StoredObject
+from partitions.store.rules import Tally
+from partitions.store.s3_connection import PASSING_CODES, Refused, S3Connection
+
+KEYS_PER_DELETE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An uncompleted multipart upload as a listing saw it."""
+
+    key: str
+    upload_id: str
+    begun_ms: int
+
+
+class Bucket:
+    """The objects of a bucket. ``StoredObject.name`` is the whole key here."""
+
+    def __init__(self, connection: S3Connection, name: str, tally: Tally) -> None:
+        self.connection = connection
+        self.name = name
+        self._tally = tally
+
+    def look(self) -> None:
+        """Find out whether the bucket is there and ours.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(client: Any) -> None:
+            self._tally.add(reads=1)
+            client.head_bucket(Bucket=self.name)
+
+        self.connection.repeatable(f"look for s3://{self.name}", attempt)
+
+    def get(self, key: str, conditions: dict[str, str]) -> bytes:
+        """The bytes of an object, under ``Range`` and ``IfMatch``.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(client: Any) -> bytes:
+            self._tally.add(reads=1)
+            answer = client.get_object(Bucket=self.name, Key=key, **conditions)
+            data: bytes = answer["Body"].read()
+            self._tally.add(read_bytes=len(data))
+            return data
+
+        return self.connection.repeatable(f"read s3://{self.name}/{key}", attempt)
+
+    def size(self, key: str, **conditions: str) -> int:
+        """The size of an object in bytes.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(client: Any) -> int:
+            self._tally.add(reads=1)
+            return int(client.head_object(Bucket=self.name, Key=key, **conditions)["ContentLength"])
+
+        return self.connection.repeatable(f"look for s3://{self.name}/{key}", attempt)
+
+    def list(self, key_prefix: str) -> tuple[int, Sequence[StoredObject]]:
+        """The objects whose keys start so, and how many pages they came in: one page is a snapshot.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(following: dict[str, str], client: Any) -> Any:
+            self._tally.add(lists=1)
+            return client.list_objects_v2(Bucket=self.name, Prefix=key_prefix, **following)
+
+        pages = 0
+        listed: list[StoredObject] = []
+        following: dict[str, str] | None = {}
+        while following is not None:
+            what = f"list s3://{self.name}/{key_prefix}"
+            page = self.connection.repeatable(what, partial(attempt, following))
+            pages += 1
+            listed += map(_stored_object, page.get("Contents", []))
+            truncated = page.get("IsTruncated", False)
+            following = {"ContinuationToken": page["NextContinuationToken"]} if truncated else None
+        return pages, listed
+
+    def delete(self, keys: Sequence[str]) -> None:
+        """Delete in bulk; a key that is not there is no error.
+
+        Raises: StorageError naming what could not be deleted.
+        """
+
+        def attempt(batch: Sequence[str], client: Any) -> Sequence[str]:
+            self._tally.add(deletes=1)
+            request = {"Quiet": True, "Objects": [{"Key": key} for key in batch]}
+            errors = client.delete_objects(Bucket=self.name, Delete=request).get("Errors", [])
+            for error in errors:
+                if error["Code"] in PASSING_CODES:  # one of a thousand: ask for all of them again
+                    raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
+            return [f"{error['Key']} ({error['Code']})" for error in errors if error["Code"] != "NoSuchKey"]
+
+        for start in range(0, len(keys), KEYS_PER_DELETE):
+            batch = keys[start : start + KEYS_PER_DELETE]
+            what = f"delete {batch[0]} and {len(batch) - 1} more of s3://{self.name}"
+            try:
+                failed = self.connection.repeatable(what, partial(attempt, batch))
+            except (Refused, RetriableError) as error:
+                raise StorageError(f"cannot {what}: {error}") from error
+            if failed:
+                raise StorageError(f"cannot delete {', '.join(failed)} of s3://{self.name}")
+
+    def uploads(self, key_prefix: str) -> Iterator[Upload]:
+        """Every uncompleted upload whose key starts so.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(following: dict[str, str], client: Any) -> Any:
+            self._tally.add(lists=1)
+            return client.list_multipart_uploads(Bucket=self.name, Prefix=key_prefix, **following)
+
+        following: dict[str, str] | None = {}
+        while following is not None:
+            what = f"list the uploads of s3://{self.name}/{key_prefix}"
+            page = self.connection.repeatable(what, partial(attempt, following))
+            for upload in page.get("Uploads", []):
+                yield Upload(upload["Key"], upload["UploadId"], _milliseconds(upload["Initiated"]))
+            following = (
+                {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
+                if page.get("IsTruncated", False)
+                else None
+            )
+
+    def abort(self, upload: Upload) -> None:
+        """Drop an uncompleted upload and its parts.
+
+        Raises: Refused, StorageError, StoreTimeoutError.
+        """
+
+        def attempt(client: Any) -> None:
+            self._tally.add(deletes=1)
+            client.abort_multipart_upload(Bucket=self.name, Key=upload.key, UploadId=upload.upload_id)
+
+        self.connection.repeatable(f"abort the upload of s3://{self.name}/{upload.key}", attempt)
+
+
+def only_if(listed: StoredObject, condition: str = "IfMatch") -> dict[str, str]:
+    """The condition that the object is still the one that was listed; none where no listing saw it."""
+    etag, _, _ = listed.version.rpartition(".")
+    return {condition: f'"{etag}"'} if etag else {}
+
+
+def _stored_object(entry: dict[str, Any]) -> StoredObject:
+    etag, size = entry["ETag"].strip('"'), int(entry["Size"])
+    return StoredObject(entry["Key"], size, _milliseconds(entry["LastModified"]), f"{etag}.{size:x}")
+
+
+def _milliseconds(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)

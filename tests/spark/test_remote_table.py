@@ -1,0 +1,243 @@
+"""Other readers of a remote table agree with ours: delta-spark (scan, skipping, time travel, history, stream)."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.records import TIMESTAMP, physical_schema
+from partitions.segment import SegmentWriter
+from partitions.store.local import LocalStore
+from tests.unit.tiering_harness import table_in
+from tiering.delta_table import DeltaTopicTable
+from tiering.remote_segment import RemoteSegment, Uploaded
+from tiering.statistics import statistics_json
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+VALUE = pa.struct(
+    [
+        ("n", pa.int32()),
+        ("big", pa.int64()),
+        ("d", pa.float64()),
+        ("s", pa.string()),
+        ("day", pa.date32()),
+        ("at", TIMESTAMP),
+        ("ntz", pa.timestamp("us")),
+        ("money", pa.decimal128(38, 10)),
+        ("flag", pa.bool_()),
+        ("inner", pa.struct([("deep", pa.int16())])),
+        ("tags", pa.list_(pa.field("element", pa.string()))),
+    ]
+)
+START = datetime(2013, 1, 1, tzinfo=UTC)
+MONEY = Decimal("123456789012345.0123456789")
+ROWS_PER_FILE, FILES, PARTITIONS = 50, 4, 2
+
+
+def record(partition: int, offset: int) -> dict[str, Any] | None:
+    """A value with the edges that statistics get wrong: nulls, NaN, long strings, microseconds."""
+    if offset % 17 == 16:
+        return None
+    return {
+        "n": None if offset % 7 == 6 else offset * (1 if partition else -1),
+        "big": 2**53 + offset,
+        "d": float("nan") if offset % 11 == 10 else offset / 8,
+        "s": f"{offset:05d}" + "é" * (offset % 40),
+        "day": date(2013, 1, 1) + timedelta(days=offset),
+        "at": START + timedelta(seconds=offset, microseconds=999_999),
+        "ntz": datetime(1969, 12, 31, 23) + timedelta(minutes=offset, microseconds=1),
+        "money": offset * MONEY,
+        "flag": offset % 2 == 0,
+        "inner": {"deep": offset},
+        "tags": [str(offset)],
+    }
+
+
+def write_file(partition: int, base: int) -> tuple[bytes, str, RemoteSegment]:
+    offsets = range(base, base + ROWS_PER_FILE)
+    schema = physical_schema(value=VALUE)
+    sink = io.BytesIO()
+    writer = SegmentWriter(
+        sink, schema, topic_id="f" * 32, partition=partition, base_offset=base, row_group_bytes=4_000
+    )
+    arrays = [
+        pa.array([START + timedelta(seconds=n, microseconds=1) for n in offsets], TIMESTAMP),
+        pa.array([str(n).encode() for n in offsets], pa.binary()),
+        pa.array([record(partition, n) for n in offsets], VALUE),
+        pa.nulls(ROWS_PER_FILE, schema.field("headers").type),
+    ]
+    writer.write(pa.RecordBatch.from_arrays(arrays, ["timestamp", "key", "value", "headers"]))
+    footer = writer.close(lineage=Lineage([(1, 0)]), producers=lambda _: {}, created_ms=0)
+    data = sink.getvalue()
+    name = DataName(base, footer.next_offset, 1)
+    return (
+        data,
+        statistics_json(pq.read_metadata(io.BytesIO(data))),
+        RemoteSegment(partition, name, footer.next_offset, len(data)),
+    )
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTopicTable:
+    """Two partitions of four files each, in two versions."""
+    remote = LocalStore(str(tmp_path_factory.mktemp("remote")))
+    made = table_in(remote)
+    made.ensure(physical_schema(value=VALUE))
+    for files in (range(2), range(2, FILES)):
+        batch = []
+        for partition in range(PARTITIONS):
+            for index in files:
+                data, statistics, segment = write_file(partition, index * ROWS_PER_FILE)
+                assert remote.create(made.path(segment), data)
+                batch.append(Uploaded(segment, 1_700_000_000_000, statistics, len(data)))
+        made.commit(batch)
+    return made
+
+
+@pytest.fixture
+def frame(spark: SparkSession, table: DeltaTopicTable) -> DataFrame:
+    return spark.read.format("delta").load(table.uri)
+
+
+def rows_without_skipping(spark: SparkSession, table: DeltaTopicTable) -> DataFrame:
+    """The same files through Spark's Parquet reader, which knows nothing of Delta's statistics."""
+    files = [str(Path(table.uri) / s.path) for s in table.load().all_segments()]
+    return spark.read.schema(spark.read.format("delta").load(table.uri).schema).parquet(*files)
+
+
+def test_spark_and_delta_rs_read_the_same_records(frame: DataFrame, table: DeltaTopicTable) -> None:
+    wanted = [
+        (partition, offset, record(partition, offset))
+        for partition in range(PARTITIONS)
+        for offset in range(FILES * ROWS_PER_FILE)
+    ]
+    columns = ["partition", "offset", "value"]
+    ours = (
+        DeltaTable(table.uri)
+        .to_pyarrow_table(columns=columns)
+        .sort_by([("partition", "ascending"), ("offset", "ascending")])
+    )
+    theirs = frame.select(*columns).orderBy("partition", "offset").collect()
+    assert frame.count() == len(wanted) == ours.num_rows
+    for row, spark_row, (partition, offset, value) in zip(ours.to_pylist(), theirs, wanted, strict=True):
+        assert (row["partition"], row["offset"]) == (spark_row.partition, spark_row.offset) == (partition, offset)
+        assert plain(row["value"]) == plain(value)
+        mine = None if spark_row.value is None else spark_row.value.asDict(recursive=True)
+        if mine is not None:
+            mine["at"] = mine["at"].astimezone(UTC)
+        assert plain(mine) == plain(value)
+
+
+def plain(value: dict[str, Any] | None) -> str:
+    """A value as text, NaN equal to itself."""
+    if value is None:
+        return "null"
+    return json.dumps({k: str(v.astimezone(UTC)) if k == "at" else str(v) for k, v in value.items()})
+
+
+FILTERS = [
+    "offset = 73",
+    "offset >= 150 AND offset < 152",
+    "partition = 1 AND offset > 190",
+    "timestamp = timestamp'2013-01-01 00:01:39.000001Z'",
+    "timestamp > timestamp'2013-01-01 00:03:18.000000Z'",
+    "timestamp <= timestamp'2013-01-01 00:00:00.000001Z'",
+    "value.n = 100",
+    "value.n < -180",
+    "value.n IS NULL",
+    "value IS NULL",
+    "value.big = 9007199254741100",
+    "value.d > 24.0",
+    "value.d = double('NaN')",
+    "value.d < 0.5",
+    "value.s = concat('00039', repeat('é', 39))",
+    "value.s > '00198'",
+    "value.s LIKE '0015%'",
+    "value.day = date'2013-02-21'",
+    "value.at >= timestamp'2013-01-01 00:03:19.999999Z'",
+    "value.at = timestamp'2013-01-01 00:00:49.999999Z'",
+    "value.ntz = timestamp_ntz'1970-01-01 00:39:00.000001'",
+    "value.ntz < timestamp_ntz'1969-12-31 23:00:01'",
+    f"value.money = {49 * MONEY}",
+    f"value.money > {198 * MONEY}",
+    "value.flag AND offset < 10",
+    "value.inner.deep = 120",
+]
+
+
+@pytest.mark.parametrize("condition", FILTERS)
+def test_skipping_files_loses_no_row(
+    spark: SparkSession, frame: DataFrame, table: DeltaTopicTable, condition: str
+) -> None:
+    key = ["partition", "offset"]
+    found = frame.where(condition).select(*key).collect()
+    wanted = rows_without_skipping(spark, table).where(condition).select(*key).collect()
+    assert sorted(found) == sorted(wanted)
+    assert wanted
+
+
+@pytest.mark.parametrize(
+    ("condition", "files"),
+    [
+        ("offset = 73", 2),
+        ("partition = 0 AND offset = 73", 1),
+        ("timestamp > timestamp'2013-01-01 00:03:00Z'", 2),
+        ("value.n = 190", 1),
+        ("value.s > '00198'", 2),
+        ("value.day = date'2013-02-21'", 2),
+        ("value.at < timestamp'2013-01-01 00:00:30Z'", 2),
+        ("value.ntz < timestamp_ntz'1969-12-31 23:30:00'", 2),
+        (f"value.money > {198 * MONEY}", 2),
+        ("value.inner.deep = 120", 2),
+        ("value.d < 3.0", 2),
+        ("value.d > 24.0", 8),  # NaN might be anywhere
+    ],
+)
+def test_spark_reads_only_files_that_can_match(
+    spark: SparkSession, table: DeltaTopicTable, condition: str, files: int
+) -> None:
+    scan = spark.read.format("delta").load(table.uri).where(condition)
+    scanned = scan.select("_metadata.file_path").distinct().count()
+    jvm_plan = scan._jdf.queryExecution().executedPlan()  # type: ignore[operator]
+    jvm_plan.executeCollect()
+    listed = int(jvm_plan.collectLeaves().head().metrics().apply("numFiles").value())
+    assert scanned <= listed == files
+
+
+def test_time_travel_history_and_vacuum(spark: SparkSession, table: DeltaTopicTable) -> None:
+    older = spark.read.format("delta").option("versionAsOf", 1).load(table.uri)
+    assert older.count() == 2 * ROWS_PER_FILE * PARTITIONS
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{table.uri}`").orderBy("version").collect()
+    assert [(row.version, row.operation) for row in history] == [(0, "CREATE TABLE"), (1, "WRITE"), (2, "WRITE")]
+    assert spark.sql(f"VACUUM delta.`{table.uri}` DRY RUN").count() == 0
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{table.uri}`").first()
+    assert detail is not None
+    assert (detail.name, detail.numFiles) == ("t", FILES * PARTITIONS)
+    assert detail.properties["stratalog.topic_id"] == "f" * 32
+
+
+def test_the_least_and_greatest_offset_come_from_the_statistics(frame: DataFrame) -> None:
+    """delta-spark answers MIN and MAX of numbers from the log alone where it can: bounds must be exact."""
+    row = frame.selectExpr("min(offset)", "max(offset)", "min(partition)", "max(partition)", "count(*)").first()
+    assert row is not None
+    assert tuple(row) == (0, FILES * ROWS_PER_FILE - 1, 0, PARTITIONS - 1, FILES * ROWS_PER_FILE * PARTITIONS)
+
+
+def test_delta_rs_skips_by_the_same_statistics(table: DeltaTopicTable) -> None:
+    found = DeltaTable(table.uri).to_pyarrow_table(columns=["offset"], filters=[("offset", "=", 73)])
+    assert found["offset"].to_pylist() == [73, 73]

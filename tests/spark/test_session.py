@@ -1,0 +1,96 @@
+"""A session reads what delta-rs wrote, on a disk and in S3, and says so quietly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pyarrow as pa
+import pytest
+
+from jobs.session import local_cores, read_properties, s3a_settings
+from partitions.store.protocol import StoreOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+ROWS = pa.table({"partition": pa.array([0, 0, 1], pa.int32()), "offset": pa.array([0, 1, 0], pa.int64())})
+
+
+@pytest.mark.spark
+def test_delta_tables_of_delta_rs_can_be_read_as_of_a_version_and_streamed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = str(tmp_path / "table")
+    for _ in range(2):
+        deltalake.write_deltalake(table, ROWS, mode="append")
+    reader = spark.read.format("delta")
+    assert reader.load(table).count() == 6
+    assert spark.read.format("delta").option("versionAsOf", 0).load(table).count() == 3
+    assert spark.sql(f"DESCRIBE HISTORY delta.`{table}`").count() == 2
+    assert spark.sql(f"VACUUM delta.`{table}` DRY RUN").count() == 0
+    query = (
+        spark.readStream.format("delta")
+        .load(table)
+        .writeStream.format("memory")
+        .queryName("streamed")
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert spark.table("streamed").count() == 6
+
+
+@pytest.mark.spark
+def test_workers_run_the_same_python(spark: SparkSession) -> None:
+    def interpreter(batches):  # type: ignore[no-untyped-def]
+        import sys
+
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"executable": [sys.executable]})
+
+    workers = spark.range(1).mapInArrow(interpreter, "executable string").collect()
+    assert {row.executable for row in workers} == {sys.executable}
+
+
+@pytest.mark.spark
+def test_a_session_starts_without_a_word_on_standard_error(tmp_path: Path) -> None:
+    code = (
+        "from jobs.session import spark_session; print(spark_session('quiet', master='local[1]').range(3).count())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert (done.stdout.split(), done.stderr) == (["3"], "")
+
+
+@pytest.mark.parametrize(
+    ("master", "cores"),
+    [("local", 1), ("local[3]", 3), ("local[2,4]", 2), ("spark://host:7077", None), ("yarn", None)],
+)
+def test_cores_of_a_master(master: str, cores: int | None) -> None:
+    assert local_cores(master) == cores
+
+
+def test_properties_are_read_as_spark_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "spark-defaults.conf"
+    file.write_text("# c\n\nspark.a   b c\nspark.d=e=f\nspark.g = h\nspark.i\n")
+    expected = {"spark.a": "b c", "spark.d": "e=f", "spark.g": "h", "spark.i": ""}
+    assert read_properties(file) == expected
+
+
+def test_an_endpoint_of_ones_own_gets_path_style_and_a_region() -> None:
+    own = s3a_settings(StoreOptions(endpoint_url="http://localhost:1"), {})
+    assert own["fs.s3a.path.style.access"] == "true"
+    assert own["fs.s3a.endpoint.region"] == "us-east-1"
+    assert s3a_settings(StoreOptions(), {"AWS_REGION": "eu-west-1"}) == {}
+
+
+def test_a_profile_is_named_and_no_secret_is_copied() -> None:
+    settings = s3a_settings(StoreOptions(profile="ops"), {"AWS_SECRET_ACCESS_KEY": "hidden"})
+    assert settings["fs.s3a.auth.profile.name"] == "ops"
+    assert "hidden" not in str(settings)

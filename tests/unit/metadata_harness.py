@@ -1,0 +1,76 @@
+"""A metadata log without a quorum: decide and fold, for tests of commands and of the fold."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from engine.metadata.commands import Command, FenceBroker, RegisterBroker
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.metadata.partition_commands import AlterPartition, IsrProposal, Member, PartitionAnswer
+from engine.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
+
+Answer = TypeVar("Answer")
+
+
+def an_id(number: int) -> str:
+    """An id that tells its number."""
+    return f"{number:032x}"
+
+
+class Metadata:
+    """Brokers 1..n in racks a, b, ...; topic ``t`` with one partition whose replicas are all of them."""
+
+    def __init__(self, brokers: int = 3) -> None:
+        self.image = ClusterImage()
+        self.log: list[MetadataRecord] = []
+        for broker_id in range(1, brokers + 1):
+            self.register(broker_id)
+        replicas = tuple(range(1, brokers + 1))
+        self.commit(
+            TopicRecord(name="t", topic_id=an_id(99)),
+            PartitionRecord(topic_id=an_id(99), partition=0, replicas=replicas, isr=replicas, leader=1),
+        )
+
+    def commit(self, *records: MetadataRecord) -> None:
+        """Fold these in as one batch."""
+        self.image = apply(self.image, self.image.next_offset, records)
+        self.log += records
+
+    def do(self, command: Command[Answer]) -> Answer:
+        """Decide and commit."""
+        decision = command.decide(self.image)
+        self.commit(*decision.records)
+        return decision.answer
+
+    def register(self, broker_id: int, incarnation: int = 0) -> int:
+        """Register a broker's root; another ``incarnation`` is another directory id."""
+        directory_id = an_id(1000 * incarnation + broker_id)
+        return self.do(RegisterBroker(broker_id, directory_id, chr(96 + broker_id), f"file:///{broker_id}"))
+
+    def fence(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.do(FenceBroker(broker_id))
+
+    @property
+    def t(self) -> PartitionImage:
+        """Partition 0 of topic ``t``."""
+        return self.image.topic("t").partitions[0]
+
+    def propose(self, isr: list[int], adding: list[int] | None = None, **changes: int) -> PartitionAnswer:
+        """AlterPartition for ``t``, with the present epochs unless ``changes`` has others."""
+        (answer,) = self.do(AlterPartition((self.proposal(isr, adding, **changes),)))
+        return answer
+
+    def proposal(self, isr: list[int], adding: list[int] | None = None, **changes: int) -> IsrProposal:
+        return IsrProposal(
+            topic_id=an_id(99),
+            partition=changes.get("partition", 0),
+            leader_epoch=changes.get("leader_epoch", self.t.leader_epoch),
+            partition_epoch=changes.get("partition_epoch", self.t.partition_epoch),
+            isr=tuple(self.member(b) for b in isr),
+            adding=tuple(self.member(b) for b in adding or ()),
+        )
+
+    def member(self, broker_id: int) -> Member:
+        return Member(broker_id, self.image.brokers[broker_id].broker_epoch)

@@ -1,0 +1,73 @@
+"""Metadata records are small JSON objects that round-trip, and nothing else is taken for one."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.metadata.records import (
+    ConfigRecord,
+    ConfigResource,
+    FenceBrokerRecord,
+    MetadataRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+    UnfenceBrokerRecord,
+    VoterId,
+    VotersRecord,
+    decode,
+    encode,
+)
+from partitions.errors import CorruptionError
+from tests.unit.metadata_harness import an_id
+
+ALL: list[MetadataRecord] = [
+    VotersRecord(cluster_id="c", voters=(VoterId(1, an_id(1)),)),
+    NoOpRecord(),
+    RegisterBrokerRecord(broker_id=1, directory_id=an_id(1), log_dir="file:///x", rack="a"),
+    RegisterBrokerRecord(broker_id=1, directory_id=an_id(1), log_dir="file:///x"),
+    FenceBrokerRecord(broker_id=1),
+    UnfenceBrokerRecord(broker_id=1, broker_epoch=7),
+    TopicRecord(name="t", topic_id=an_id(2), value_schema='"long"'),
+    PartitionRecord(topic_id=an_id(2), partition=0, replicas=(1, 2), isr=(1,), leader=1),
+    PartitionChangeRecord(topic_id=an_id(2), partition=0, isr=(1, 2), adding=(), log_start_offset=5),
+    PartitionChangeRecord(topic_id=an_id(2), partition=0, leader=None),
+    RemoveTopicRecord(topic_id=an_id(2)),
+    ConfigRecord(resource=ConfigResource.TOPIC, name="t", key="segment.bytes", value="1"),
+    ConfigRecord(resource=ConfigResource.CLUSTER, name="", key="segment.bytes", value=None),
+]
+
+
+@pytest.mark.parametrize("record", ALL, ids=lambda record: type(record).__name__)
+def test_a_record_round_trips(record: MetadataRecord) -> None:
+    assert decode(encode(record)) == record
+
+
+def test_fencing_a_broker_is_a_record_of_a_few_bytes() -> None:
+    """Protocol section 4, "Fence": one record."""
+    assert encode(FenceBrokerRecord(broker_id=3)) == b'{"type":"FenceBrokerRecord","broker_id":3}'
+
+
+def test_an_absent_field_of_a_partition_change_differs_from_no_leader() -> None:
+    assert b"leader" not in encode(PartitionChangeRecord(topic_id="x", partition=0))
+    assert b'"leader":null' in encode(PartitionChangeRecord(topic_id="x", partition=0, leader=None))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"not json",
+        b"[]",
+        b'{"type":"NobodyKnowsRecord"}',
+        b'{"type":"FenceBrokerRecord"}',
+        b'{"type":"FenceBrokerRecord","broker_id":"three"}',
+        b'{"type":"FenceBrokerRecord","broker_id":3,"of_a_later_version":1}',
+    ],
+)
+def test_what_is_no_record_of_this_version_is_refused(text: bytes) -> None:
+    with pytest.raises(CorruptionError, match="not a metadata record, or one of a later version"):
+        decode(text)

@@ -1,0 +1,153 @@
+"""Names in storage (protocol section 1)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitions.errors import InvalidCallError
+from partitions.paths import (
+    ClaimName,
+    DataName,
+    EpochName,
+    LocalStartName,
+    Name,
+    WatermarkName,
+    base_name,
+    check_topic_name,
+    join,
+    parse_name,
+    parse_remote_segment_path,
+    parse_topic_folder,
+    remote_segment_path,
+    replica_path,
+    topic_folder,
+)
+
+offsets = st.integers(0, 2**63 - 1)
+epochs = st.integers(0, 2**31 - 1)
+spans = st.tuples(offsets, offsets).map(sorted).filter(lambda span: span[0] < span[1])
+data_names = st.one_of(
+    st.builds(DataName, offsets, st.none(), epochs),
+    st.builds(lambda span, epoch: DataName(span[0], span[1], epoch), spans, epochs),
+)
+names = st.one_of(
+    data_names,
+    st.builds(EpochName, epochs),
+    st.builds(WatermarkName, offsets, epochs),
+    st.builds(LocalStartName, offsets),
+    st.builds(ClaimName, epochs),
+)
+ids = st.text("0123456789abcdef", min_size=32, max_size=32)
+topics = st.text("abcXYZ019._-", min_size=1, max_size=40)
+
+SAME_KIND = [
+    st.lists(st.builds(DataName, offsets, st.none(), epochs)),
+    st.lists(st.builds(lambda span, epoch: DataName(span[0], span[1], epoch), spans, epochs)),
+    st.lists(st.builds(EpochName, epochs)),
+    st.lists(st.builds(WatermarkName, offsets, epochs)),
+    st.lists(st.builds(LocalStartName, offsets)),
+]
+
+
+@given(names)
+def test_every_name_is_read_back_as_it_was_built(name: Name) -> None:
+    assert parse_name(str(name)) == name
+
+
+@given(st.one_of(*SAME_KIND))
+def test_names_sort_as_numbers(of_one_kind: list[Name]) -> None:
+    """Section 1: offsets are 20 digits and epochs 10, so that names sort as numbers."""
+    assert sorted(of_one_kind, key=str) == sorted(of_one_kind)  # type: ignore[type-var]
+
+
+@given(st.lists(data_names))
+def test_appends_and_merged_segments_sort_together(mixed: list[DataName]) -> None:
+    assert sorted(mixed, key=str) == sorted(mixed)
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        "",
+        "broker.json",
+        "part-00000.snappy.parquet",
+        "0.1.parquet",
+        "00000000000000000000.0000000001.parquet.tmp",
+        "00000000000000000000.0000000001.parquet\n",
+        "x00000000000000000000.0000000001.parquet",
+        "000000000000000000000.0000000001.parquet",
+        "00000000000000000007-00000000000000000007.0000000001.parquet",
+        "00000000000000000007-00000000000000000003.0000000001.parquet",
+        "-0000000000000000001.local",
+        "0000000001.EPOCH",
+        "\N{ARABIC-INDIC DIGIT ONE}" * 10 + ".epoch",
+        "\N{ARABIC-INDIC DIGIT ONE}" * 20 + ".local",
+    ],
+)
+def test_a_foreign_name_is_none_of_ours(foreign: str) -> None:
+    assert parse_name(foreign) is None
+
+
+@given(st.text(max_size=60))
+def test_what_is_read_as_a_name_is_written_the_same(text: str) -> None:
+    """No two names mean the same: an exclusive create must collide whenever the meaning does."""
+    name = parse_name(text)
+    assert name is None or str(name) == text
+
+
+@given(topics, ids)
+def test_a_topic_folder_is_read_back_whatever_the_topic_is_called(topic: str, topic_id: str) -> None:
+    assert parse_topic_folder(topic_folder(topic, topic_id)) == (topic, topic_id)
+
+
+@pytest.mark.parametrize("folder", ["", "events", "-" + "a" * 32, "events-" + "g" * 32, "events_" + "a" * 32])
+def test_a_foreign_folder_is_no_topic(folder: str) -> None:
+    assert parse_topic_folder(folder) is None
+
+
+@given(st.integers(0, 2**31 - 1), data_names)
+def test_a_remote_path_is_read_back(partition: int, name: DataName) -> None:
+    assert parse_remote_segment_path(remote_segment_path(partition, name)) == (partition, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "_delta_log/00000000000000000000.json",
+        "0/0000000001.epoch",
+        "00000000000000000000.0000000001.parquet",
+        "\N{SUPERSCRIPT TWO}/00000000000000000000.0000000001.parquet",
+        "07/00000000000000000000.0000000001.parquet",
+    ],
+)
+def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:
+    assert parse_remote_segment_path(path) is None
+
+
+def test_incarnation_and_assignment_stand_in_the_path() -> None:
+    """Section 1 (!): zombies that knew a wiped root or a removed replica write where no one reads."""
+    first = replica_path("a" * 32, "events", "b" * 32, 3, 17)
+    assert first == f"{'a' * 32}/events-{'b' * 32}/3.17"
+    assert replica_path("c" * 32, "events", "b" * 32, 3, 17) != first
+    assert replica_path("a" * 32, "events", "d" * 32, 3, 17) != first
+    assert replica_path("a" * 32, "events", "b" * 32, 3, 18) != first
+
+
+@pytest.mark.parametrize("topic", ["events", "a.b_c-D9", "a" * 249])
+def test_kafkas_topic_names_are_valid(topic: str) -> None:
+    check_topic_name(topic)
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "a" * 250, "événements", "a\n"])
+def test_other_topic_names_are_refused_by_name(topic: str) -> None:
+    with pytest.raises(InvalidCallError) as refused:
+        check_topic_name(topic)
+    assert repr(topic) in str(refused.value)
+
+
+def test_joining_drops_empty_parts_and_stray_slashes() -> None:
+    assert join("a/", "", "/", "b", "/c/d") == "a/b/c/d"
+    assert base_name(join("a", "b")) == "b"
+    assert base_name("b") == "b"

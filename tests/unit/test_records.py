@@ -1,0 +1,198 @@
+"""The columns of a segment and the schemas that a topic may declare (design section 4)."""
+
+from __future__ import annotations
+
+import json
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitions.errors import InvalidCallError, InvalidRecordError
+from partitions.records import (
+    HEADERS,
+    RECORD_COLUMNS,
+    TIMESTAMP,
+    check_columns,
+    leaf_paths,
+    physical_schema,
+    same_type,
+    type_from_json,
+    type_to_json,
+)
+
+SPARK_PRIMITIVES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+
+field_names = st.text(min_size=1, max_size=8)
+decimals = st.integers(1, 38).flatmap(lambda p: st.builds(pa.decimal128, st.just(p), st.integers(0, p)))
+
+
+def nested(inner: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[pa.DataType]:
+    fields = st.lists(
+        st.tuples(field_names, inner, st.booleans()), min_size=1, max_size=4, unique_by=lambda f: f[0].lower()
+    )
+    return st.one_of(
+        fields.map(lambda fs: pa.struct([pa.field(name, t, nullable) for name, t, nullable in fs])),
+        inner.map(lambda t: pa.list_(pa.field("element", t))),
+        st.builds(pa.map_, inner, inner),
+    )
+
+
+types = st.recursive(st.one_of(st.sampled_from(list(SPARK_PRIMITIVES.values())), decimals), nested, max_leaves=8)
+
+
+@given(types)
+def test_a_type_is_read_back_from_its_json_text(data_type: pa.DataType) -> None:
+    text = type_to_json(data_type)
+    again = type_from_json(text)
+    assert again == data_type
+    assert type_to_json(again) == text
+    assert same_type(again, data_type)
+
+
+@pytest.mark.parametrize(("name", "arrow"), SPARK_PRIMITIVES.items())
+def test_primitive_types_have_sparks_names(name: str, arrow: pa.DataType) -> None:
+    assert type_from_json(json.dumps(name)) == arrow
+    assert json.loads(type_to_json(arrow)) == name
+
+
+def test_sparks_own_text_of_a_struct_is_understood() -> None:
+    """The text that ``StructType.json()`` gives and a Delta table holds."""
+    text = """{"type":"struct","fields":[
+        {"name":"id","type":"long","nullable":false,"metadata":{"comment":"key"}},
+        {"name":"tags","type":{"type":"array","elementType":"string","containsNull":true},"nullable":true,"metadata":{}},
+        {"name":"prices","type":{"type":"map","keyType":"string","valueType":"decimal(10,2)","valueContainsNull":true},
+         "nullable":true,"metadata":{}}]}"""
+    assert type_from_json(text) == pa.struct(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("tags", pa.list_(pa.field("element", pa.string()))),
+            pa.field("prices", pa.map_(pa.string(), pa.decimal128(10, 2))),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "{", "5", "null", "[]", '"interval"', '"decimal(39,0)"', '"decimal(x)"', '"decimal(5)"', '"void"',
+     '{"type":"struct","fields":[]}', '{"type":"struct"}', '{"type":"struct","fields":[{"type":"long"}]}',
+     '{"type":"struct","fields":[{"name":5,"type":"long"}]}', '{"type":"array"}', '{"type":"udt"}',
+     '{"type":"struct","fields":5}'],
+)  # fmt: skip
+def test_text_that_is_no_type_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCallError, match=r"type|schema"):
+        type_from_json(text)
+
+
+def test_two_fields_of_one_name_are_refused() -> None:
+    """Spark compares names without their case, and would find the reference ambiguous."""
+    text = type_to_json(pa.struct([("Id", pa.int64()), ("id", pa.int64())]))
+    with pytest.raises(InvalidCallError, match="'id'"):
+        type_from_json(text)
+
+
+@pytest.mark.parametrize(
+    "data_type",
+    [pa.large_string(), pa.uint32(), pa.timestamp("ns"), pa.duration("s"), pa.dictionary(pa.int8(), pa.string()),
+     pa.list_(pa.time64("us")), pa.null()],
+)  # fmt: skip
+def test_arrow_types_that_spark_does_not_know_are_refused(data_type: pa.DataType) -> None:
+    with pytest.raises(InvalidCallError, match="Arrow type"):
+        type_to_json(data_type)
+
+
+def test_keys_and_values_are_binary_unless_the_topic_declares_them() -> None:
+    assert physical_schema().names == [
+        "partition", "offset", "timestamp", "key", "value", "headers", "producer_id", "control"
+    ]  # fmt: skip
+    assert physical_schema().field("value").type == pa.binary()
+    typed = physical_schema(key=pa.string(), value=pa.struct([("a", pa.int64())]))
+    assert typed.field("key").type == pa.string()
+    assert typed.field("value").type == pa.struct([("a", pa.int64())])
+
+
+# ------------------------------------------------------------------------------ check_columns
+
+WANTED = physical_schema(value=pa.struct([("a", pa.int64())]))
+
+
+def given_schema(**changes: pa.DataType | None) -> pa.Schema:
+    """The record columns as wanted, but for the changes; None leaves a column out."""
+    columns = {name: changes.get(name, WANTED.field(name).type) for name in RECORD_COLUMNS}
+    return pa.schema([(name, data_type) for name, data_type in columns.items() if data_type is not None])
+
+
+def test_columns_that_fit_pass_in_any_order_and_with_others() -> None:
+    check_columns(given_schema(), WANTED, "events")
+    check_columns(pa.schema([("other", pa.int8()), *reversed(list(given_schema()))]), WANTED, "events")
+
+
+@pytest.mark.parametrize("name", RECORD_COLUMNS)
+def test_a_missing_column_is_named(name: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"events: column '{name}' is missing"):
+        check_columns(given_schema(**{name: None}), WANTED, "events")
+
+
+@pytest.mark.parametrize("name", RECORD_COLUMNS)
+def test_a_column_of_another_type_is_named_with_both_types(name: str) -> None:
+    with pytest.raises(InvalidRecordError, match=f"events: column '{name}' is bool, declared is"):
+        check_columns(given_schema(**{name: pa.bool_()}), WANTED, "events")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.struct([("a", pa.int32())]),
+        pa.struct([("b", pa.int64())]),
+        pa.struct([("a", pa.int64()), ("b", pa.int64())]),
+    ],
+)
+def test_a_struct_must_agree_field_by_field(value: pa.DataType) -> None:
+    with pytest.raises(InvalidRecordError, match="'value'"):
+        check_columns(given_schema(value=value), WANTED, "events")
+
+
+def test_nullability_and_the_names_of_list_elements_do_not_matter() -> None:
+    """Arrow producers disagree on both; Parquet writes the topic's."""
+    headers = pa.list_(pa.field("item", pa.struct([("key", pa.string()), ("value", pa.binary())]), False))
+    assert same_type(headers, HEADERS)
+    value = pa.struct([pa.field("a", pa.int64(), nullable=False)])
+    check_columns(given_schema(headers=headers, value=value), WANTED, "events")
+
+
+def test_map_types_agree_in_key_and_value() -> None:
+    assert same_type(pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64()))
+    assert not same_type(pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32()))
+
+
+def test_leaf_paths_are_parquets() -> None:
+    value = pa.struct(
+        [
+            ("a", pa.int64()),
+            ("tags", pa.list_(pa.field("element", pa.string()))),
+            ("m", pa.map_(pa.string(), TIMESTAMP)),
+        ]
+    )
+    assert leaf_paths(pa.schema([("key", pa.binary()), ("value", value), ("headers", HEADERS)])) == [
+        "key",
+        "value.a",
+        "value.tags.list.element",
+        "value.m.key_value.key",
+        "value.m.key_value.value",
+        "headers.list.element.key",
+        "headers.list.element.value",
+    ]

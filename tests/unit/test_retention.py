@@ -1,0 +1,230 @@
+"""What may leave a log (KIP-405, "Log retention"; protocol section 4, Retention; V6, V10, V11)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitions.lineage import Lineage
+from partitions.listing import parse, resolve
+from partitions.paths import DataName
+from partitions.retention import (
+    UNLIMITED,
+    Extent,
+    RetentionLimits,
+    local_start_for,
+    removable,
+    retained_from,
+    total_size,
+)
+from tests.unit.notation import log_of, name_of, stored
+
+NOW_MS = 1_000_000
+DELAY_MS = 60_000
+
+
+def extents(*files: tuple[int, int]) -> list[Extent]:
+    """A log of files given as (bytes, age of the newest record in ms), ten offsets each."""
+    return [Extent(i * 10, i * 10 + 10, size, NOW_MS - age) for i, (size, age) in enumerate(files)]
+
+
+# ----------------------------------------------------------------------------- retained_from
+
+LOG = extents((100, 5_000), (100, 4_000), (100, 3_000), (100, 2_000), (100, 1_000))
+
+
+@pytest.mark.parametrize(
+    ("retention_ms", "retention_bytes", "keeps_from"),
+    [
+        pytest.param(UNLIMITED, UNLIMITED, None, id="unlimited"),
+        pytest.param(5_000, UNLIMITED, None, id="exactly as old as allowed is kept"),
+        pytest.param(4_999, UNLIMITED, 10, id="one millisecond too old goes"),
+        pytest.param(2_500, UNLIMITED, 30, id="whole files go from the oldest on"),
+        pytest.param(0, UNLIMITED, 40, id="the active file stays"),
+        pytest.param(UNLIMITED, 500, None, id="exactly as large as allowed is kept"),
+        pytest.param(UNLIMITED, 401, None, id="a file stays while without it too little would be left"),
+        pytest.param(UNLIMITED, 400, 10, id="a file goes when what is left is still enough"),
+        pytest.param(UNLIMITED, 250, 20, id="at least retention.bytes stay"),
+        pytest.param(UNLIMITED, 0, 40, id="no bytes at all: the active file stays"),
+        pytest.param(2_500, 400, 30, id="both: time asks for more"),
+        pytest.param(4_999, 200, 30, id="both: size asks for more"),
+        pytest.param(UNLIMITED, 10_000, None, id="more allowed than there is"),
+    ],
+)
+def test_kafkas_rules_for_time_and_size(retention_ms: int, retention_bytes: int, keeps_from: int | None) -> None:
+    """retention.ms and retention.bytes."""
+    assert retained_from(LOG, RetentionLimits(retention_ms, retention_bytes), NOW_MS) == keeps_from
+
+
+def test_an_old_file_behind_a_young_one_stays() -> None:
+    """Kafka deletes a prefix: it stops at the first segment that is to stay."""
+    log = extents((100, 5_000), (100, 10), (100, 5_000), (100, 10))
+    assert retained_from(log, RetentionLimits(1_000, UNLIMITED), NOW_MS) == 10
+
+
+@pytest.mark.parametrize("log", [[], extents((100, 10**9))])
+def test_a_log_without_closed_files_keeps_all(log: list[Extent]) -> None:
+    assert retained_from(log, RetentionLimits(0, 0), NOW_MS) is None
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 6_000)), max_size=12),
+    st.integers(-1, 6_000),
+    st.integers(-1, 2_000),
+)
+def test_it_is_the_further_of_the_two_limits_taken_alone(
+    files: list[tuple[int, int]], retention_ms: int, retention_bytes: int
+) -> None:
+    log = extents(*files)
+    both = retained_from(log, RetentionLimits(retention_ms, retention_bytes), NOW_MS)
+    by_time = retained_from(log, RetentionLimits(retention_ms, UNLIMITED), NOW_MS)
+    by_size = retained_from(log, RetentionLimits(UNLIMITED, retention_bytes), NOW_MS)
+    assert both == max((x for x in (by_time, by_size) if x is not None), default=None)
+    if by_size is not None:
+        assert total_size(e for e in log if e.start >= by_size) >= retention_bytes
+
+
+# --------------------------------------------------------------------------- local_start_for
+
+
+@pytest.mark.parametrize(("wanted", "start"), [(0, 0), (1, 0), (2, 2), (4, 2), (5, 5), (6, 5), (7, 5), (100, 5)])
+def test_the_local_start_moves_to_a_file_boundary_below_the_high_watermark(wanted: int, start: int) -> None:
+    """So that no live append straddles it: its base would be below the start, and it dead."""
+    assert local_start_for(log_of("0.1 2.1 5.1 8.1 6.1.hw", end=9), wanted) == start
+
+
+def test_the_local_start_never_goes_back() -> None:
+    """Section 1: ``local`` and ``hw`` only grow."""
+    assert local_start_for(log_of("5.1 8.1 5.local 9.1.hw"), 3) == 5
+
+
+def test_local_retention_never_passes_what_is_in_the_remote_log() -> None:
+    """KIP-405: a local segment is deleted only after it was copied; the caller's bound is the remote end."""
+    log = log_of("0.1 2.1 5.1 9.1.hw", end=9)
+    for remote_end in range(10):
+        assert local_start_for(log, remote_end) <= remote_end
+
+
+@given(st.integers(0, 14))
+def test_moving_the_local_start_loses_nothing_above_it(wanted: int) -> None:
+    names = "0.1 2.1 2-6.1 6.1 4-8.1 8.1 11.1 12.1.hw"
+    before = log_of(names, end=12)
+    start = local_start_for(before, wanted)
+    after = log_of(f"{names} {start}.local", end=12)
+    assert (after.local_start, after.log_end, after.high_watermark) == (start, 12, 12)
+
+
+# --------------------------------------------------------------------------------- removable
+
+
+def removed(names: str, lineage: list[tuple[int, int]] | None = None, **modified_ms: int) -> set[str]:
+    """What a vacuum at ``NOW_MS`` may delete; everything is old but what ``modified_ms`` says otherwise."""
+    ages = {name.lstrip("_").replace("_to_", "-").replace("_", "."): at for name, at in modified_ms.items()}
+    log = log_of(names, lineage or [(1, 0)], modified_ms=ages)
+    return set(removable(log, NOW_MS, DELAY_MS))
+
+
+def named(names: str) -> set[str]:
+    return {str(name_of(text)) for text in names.split()}
+
+
+def test_files_of_the_log_are_never_removed() -> None:
+    assert removed("0.1 1.1 2.1 1.epoch 3.1.hw") == set()
+
+
+def test_files_below_the_local_start_go_after_the_delay() -> None:
+    """Section 4, Retention: creates ``<offset>.local``; a later run, after the delay, deletes below it."""
+    names = "0.1 1.1 2.1 2.local"
+    assert removed(names) == named("0.1 1.1")
+    assert removed(names, _2_local=NOW_MS - DELAY_MS) == named("0.1 1.1")
+    assert removed(names, _2_local=NOW_MS - DELAY_MS + 1) == set()
+
+
+def test_v10a_a_merged_segment_below_the_local_start_goes_with_them() -> None:
+    assert removed("0-2.1 2.1 2.local") == named("0-2.1")
+    assert removed("0-3.1 3.1 2.local") == set(), "it reaches across the local start"
+
+
+def test_files_that_a_merged_segment_hides_go_after_the_delay() -> None:
+    names = "0.1 1.1 0-2.1 2.1 3.1.hw"
+    assert removed(names) == named("0.1 1.1")
+    assert removed(names, _0_to_2_1=NOW_MS - DELAY_MS) == named("0.1 1.1")
+    assert removed(names, _0_to_2_1=NOW_MS - DELAY_MS + 1) == set()
+
+
+def test_a_hidden_segment_waits_for_the_youngest_file_that_covers_it() -> None:
+    """V10b's overlap: until 2-5 came, readers read offset 2 from 1-3; their plans may still run."""
+    names = "0-2.1 1-3.1 2-5.1 5.1 6.1.hw"
+    assert removed(names) == named("1-3.1")
+    assert removed(names, _2_to_5_1=NOW_MS) == set()
+
+
+def test_hidden_files_stay_while_their_cover_is_not_below_the_high_watermark() -> None:
+    assert removed("0.1 1.1 0-2.1 2.1 1.1.hw") == set()
+
+
+def test_v6_a_dead_file_above_the_high_watermark_may_come_alive_again_and_stays() -> None:
+    """V6, step 4: 1.1 is dead on K under [[1,0],[2,1]]; the next leader may have it."""
+    assert removed("0.1 1.1 1.1.hw", [(1, 0), (2, 1)]) == set()
+
+
+def test_v6_a_dead_file_below_the_high_watermark_is_dead_for_ever() -> None:
+    names, lineage = "0.1 1.1 1.2 2.2.hw", [(1, 0), (2, 1)]
+    assert removed(names, lineage) == named("1.1")
+    assert removed(names, lineage, _1_1=NOW_MS - DELAY_MS + 1) == set(), "not before the delay"
+
+
+def test_v6_a_dead_segment_stays_while_its_last_offset_is_not_below_the_high_watermark() -> None:
+    """Its epoch is looked up at its last record, and that one's may change again."""
+    names, lineage = "0.1 1.1 0-3.1 2.2", [(1, 0), (2, 2)]
+    assert removed(f"{names} 2.2.hw", lineage) == set()
+    assert removed(f"{names} 3.2.hw", lineage) == named("0-3.1")
+
+
+def test_files_behind_a_gap_are_evidence_and_stay() -> None:
+    assert removed("0-1.1 2-3.1 3.1.hw") == set()
+
+
+def test_v11_registers_that_say_nothing_any_more_go_at_once() -> None:
+    assert removed("2.1 1.local 2.local 1.1.hw 3.1.hw", _2_local=NOW_MS) == named("1.local 1.1.hw")
+
+
+def test_v6_the_greatest_epoch_and_local_start_stay() -> None:
+    kept = removed("2.1 2.local 1.epoch 2.epoch 3.1.hw")
+    assert not kept & named("2.local 1.epoch 2.epoch")
+
+
+dead_or_alive = st.sets(
+    st.builds(lambda base, epoch: f"{base}.{epoch}", st.integers(0, 7), st.integers(1, 3))
+    | st.builds(lambda a, n, epoch: f"{a}-{a + n}.{epoch}", st.integers(0, 5), st.integers(1, 3), st.just(1)),
+    max_size=14,
+)
+
+
+@given(dead_or_alive, st.integers(0, 8), st.integers(1, 3), st.integers(0, 3), st.integers(1, 8))
+def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
+    data: set[str], hw: int, hw_epoch: int, local: int, later_start: int
+) -> None:
+    """V6: below the high watermark no later leader of a clean election differs; above it, nothing goes."""
+    lineage = [(1, 0), (2, 4)]
+    names = [*sorted(data), f"{hw}.{hw_epoch}.hw", f"{local}.local"]
+    log = log_of(names, lineage)
+    gone = set(removable(log, NOW_MS, DELAY_MS))
+    kept = [name for name in names if str(name_of(name)) not in gone]
+    futures = [lineage]
+    if later_start >= log.high_watermark:
+        agreed = [entry for entry in lineage if entry[1] < min(later_start, log.high_watermark)]
+        futures += [[*agreed, (3, later_start)], [*agreed, (9, later_start)]]
+    for future in futures:
+        before, after = (
+            resolve(parse(stored(name_of(n)) for n in some), Lineage(future), lambda f: f.name.base_offset + 1)
+            for some in (names, kept)
+        )
+        below = [(link.start, link.end) for link in before.chain if link.end <= log.high_watermark]
+        assert [(link.start, link.end) for link in after.chain][: len(below)] == below
+        assert after.log_end == before.log_end
+
+
+def test_names_to_remove_are_names_in_the_folder() -> None:
+    assert DataName(0, None, 1).__str__() in removed("0.1 1.1 1.local")

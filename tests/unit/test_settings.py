@@ -1,0 +1,154 @@
+"""Configs: one table, what applies to a topic, what is refused."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from engine.config_keys import (
+    AS_TOTAL,
+    CLUSTER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigDef,
+    Scope,
+    reference_toml,
+)
+from engine.settings import ClusterConfig, TopicConfig, check_config, cluster_config, topic_config
+from partitions.errors import InvalidConfigError
+from partitions.retention import UNLIMITED, RetentionLimits
+
+REFERENCE = Path(__file__).parents[2] / "conf" / "reference.toml"
+ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]
+
+
+def test_the_reference_file_is_that_of_the_code() -> None:
+    assert REFERENCE.read_text() == reference_toml(), "run: python -m engine.config_keys > conf/reference.toml"
+
+
+def test_the_reference_file_lists_every_key_with_scope_default_and_doc() -> None:
+    listed = tomllib.loads(REFERENCE.read_text())
+    assert {key: (entry["scope"], entry["default"], entry["doc"]) for key, entry in listed.items()} == {
+        definition.name: (definition.scope.value, definition.default, definition.doc) for definition in ALL
+    }
+
+
+def test_the_values_are_the_table() -> None:
+    """The dataclasses have exactly the table's keys."""
+    assert {f.name for f in fields(TopicConfig)} == {d.field_name for d in TOPIC_CONFIGS.values()}
+    assert {f.name for f in fields(ClusterConfig)} == {d.field_name for d in CLUSTER_CONFIGS.values()}
+
+
+@pytest.mark.parametrize("definition", ALL, ids=lambda definition: definition.name)
+def test_a_default_is_a_value_that_the_key_takes(definition: ConfigDef) -> None:
+    assert definition.parse(definition.text(definition.default), "here") == definition.default
+    assert definition.doc.endswith(".")
+    assert '"' not in definition.doc
+
+
+@pytest.mark.parametrize(
+    ("key", "default"),
+    [
+        ("segment.bytes", 1073741824),
+        ("segment.ms", 604800000),
+        ("retention.ms", 604800000),
+        ("retention.bytes", -1),
+        ("local.retention.ms", -2),
+        ("local.retention.bytes", -2),
+        ("remote.storage.enable", False),
+        ("file.delete.delay.ms", 60000),
+        ("min.insync.replicas", 1),
+        ("message.timestamp.type", "CreateTime"),
+        ("unclean.leader.election.enable", False),
+    ],
+)
+def test_kafkas_defaults(key: str, default: object) -> None:
+    assert TOPIC_CONFIGS[key].default == default
+
+
+def test_a_topics_own_value_goes_before_the_clusters_and_that_before_the_default() -> None:
+    cluster = {"segment.bytes": "20", "segment.ms": "30", "replica.lag.time.max.ms": "5"}
+    config = topic_config({"segment.bytes": "10"}, cluster)
+    assert (config.segment_bytes, config.segment_ms, config.segment_merge_min_files) == (10, 30, 16)
+    assert cluster_config(cluster).replica_lag_time_max_ms == 5
+
+
+def test_local_retention_follows_the_total_unless_it_is_set() -> None:
+    config = topic_config({"retention.ms": "100", "local.retention.bytes": "7"}, {})
+    assert config.retention == RetentionLimits(100, UNLIMITED)
+    assert config.local_retention == RetentionLimits(100, 7)
+
+
+@pytest.mark.parametrize("unit", ["ms", "bytes"])
+@pytest.mark.parametrize(
+    ("total", "local", "fine"),
+    [
+        (100, 100, True),
+        (100, 0, True),
+        (100, AS_TOTAL, True),
+        (UNLIMITED, 5, True),
+        (UNLIMITED, UNLIMITED, True),
+        (100, 101, False),
+        (100, UNLIMITED, False),
+    ],
+)
+def test_local_retention_is_at_most_the_total(unit: str, total: int, local: int, fine: bool) -> None:
+    configs = {f"retention.{unit}": str(total), f"local.retention.{unit}": str(local)}
+    if fine:
+        topic_config(configs, {})
+    else:
+        with pytest.raises(InvalidConfigError, match=f"topic 't': local.retention.{unit} = {local} keeps more"):
+            topic_config(configs, {}, "topic 't'")
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("retention.m", "retention.ms"),
+        ("segment_bytes", "segment.bytes"),
+        ("min.insync.replica", "min.insync.replicas"),
+        ("compresion.type", "compression.type"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"topic 't': unknown config '{key}'; did you mean {nearest}"):
+        check_config(Scope.TOPIC, key, "1", "topic 't'")
+
+
+def test_a_key_like_none_points_to_the_reference() -> None:
+    with pytest.raises(InvalidConfigError, match=r"conf/reference\.toml"):
+        check_config(Scope.TOPIC, "zzz", "1", "topic 't'")
+
+
+def test_a_cluster_key_is_none_of_a_topic() -> None:
+    with pytest.raises(InvalidConfigError, match=r"num\.partitions is a config of the cluster, not of a topic"):
+        check_config(Scope.TOPIC, "num.partitions", "1", "topic 't'")
+    assert check_config(Scope.CLUSTER, "segment.bytes", "1", "cluster") == "1"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "takes"),
+    [
+        ("segment.bytes", "0", "at least 1"),
+        ("segment.bytes", "1.5", "at least 1"),
+        ("segment.bytes", "", "at least 1"),
+        ("segment.bytes", "true", "at least 1"),
+        ("retention.ms", "-2", "at least -1"),
+        ("local.retention.ms", "-3", "at least -2"),
+        ("min.insync.replicas", "0", "at least 1"),
+        ("remote.storage.enable", "yes", "true or false"),
+        ("compression.type", "ZSTD", "one of zstd, snappy, lz4, gzip, uncompressed"),
+        ("cleanup.policy", "compact", "one of delete"),
+    ],
+)
+def test_a_value_that_the_key_does_not_take_is_refused(key: str, value: str, takes: str) -> None:
+    with pytest.raises(InvalidConfigError, match=f"{key} = '{value}' is not valid: it takes {takes}"):
+        check_config(Scope.TOPIC, key, value, "topic 't'")
+
+
+def test_values_are_kept_in_one_spelling() -> None:
+    assert check_config(Scope.TOPIC, "remote.storage.enable", "True", "t") == "true"
+    assert check_config(Scope.TOPIC, "segment.bytes", " 007 ", "t") == "7"
+    assert check_config(Scope.TOPIC, "compression.type", " lz4", "t") == "lz4"

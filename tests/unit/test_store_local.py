@@ -1,0 +1,275 @@
+"""What only the store on a file system promises: names by link, durability, full disks, litter."""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from partitions.clock import ManualClock, SystemClock
+from partitions.errors import (
+    BrokerUnreachableError,
+    ListingUnstableError,
+    LogDirError,
+    OutcomeUnknownError,
+    SourceChangedError,
+    StorageError,
+    UnsupportedStoreError,
+)
+from partitions.store import StoredObject
+from partitions.store.local import LocalStore
+from partitions.store.local_copy import copy_file
+from partitions.store.memory import MemoryStore
+from partitions.store.rules import settle
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    return LocalStore(str(tmp_path))
+
+
+@contextmanager
+def disk_full_after(size_bytes: int) -> Iterator[None]:
+    """No file of this process grows beyond that: a real refusal by the kernel, without a small disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def staged_files(store: LocalStore) -> list[str]:
+    return os.listdir(Path(store.root, ".staging"))
+
+
+def only(store: LocalStore | MemoryStore) -> StoredObject:
+    [found] = store.list("")
+    return found
+
+
+class TestFullDisk:
+    def test_create_names_the_path_and_leaves_nothing(self, store: LocalStore) -> None:
+        with disk_full_after(100_000), pytest.raises(StorageError, match="folder/name"):
+            store.create("folder/name", bytes(MIB))
+        assert store.list("") == []
+        assert staged_files(store) == []
+        assert store.create("folder/name", b"later")
+
+    def test_a_writer_fails_where_it_writes(self, store: LocalStore) -> None:
+        staged = store.stage_writer("folder/name")
+        with disk_full_after(100_000), pytest.raises(StorageError, match="folder/name"):
+            staged.file.write(bytes(3 * MIB))
+        with disk_full_after(100_000):
+            staged.abort()
+        assert store.list("") == []
+        assert staged_files(store) == []
+
+    def test_a_writer_fails_at_commit_where_bytes_wait_in_its_buffer(self, store: LocalStore) -> None:
+        staged = store.stage_writer("folder/name")
+        staged.file.write(bytes(MIB // 2))
+        with disk_full_after(100_000), pytest.raises(StorageError, match="folder/name"):
+            staged.commit()
+        assert store.list("") == []
+        assert staged_files(store) == []
+
+    @pytest.mark.parametrize("kind", ["file", "memory"])
+    def test_a_copy(self, store: LocalStore, tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+        source = MemoryStore() if kind == "memory" else LocalStore(str(tmp_path_factory.mktemp("source")))
+        source.create("name", bytes(MIB))
+        with disk_full_after(100_000), pytest.raises(StorageError, match="name"):
+            store.stage_copy(source, only(source), "name")
+        assert staged_files(store) == []
+
+    def test_no_space_left(self, store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", refuse)
+            with pytest.raises(StorageError, match=r"name.*No space left"):
+                store.create("name", b"data")
+        assert staged_files(store) == []
+
+
+class TestRoot:
+    def test_a_root_that_is_gone_fails_every_call_and_is_not_made_again(self, tmp_path: Path) -> None:
+        root = tmp_path / "root"
+        root.mkdir()
+        store = LocalStore(str(root))
+        store.create("folder/name", b"data")
+        before = only(store)
+        for path in sorted(root.rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+        root.rmdir()
+        with pytest.raises(StorageError):
+            store.create("folder/other", b"")
+        with pytest.raises(BrokerUnreachableError):
+            store.list("folder")
+        with pytest.raises(SourceChangedError):
+            store.open(before)
+        with pytest.raises(LogDirError):
+            store.check()
+        assert store.sweep_staging(0) == 0
+        assert not root.exists()
+
+    def test_a_root_that_is_a_file_is_no_root(self, tmp_path: Path) -> None:
+        Path(tmp_path, "file").write_text("")
+        with pytest.raises(LogDirError):
+            LocalStore(str(tmp_path / "file")).check()
+
+    def test_a_root_that_cannot_be_written_is_refused(self, store: LocalStore) -> None:
+        with disk_full_after(0), pytest.raises(LogDirError, match="cannot be written"):
+            store.check()
+
+    def test_a_folder_that_was_removed_meanwhile_is_made_again(self, store: LocalStore, tmp_path: Path) -> None:
+        store.create("a/b/1", b"")
+        store.delete(["a/b/1"])
+        Path(tmp_path, "a/b").rmdir()
+        Path(tmp_path, "a").rmdir()
+        assert store.create("a/b/2", b"")
+        assert [each.name for each in store.list("a")] == ["a/b/2"]
+
+
+class TestNames:
+    def test_without_hard_links_the_store_is_refused(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(*_: object) -> None:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+        monkeypatch.setattr(os, "link", refuse)
+        with pytest.raises(UnsupportedStoreError, match="no hard links"):
+            store.check()
+
+    def test_a_link_that_was_made_but_not_answered_is_ours(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """NFS repeats a request whose answer was lost; the repetition is told that the name is taken."""
+        link = os.link
+
+        def answer_lost(source: str, target: str) -> None:
+            link(source, target)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+
+        monkeypatch.setattr(os, "link", answer_lost)
+        assert store.create("name", b"data") is True
+
+    def test_a_name_that_may_not_survive_is_an_unknown_outcome(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def refuse(_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        staged = store.stage_copy(source := MemoryStore(), _create(source), "name")
+        monkeypatch.setattr(os, "fsync", refuse)
+        with pytest.raises(OutcomeUnknownError, match="name"):
+            staged.commit()
+
+    def test_new_folders_are_synced_up_to_the_root(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        synced: list[str] = []
+        fsync = os.fsync
+
+        def recording(descriptor: int) -> None:
+            synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", recording)
+        store.create("a/b/name", b"data")
+        root = str(tmp_path)
+        assert synced[1:] == [root, f"{root}/a", f"{root}/a/b"]
+        synced.clear()
+        store.create("a/b/other", b"data")
+        assert synced[1:] == [f"{root}/a/b"]
+
+    def test_an_inode_that_is_used_again_in_the_same_tick_has_another_version(self, store: LocalStore) -> None:
+        versions = set()
+        for _ in range(50):
+            store.create("name", b"same")
+            versions.add(only(store).version)
+            store.delete(["name"])
+        assert len(versions) == 50
+
+
+def _create(store: MemoryStore) -> StoredObject:
+    store.create("name", b"data")
+    return only(store)
+
+
+class TestReading:
+    def test_a_reader_keeps_the_bytes_of_a_deleted_file(self, store: LocalStore) -> None:
+        store.create("name", b"data")
+        with store.open(only(store)) as reader:
+            store.delete(["name"])
+            assert reader.read() == b"data"
+
+    def test_a_file_that_was_changed_in_place_is_not_the_one_listed(
+        self, store: LocalStore, tmp_path: Path
+    ) -> None:
+        store.create("name", b"data")
+        before = only(store)
+        Path(tmp_path, "name").write_bytes(b"DATA")
+        with pytest.raises(SourceChangedError):
+            store.open(before)
+
+
+class TestSettling:
+    def test_a_listing_is_what_two_in_a_row_agree_on(self) -> None:
+        seen = iter(["a", "b", "a", "c", "c", "d"])
+        assert settle(lambda: next(seen), "folder") == "c"
+
+    def test_a_folder_that_never_rests_has_no_listing(self) -> None:
+        with pytest.raises(ListingUnstableError, match="folder"):
+            settle(itertools.count().__next__, "folder")
+
+    def test_a_snapshot_needs_no_second_look(self) -> None:
+        seen = iter(["page", "other"])
+        assert settle(lambda: next(seen), "folder", is_snapshot=lambda _: True) == "page"
+
+
+class TestCopyFile:
+    @pytest.mark.parametrize("missing", [(), ("copy_file_range",), ("copy_file_range", "sendfile")])
+    def test_every_way_copies_the_same(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
+    ) -> None:
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+        for call in missing:
+            monkeypatch.setattr(os, call, refuse)
+        data = os.urandom(3 * MIB + 1)
+        Path(tmp_path, "source").write_bytes(data)
+        with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
+            copy_file(source.fileno(), target.fileno(), len(data))
+        assert Path(tmp_path, "target").read_bytes() == data
+
+    def test_stops_where_the_source_ends(self, tmp_path: Path) -> None:
+        Path(tmp_path, "source").write_bytes(b"short")
+        with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
+            copy_file(source.fileno(), target.fileno(), 100)
+        assert Path(tmp_path, "target").read_bytes() == b"short"
+
+
+class TestSweep:
+    def test_removes_what_dead_writers_left_and_nothing_younger(self, tmp_path: Path) -> None:
+        clock = ManualClock(SystemClock().now_ms())
+        store = LocalStore(str(tmp_path), clock)
+        dead = store.stage_writer("dead")
+        dead.file.write(b"data")
+        assert store.sweep_staging(60_000) == 0
+        clock.advance_ms(120_000)
+        assert store.sweep_staging(60_000) == 1
+        assert staged_files(store) == []
+        with pytest.raises(StorageError):
+            dead.commit()
+        assert store.list("") == []

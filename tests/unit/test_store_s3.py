@@ -1,0 +1,405 @@
+"""What only the store on S3 promises: what it makes of servers that refuse, stall and lose answers.
+
+The misbehaving server is a real one on 127.0.0.1 that follows a script; nothing is patched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import pickle
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from partitions.clock import ManualClock, SystemClock
+from partitions.errors import (
+    BrokerUnreachableError,
+    LogDirError,
+    OutcomeUnknownError,
+    SourceChangedError,
+    StorageError,
+    StoreTimeoutError,
+    UnsupportedStoreError,
+)
+from partitions.store import StoredObject, StoreOptions, open_store
+from partitions.store.s3 import S3Store
+from partitions.store.s3_connection import client_of
+from tests.s3_server import HOST, SECRET_KEY, S3Endpoint, free_ports
+
+PART_BYTES = 5 * 1024 * 1024
+RETRIES = 2
+TIMEOUT_S = 0.5
+
+
+class ScriptedServer:
+    """Answers requests by a script, one function per request; the last one answers all that follow."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.requests: list[str] = []
+        self.script: list[Callable[[Handler], None]] = [obey]
+        self.released = threading.Event()
+        self.url = ""
+
+    def next_answer(self) -> Callable[[Handler], None]:
+        """What to do with the next request."""
+        return self.script.pop(0) if len(self.script) > 1 else self.script[0]
+
+
+class Handler(BaseHTTPRequestHandler):
+    """One request to the scripted server."""
+
+    protocol_version = "HTTP/1.1"
+    scripted: ScriptedServer
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:
+            self.close_connection = True  # the client gave up on us, which is the point of some tests
+
+    def answer_any(self) -> None:
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.scripted.requests.append(f"{self.command} {self.path}")
+        self.scripted.next_answer()(self)
+
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer_any
+
+    def answer(self, status: int, code: str = "", body: bytes = b"", etag: str = "") -> None:
+        if code and self.command != "HEAD":
+            body = f"<Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        if etag:
+            self.send_header("ETag", f'"{etag}"')
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Silence."""
+
+
+def obey(request: Handler) -> None:
+    """Do as an S3 server does."""
+    objects = request.scripted.objects
+    if request.command == "PUT":
+        if request.path in objects:
+            request.answer(412, "PreconditionFailed")
+        else:
+            objects[request.path] = request.body
+            request.answer(200, etag=hashlib.md5(request.body).hexdigest())
+    elif request.path in objects:
+        request.answer(200, body=objects[request.path])
+    else:
+        request.answer(404, "NoSuchKey")
+
+
+def busy(request: Handler) -> None:
+    request.answer(503, "SlowDown")
+
+
+def forbidden(request: Handler) -> None:
+    request.answer(403, "AccessDenied")
+
+
+def conflict(request: Handler) -> None:
+    request.answer(409, "ConditionalRequestConflict")
+
+
+def stall(request: Handler) -> None:
+    """Never answer."""
+    request.scripted.released.wait(30)
+    request.close_connection = True
+
+
+def obey_and_lose_the_answer(request: Handler) -> None:
+    """Carry the request out, and hang up instead of answering."""
+    request.scripted.objects[request.path] = request.body
+    request.close_connection = True
+
+
+def half_a_body(request: Handler) -> None:
+    request.send_response(200)
+    request.send_header("Content-Length", "1000")
+    request.end_headers()
+    request.wfile.write(b"half")
+    request.close_connection = True
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
+    with scripted_server() as scripted:
+        yield scripted
+
+
+@contextmanager
+def scripted_server() -> Iterator[ScriptedServer]:
+    scripted = ScriptedServer()
+    handler = type("BoundHandler", (Handler,), {"scripted": scripted})
+    with ThreadingHTTPServer((HOST, 0), handler) as http:
+        http.daemon_threads = True
+        thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        scripted.url = f"http://{HOST}:{http.server_port}"
+        try:
+            yield scripted
+        finally:
+            scripted.released.set()
+            http.shutdown()
+            thread.join()
+
+
+def store_on(url: str) -> S3Store:
+    """A store that loses its patience soon, and whose back-off takes no time."""
+    options = StoreOptions(url, "us-east-1", timeout_s=TIMEOUT_S, retries=RETRIES, part_bytes=PART_BYTES)
+    return S3Store("bucket", "prefix", options, ManualClock(), rng=random.Random(1))
+
+
+LISTED = StoredObject("name", 4, 0, "etag.4")
+
+
+class TestCreate:
+    def test_goes_through_when_the_server_recovers(self, server: ScriptedServer) -> None:
+        server.script = [busy, busy, obey]
+        store = store_on(server.url)
+        assert store.create("name", b"data") is True
+        assert server.objects == {"/bucket/prefix/name": b"data"}
+        assert (store.counts.creates, store.counts.written_bytes) == (3, 4)
+
+    def test_a_lost_answer_of_our_own_success_reads_as_taken(self, server: ScriptedServer) -> None:
+        """The contract: False sends the caller to look what is there, and there it finds its own bytes."""
+        server.script = [obey_and_lose_the_answer, obey]
+        store = store_on(server.url)
+        assert store.create("name", b"data") is False
+        assert store.read("name") == b"data"
+
+    @pytest.mark.parametrize("behaviour", [stall, busy, obey_and_lose_the_answer])
+    def test_without_any_answer_the_outcome_is_unknown(
+        self, server: ScriptedServer, behaviour: Callable[[Handler], None]
+    ) -> None:
+        server.script = [behaviour]
+        with pytest.raises(OutcomeUnknownError, match="prefix/name"):
+            store_on(server.url).create("name", b"data")
+        assert len(server.requests) == RETRIES + 1
+
+    def test_a_refusal_after_a_lost_answer_is_unknown_while_nothing_is_seen(self, server: ScriptedServer) -> None:
+        server.script = [stall, forbidden, obey]
+        with pytest.raises(OutcomeUnknownError):
+            store_on(server.url).create("name", b"data")
+
+    def test_a_refusal_changes_nothing_for_certain(self, server: ScriptedServer) -> None:
+        server.script = [forbidden]
+        with pytest.raises(StorageError, match="AccessDenied"):
+            store_on(server.url).create("name", b"data")
+        assert len(server.requests) == 1
+
+    def test_a_server_that_was_never_reached_changed_nothing(self, server: ScriptedServer) -> None:
+        [nobody_there] = free_ports(1)
+        with pytest.raises(StorageError):
+            store_on(f"http://{HOST}:{nobody_there}").create("name", b"data")
+
+    def test_a_conflict_is_decided_by_who_is_there(self, server: ScriptedServer) -> None:
+        server.objects["/bucket/prefix/taken"] = b""
+        server.script = [conflict, obey]
+        assert store_on(server.url).create("taken", b"data") is False
+        server.script = [conflict, obey]
+        assert store_on(server.url).create("free", b"data") is True
+
+    def test_conflicts_without_end_are_bounded(self, server: ScriptedServer) -> None:
+        def conflict_unless_asked(request: Handler) -> None:
+            (obey if request.command == "HEAD" else conflict)(request)
+
+        server.script = [conflict_unless_asked]
+        with pytest.raises(StorageError, match="conflicts"):
+            store_on(server.url).create("name", b"data")
+
+
+class TestRead:
+    @pytest.mark.parametrize("trouble", [busy, half_a_body, stall])
+    def test_goes_through_when_the_server_recovers(
+        self, server: ScriptedServer, trouble: Callable[[Handler], None]
+    ) -> None:
+        server.objects["/bucket/prefix/name"] = b"data"
+        server.script = [trouble, obey]
+        assert store_on(server.url).read("name") == b"data"
+
+    def test_no_answer_is_a_timeout(self, server: ScriptedServer) -> None:
+        server.script = [stall]
+        with pytest.raises(StoreTimeoutError, match="prefix/name"):
+            store_on(server.url).read("name")
+        assert len(server.requests) == RETRIES + 1
+
+    @pytest.mark.parametrize("trouble", [busy, forbidden, half_a_body])
+    def test_a_server_that_fails_is_a_storage_error(
+        self, server: ScriptedServer, trouble: Callable[[Handler], None]
+    ) -> None:
+        server.script = [trouble]
+        with pytest.raises(StorageError, match="prefix/name"):
+            store_on(server.url).read("name")
+        with pytest.raises(StorageError, match="prefix/name"), store_on(server.url).open(LISTED) as reader:
+            reader.read()
+
+    def test_a_listing_needs_a_server(self, server: ScriptedServer) -> None:
+        [nobody_there] = free_ports(1)
+        with pytest.raises(BrokerUnreachableError):
+            store_on(f"http://{HOST}:{nobody_there}").list("")
+        server.script = [forbidden]
+        with pytest.raises(BrokerUnreachableError, match="AccessDenied"):
+            store_on(server.url).list("")
+
+    def test_a_delete_that_is_refused_names_what(self, server: ScriptedServer) -> None:
+        error = b"<Error><Key>prefix/b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
+        server.script = [lambda request: request.answer(200, body=b"<DeleteResult>%b</DeleteResult>" % error)]
+        with pytest.raises(StorageError, match=r"prefix/b \(AccessDenied\)"):
+            store_on(server.url).delete(["a", "b"])
+
+
+class TestCheck:
+    def test_a_server_that_ignores_the_condition_is_refused(self, server: ScriptedServer) -> None:
+        def replace(request: Handler) -> None:
+            request.scripted.objects.pop(request.path, None) if request.command == "PUT" else None
+            if request.command == "HEAD" or request.command == "POST":
+                request.answer(200)
+            else:
+                obey(request)
+
+        server.script = [replace]
+        with pytest.raises(UnsupportedStoreError, match="without exclusive create"):
+            store_on(server.url).check()
+
+    def test_a_server_that_is_not_there(self, server: ScriptedServer) -> None:
+        [nobody_there] = free_ports(1)
+        with pytest.raises(LogDirError):
+            store_on(f"http://{HOST}:{nobody_there}").check()
+
+
+class TestCredentials:
+    def test_are_in_no_pickle_message_or_name(self, server: ScriptedServer) -> None:
+        store = store_on(server.url)
+        server.script = [forbidden]
+        with pytest.raises(StorageError) as caught:
+            store.create("name", b"data")
+        for shown in (repr(store), str(caught.value), repr(store.options), str(pickle.dumps(store))):
+            assert "scripted" not in shown
+
+    def test_are_needed(self, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+            monkeypatch.delenv(variable, raising=False)
+        monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        monkeypatch.setenv("AWS_CONFIG_FILE", "no-such-file")
+        monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "no-such-file")
+        with pytest.raises(StorageError, match="credentials"):
+            store_on(server.url).create("name", b"data")
+
+
+@pytest.mark.s3
+class TestRealServer:
+    @pytest.fixture
+    def options(self, s3_endpoint: S3Endpoint) -> StoreOptions:
+        return StoreOptions(s3_endpoint.url, s3_endpoint.region, part_bytes=PART_BYTES)
+
+    @pytest.fixture
+    def store(self, s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.FixtureRequest) -> S3Store:
+        return S3Store(s3_endpoint.bucket, f"real/{request.node.name}", options)
+
+    def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
+        """SeaweedFS 4.48 completes two uploads of one name; hence the other way to give names."""
+        for name in map(str, range(8)):
+            staged = [store.stage_writer(name) for _ in range(4)]
+            for number, writer in enumerate(staged):
+                writer.file.write(bytes([number]) * (PART_BYTES + 1))
+            with ThreadPoolExecutor(8) as pool:
+                commits = [pool.submit(writer.commit) for writer in staged]
+                creations = [pool.submit(store.create, name, b"small") for _ in range(4)]
+                outcomes = [future.result() for future in commits + creations]
+            assert outcomes.count(True) == 1
+            winner = outcomes.index(True)
+            assert store.read(name, 0, 1) == (bytes([winner]) if winner < 4 else b"s")
+
+    def test_a_server_side_copy_moves_no_bytes_here(self, s3_endpoint: S3Endpoint, store: S3Store) -> None:
+        writer = store.stage_writer("here")
+        writer.file.write(random.Random(1).randbytes(3 * PART_BYTES))
+        assert writer.commit()
+        [listed] = store.list("")
+        target = S3Store(s3_endpoint.buckets[1], "copies", store.options)
+        assert target.stage_copy(store, listed, "there").commit()
+        assert (target.counts.read_bytes, target.counts.written_bytes) == (0, 0)
+        assert store.counts.read_bytes == 0
+        assert target.read("there") == store.read("here")
+
+    def test_another_profile_or_endpoint_copies_through_here(self, store: S3Store) -> None:
+        writer = store.stage_writer("here")
+        writer.file.write(random.Random(1).randbytes(3 * PART_BYTES))
+        assert writer.commit()
+        [listed] = store.list("")
+        patient = StoreOptions(store.options.endpoint_url, "us-east-1", timeout_s=60, part_bytes=PART_BYTES)
+        target = S3Store(store.bucket, "elsewhere", patient)
+        assert target.stage_copy(store, listed, "there").commit()
+        assert target.read("there") == store.read("here")
+
+    def test_a_copy_notices_that_the_source_is_replaced_on_the_way(self, store: S3Store) -> None:
+        class ReplacedMeanwhile(S3Store):
+            """Somebody replaces the object after the first piece was read."""
+
+            def open(self, source_object: StoredObject):  # type: ignore[no-untyped-def]
+                reader = super().open(source_object)
+                if self.counts.reads > 0:
+                    self.delete([source_object.name])
+                    self.create(source_object.name, bytes(source_object.size_bytes))
+                return reader
+
+        writer = store.stage_writer("here")
+        writer.file.write(random.Random(1).randbytes(9 * PART_BYTES))
+        assert writer.commit()
+        [listed] = store.list("")
+        patient = StoreOptions(store.options.endpoint_url, "us-east-1", timeout_s=60, part_bytes=PART_BYTES)
+        source = ReplacedMeanwhile(store.bucket, store.prefix, store.options)
+        target = S3Store(store.bucket, "elsewhere", patient)
+        with pytest.raises(SourceChangedError):
+            target.stage_copy(source, listed, "never")
+        assert target.list("never") == []
+
+    def test_a_forked_child_has_connections_of_its_own(self, store: S3Store) -> None:
+        store.create("name", b"data")
+        context = multiprocessing.get_context("fork")
+        receiver, sender = context.Pipe(duplex=False)
+
+        def child() -> None:
+            sender.send((store.read("name"), id(client_of(store.options))))
+
+        process = context.Process(target=child)
+        process.start()
+        assert receiver.poll(30)
+        data, child_client = receiver.recv()
+        process.join(30)
+        assert data == b"data"
+        assert child_client != id(client_of(store.options))
+
+    def test_sweep_removes_uploads_and_staged_objects_of_the_dead(self, store: S3Store) -> None:
+        writer = store.stage_writer("dead")
+        writer.file.write(bytes(2 * PART_BYTES))
+        clock = ManualClock(SystemClock().now_ms())
+        later = S3Store(store.bucket, store.prefix, store.options, clock)
+        assert later.sweep_staging(60_000) == 0
+        clock.advance_ms(120_000)
+        assert later.sweep_staging(60_000) == 1
+        with pytest.raises(StorageError):
+            writer.commit()
+        assert store.list("") == []
+
+    def test_errors_and_pickles_carry_no_secret(self, s3_endpoint: S3Endpoint, store: S3Store) -> None:
+        store.create("name", b"data")
+        missing = open_store("s3://no-such-bucket/x", store.options)
+        with pytest.raises(StorageError) as caught:
+            missing.create("name", b"data")
+        for shown in (repr(store), str(pickle.dumps(store)), str(caught.value)):
+            assert SECRET_KEY not in shown

@@ -1,0 +1,141 @@
+"""Uploads: what appears in the remote tier, what is reused, what is refused, what a crash leaves."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+
+from partitions.clock import ManualClock
+from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
+from partitions.merge import Run
+from partitions.store import Store
+from partitions.store.memory import MemoryStore
+from tests.unit.tiering_harness import ONE_SEGMENT, TieredPartition
+from tiering.copier import upload
+from tiering.remote_segment import Uploaded
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> TieredPartition:
+    made = TieredPartition(tmp_path)
+    made.append(3, 4, 5)
+    return made
+
+
+def bring(part: TieredPartition, run: Run, remote: Store | None = None) -> Uploaded:
+    return upload(
+        part.leader, run, remote or part.remote, part.table.folder, clock=ManualClock(), compression="zstd"
+    )
+
+
+def object_of(part: TieredPartition, of: Uploaded, tmp_path: Path) -> Path:
+    return tmp_path / "remote" / part.table.path(of.segment)
+
+
+def test_a_whole_file_is_copied_byte_for_byte_under_its_own_name(part: TieredPartition, tmp_path: Path) -> None:
+    run = part.plan().runs[0]
+    done = bring(part, run)
+    local = run.links[0].file.object
+    assert done.segment.name == run.links[0].name
+    assert object_of(part, done, tmp_path).read_bytes() == part.leader.store.read(local.name)
+    assert (done.segment.records, done.copied_bytes) == (3, local.size_bytes)
+    assert (done.segment.min_timestamp_ms, done.segment.max_timestamp_ms) == (1000, 1001)
+    assert pickle.loads(pickle.dumps(done)) == done
+
+
+def test_files_that_are_one_segment_are_rewritten(part: TieredPartition) -> None:
+    (run,) = part.plan(ONE_SEGMENT).runs
+    done = part.table.commit([bring(part, run)])
+    assert [s.path for s in done.log.of_partition(0)] == [f"0/{run.segment_name}"]
+    rows = DeltaTable(part.table.uri).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
+    assert [(row["offset"], row["value"]) for row in rows] == [(n, f"v{n}".encode()) for n in range(12)]
+
+
+def test_a_file_that_straddles_the_remote_end_is_cut(part: TieredPartition) -> None:
+    part.log_start = 5
+    done = part.tier()
+    assert [(s.base_offset, s.next_offset) for s in done.log.of_partition(0)] == [(5, 7), (7, 12)]
+    rows = DeltaTable(part.table.uri).to_pyarrow_table(columns=["offset"])["offset"].to_pylist()
+    assert sorted(rows) == list(range(5, 12))
+
+
+def test_what_a_crash_left_uncommitted_is_reused(part: TieredPartition, tmp_path: Path) -> None:
+    """Crash after the upload, before the commit: KIP-405's COPY_SEGMENT_STARTED."""
+    first = part.upload(part.plan())
+    inodes = [object_of(part, done, tmp_path).stat().st_ino for done in first]
+    again = part.upload(part.plan())
+    assert [done.segment for done in again] == [done.segment for done in first]
+    assert [done.copied_bytes for done in again] == [0, 0, 0]
+    assert [object_of(part, done, tmp_path).stat().st_ino for done in again] == inodes
+    assert part.table.commit(again).log.end(0) == 12
+
+
+def test_a_rewritten_run_is_reused_as_well(part: TieredPartition) -> None:
+    first = part.upload(part.plan(ONE_SEGMENT))
+    again = part.upload(part.plan(ONE_SEGMENT))
+    assert [(u.segment, u.statistics) for u in again] == [(u.segment, u.statistics) for u in first]
+    assert [u.copied_bytes for u in again] == [0]
+
+
+def test_a_crash_before_the_name_leaves_nothing(part: TieredPartition, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Crash between staging and naming: no object, no half file."""
+    run = part.plan().runs[0]
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("tiering.copier.check_in_log", crash)
+        with pytest.raises(KeyboardInterrupt):
+            bring(part, run)
+    assert [stored.name for stored in part.remote.list(f"{part.table.folder}/0")] == []
+    assert bring(part, run).copied_bytes > 0
+
+
+def test_a_run_that_left_the_log_is_not_uploaded(part: TieredPartition) -> None:
+    """Protocol, section 3, step 4: "then L is listed again and still has the file in its log (!)"."""
+    run = part.plan().runs[2]
+    part.leader.store.delete([run.links[0].file.object.name])
+    with pytest.raises(SourceChangedError):
+        bring(part, run)
+    assert [stored.name for stored in part.remote.list(f"{part.table.folder}/0")] == []
+
+
+@pytest.mark.parametrize("rewritten", [False, True])
+def test_other_content_under_the_name_is_refused(part: TieredPartition, tmp_path: Path, rewritten: bool) -> None:
+    plan = part.plan(ONE_SEGMENT) if rewritten else part.plan()
+    path = object_of(part, bring(part, plan.runs[0]), tmp_path)
+    damaged = bytearray(path.read_bytes())
+    damaged[30] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(CorruptionError, match=path.name):
+        bring(part, plan.runs[0])
+    path.write_bytes(damaged[:-1])
+    with pytest.raises(CorruptionError, match=path.name):
+        bring(part, plan.runs[0])
+
+
+def test_a_damaged_leader_is_not_copied(part: TieredPartition, tmp_path: Path) -> None:
+    run = part.plan().runs[1]
+    path = tmp_path / "leader" / run.links[0].file.object.name
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises((CorruptSegmentError, SourceChangedError)):
+        bring(part, run)
+
+
+def test_the_statistics_are_those_of_the_records(part: TieredPartition) -> None:
+    done = part.tier()
+    actions = DeltaTable(part.table.uri).get_add_actions(flatten=True)
+    columns = {name: actions.column(name).to_pylist() for name in ("min.offset", "max.offset", "num_records")}
+    found = sorted(zip(*columns.values(), strict=True))
+    assert [tuple(int(str(cell)) for cell in row) for row in found] == [(0, 2, 3), (3, 6, 4), (7, 11, 5)]
+    assert done.log.of_partition(0)[0].max_timestamp_ms == 1001
+
+
+def test_a_remote_in_memory_takes_uploads_too(part: TieredPartition) -> None:
+    remote = MemoryStore("memory://r")
+    done = bring(part, part.plan().runs[0], remote)
+    assert [stored.name for stored in remote.list("")] == [part.table.path(done.segment)]

@@ -1,0 +1,129 @@
+"""What is due for the remote tier (KIP-405, RLM task, step 2)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from partitions.errors import CorruptionError, LogGapError
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, Link, Listing, ReplicaLog
+from partitions.merge import MergePolicy
+from partitions.paths import DataName
+from partitions.store.protocol import StoredObject
+from tests.unit.tiering_harness import EACH_FILE, ONE_SEGMENT, TieredPartition, segment
+from tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
+from tiering.remote_segment import RemoteSegment
+
+
+def leader(*bounds: int, high_watermark: int | None = None, lineage: Lineage | None = None) -> ReplicaLog:
+    """A log of merged segments between these offsets, of epoch 1."""
+    chain = []
+    for base, end in pairwise(bounds):
+        name = DataName(base, end, 1)
+        chain.append(Link(base, end, DataFile(name, StoredObject(str(name), 100, 0, "1"))))
+    return ReplicaLog(
+        listing=Listing((), (), (), (), ()),
+        lineage=lineage or Lineage([(1, 0)]),
+        chain=tuple(chain),
+        local_start=bounds[0],
+        log_end=bounds[-1],
+        high_watermark=bounds[-1] if high_watermark is None else high_watermark,
+        promised=0,
+        dead=(),
+        hidden=(),
+        stranded=(),
+    )
+
+
+def plan(
+    log: ReplicaLog, *remote: RemoteSegment, log_start: int = 0, policy: MergePolicy = EACH_FILE
+) -> UploadPlan:
+    return plan_uploads(log, remote, log_start=log_start, policy=policy, now_ms=10**15, what="t-0")
+
+
+def bounds(found: UploadPlan) -> list[tuple[int, int]]:
+    return [(run.start, run.end) for run in found.runs]
+
+
+def test_segments_go_one_by_one_from_the_earliest_to_the_latest() -> None:
+    """KIP-405, step 2: "copied to remote storage one by one, from the earliest to the latest"."""
+    found = plan(leader(0, 10, 20, 30))
+    assert bounds(found) == [(0, 10), (10, 20), (20, 30)]
+    assert (found.start, found.end, found.size_bytes, found.rewrites) == (0, 30, 300, 0)
+
+
+def test_only_what_the_remote_does_not_cover_goes() -> None:
+    """KIP-405, step 2: "the offset range is not covered by the segments on the remote storage"."""
+    assert bounds(plan(leader(0, 10, 20, 30), segment(0, 10), segment(10, 20))) == [(20, 30)]
+    assert bounds(plan(leader(0, 10), segment(0, 10))) == []
+
+
+def test_only_inactive_segments_go() -> None:
+    """KIP-405, step 2: "Copy the log segment files that are 1) inactive"."""
+    policy = MergePolicy(segment_bytes=250, segment_ms=10**16, min_files=9)
+    assert bounds(plan(leader(0, 10, 20, 30), policy=policy)) == [(0, 20)]
+
+
+def test_nothing_above_the_high_watermark_goes() -> None:
+    assert bounds(plan(leader(0, 10, 20, 30, high_watermark=25))) == [(0, 10), (10, 20)]
+
+
+def test_nothing_below_the_log_start_goes() -> None:
+    found = plan(leader(0, 10, 20), log_start=12)
+    assert bounds(found) == [(12, 20)]
+    assert found.rewrites == 1
+
+
+def test_several_files_become_one_segment() -> None:
+    found = plan(leader(0, 10, 20, 30), policy=ONE_SEGMENT)
+    assert bounds(found) == [(0, 30)]
+    assert found.rewrites == 1
+    assert found.runs[0].segment_name == DataName(0, 30, 1)
+
+
+def test_a_file_that_straddles_the_end_of_the_remote_is_cut_there() -> None:
+    """Protocol, section 4, "Merge": "a segment that straddles it all the same is cut there"."""
+    found = plan(leader(0, 10, 30), segment(0, 15))
+    assert bounds(found) == [(15, 30)]
+    assert found.runs[0].segment_name == DataName(15, 30, 1)
+    assert found.rewrites == 1
+
+
+def test_tiering_switched_on_late_begins_at_the_local_start() -> None:
+    found = plan(leader(40, 50, 60), log_start=40)
+    assert (found.start, bounds(found)) == (40, [(40, 50), (50, 60)])
+
+
+def test_tiering_switched_off_for_long_begins_anew() -> None:
+    """KIP-1023, "ReplicaFetcher Changes": "The highest offset on the remote storage may be much lower than the
+    leader's Log-Start-Offset".
+    """
+    found = plan(leader(40, 50), segment(0, 10), log_start=40)
+    assert (found.start, bounds(found)) == (40, [(40, 50)])
+
+
+def test_offsets_that_are_nowhere_are_reported() -> None:
+    with pytest.raises(LogGapError, match="ends at offset 10, the leader's begins at 40"):
+        plan(leader(40, 50), segment(0, 10))
+
+
+def test_a_remote_of_another_history_is_never_continued() -> None:
+    with pytest.raises(CorruptionError, match="leader epoch 2, the leader's history has epoch 1"):
+        plan(leader(0, 10, 20), segment(0, 10, epoch=2))
+
+
+def test_a_leader_behind_the_remote_has_nothing_to_upload() -> None:
+    assert bounds(plan(leader(0, 10), segment(0, 10), segment(10, 20))) == []
+
+
+def test_the_earliest_pending_upload_of_a_real_leader(tmp_path: Path) -> None:
+    """KIP-1023, "ListOffsets API": "the next one to be uploaded to the remote storage"."""
+    part = TieredPartition(tmp_path)
+    part.append(3, 4)
+    assert earliest_pending_upload(part.log, (), 0, "t-0") == 0
+    done = part.tier()
+    part.append(5)
+    assert earliest_pending_upload(part.log, done.log.of_partition(0), 0, "t-0") == 7

@@ -1,0 +1,120 @@
+"""The remote tier on a real S3 server."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from partitions.errors import StorageError
+from partitions.store import StoreOptions, open_store
+from partitions.store.s3 import S3Store
+from tests.s3_server import SECRET_KEY, S3Endpoint
+from tests.unit.harness import SCHEMA
+from tests.unit.tiering_harness import TieredPartition, segment, table_in, uploaded
+from tiering.bootstrap import auxiliary_state
+from tiering.plan import UploadPlan
+
+pytestmark = pytest.mark.s3
+
+
+@pytest.fixture
+def options(s3_endpoint: S3Endpoint) -> StoreOptions:
+    return StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region, timeout_s=10, retries=2)
+
+
+@pytest.fixture
+def remote(s3_endpoint: S3Endpoint, options: StoreOptions, request: pytest.FixtureRequest) -> S3Store:
+    store = open_store(f"s3://{s3_endpoint.bucket}/{request.node.name}", options)
+    assert isinstance(store, S3Store)
+    return store
+
+
+def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptions, tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path, remote, options)
+    part.append(3, 4, 5)
+    part.upload(part.plan())
+    again = part.upload(part.plan())
+    assert [done.copied_bytes for done in again] == [0, 0, 0]
+    log = part.table.commit(again).log
+    assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
+    part.table.check_objects(log)
+    state = auxiliary_state(remote, part.table.folder, log.of_partition(0)[-1])
+    assert (state.offset, state.lineage.latest_epoch) == (12, 1)
+    first = log.of_partition(0)[0]
+    part.table.commit((), [first])
+    assert part.table.vacuum(0) == [part.table.path(first)]
+    assert part.table.vacuum(0) == []
+    part.table.delete()
+    assert list(remote.list("")) == []
+
+
+def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options: StoreOptions) -> None:
+    """S3 without a lock table: the conditional put of the log entry decides."""
+    batch = [uploaded(segment(base, base + 10)) for base in range(0, 50, 10)]
+    drivers = 5
+    start = threading.Barrier(drivers)
+    failures: list[BaseException] = []
+
+    def drive(number: int) -> None:
+        mine = table_in(remote, seed=number, options=options)
+        start.wait()
+        try:
+            mine.ensure(SCHEMA)
+            for upload in batch:
+                mine.commit([upload])
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(drivers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    log = table_in(remote, options=options).load()
+    assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
+    assert log.version == len(batch)
+
+
+def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(
+    remote: S3Store, options: StoreOptions, tmp_path: Path
+) -> None:
+    part = TieredPartition(tmp_path, remote, options)
+    part.append(3, 4, 5, 6)
+    plan = part.plan()
+    start = threading.Barrier(2)
+    failures: list[BaseException] = []
+
+    def drive(number: int) -> None:
+        start.wait()
+        try:
+            for run in plan.runs:
+                done = part.upload(UploadPlan(run.start, (run,)))
+                table_in(remote, seed=number, options=options).commit(done)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    log = part.table.load()
+    assert [s.records for s in log.of_partition(0)] == [3, 4, 5, 6]
+    part.table.check_objects(log)
+
+
+def test_refusals_are_named_and_hold_no_secret(
+    s3_endpoint: S3Endpoint, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = table_in(open_store("s3://no-such-bucket/x", options), options=options)
+    with pytest.raises(StorageError, match="NoSuchBucket"):
+        missing.load()
+    unreachable = StoreOptions(endpoint_url="http://127.0.0.1:1", region="us-east-1", timeout_s=1, retries=0)
+    with pytest.raises(StorageError, match="cannot read the table"):
+        table_in(open_store(f"s3://{s3_endpoint.bucket}/x", unreachable), options=unreachable).load()
+    for text in (repr(missing), str(vars(missing)), repr(options)):
+        assert SECRET_KEY not in text

@@ -1,0 +1,372 @@
+"""The Delta table of a topic: one winner per version, nothing twice, nothing lost, nobody else's."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import CommitFailedError
+from deltalake.transaction import AddAction
+
+from partitions.errors import (
+    CorruptionError,
+    InconsistentClusterIdError,
+    InvalidCallError,
+    InvalidRecordError,
+    LogGapError,
+    OutcomeUnknownError,
+    RemoteObjectMissingError,
+    StorageError,
+    UnsupportedStoreError,
+)
+from partitions.records import physical_schema
+from partitions.store import StoreOptions
+from partitions.store.local import LocalStore
+from partitions.store.memory import MemoryStore
+from tests.unit.harness import SCHEMA
+from tests.unit.tiering_harness import TieredPartition, segment, table_in, uploaded
+from tiering import delta_options
+from tiering.delta_table import APPLICATION, COMMIT_ATTEMPTS, DeltaTopicTable
+from tiering.remote_segment import RemoteSegment, Uploaded
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def remote(tmp_path: Path) -> LocalStore:
+    (tmp_path / "remote").mkdir()
+    return LocalStore(str(tmp_path / "remote"))
+
+
+@pytest.fixture
+def table(remote: LocalStore) -> DeltaTopicTable:
+    made = table_in(remote)
+    made.ensure(SCHEMA)
+    return made
+
+
+def spans(table: DeltaTopicTable, partition: int = 0) -> list[tuple[int, int]]:
+    return [(s.base_offset, s.next_offset) for s in table.load().of_partition(partition)]
+
+
+def test_a_topic_that_was_never_tiered_has_an_empty_remote_log(remote: LocalStore) -> None:
+    log = table_in(remote).load()
+    assert (log.version, log.segments) == (-1, {})
+    assert list(remote.list("")) == []
+
+
+def test_the_table_says_whose_it_is(table: DeltaTopicTable) -> None:
+    table.ensure(SCHEMA)
+    found = DeltaTable(table.uri)
+    assert found.version() == 0
+    assert found.metadata().name == "t"
+    assert "topic t" in found.metadata().description
+    properties = found.metadata().configuration
+    assert properties["stratalog.topic_id"] == "f" * 32
+    assert properties["stratalog.cluster_id"] == "c"
+    assert properties["delta.checkpointInterval"] == "20"
+
+
+def test_a_batch_is_one_version(table: DeltaTopicTable) -> None:
+    batch = [uploaded(segment(10, 20)), uploaded(segment(0, 10)), uploaded(segment(0, 5, partition=1))]
+    done = table.commit(batch)
+    assert done.log.version == 1
+    assert set(done.listed) == set(batch)
+    assert done.superseded == ()
+    assert spans(table) == [(0, 10), (10, 20)]
+    assert DeltaTable(table.uri).transaction_version(APPLICATION) == 1
+
+
+def test_the_same_batch_again_makes_no_version(table: DeltaTopicTable) -> None:
+    batch = [uploaded(segment(0, 10))]
+    table.commit(batch)
+    again = table.commit(batch)
+    assert (again.log.version, again.listed) == (1, tuple(batch))
+
+
+def test_what_another_driver_tiered_in_other_files_stays(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 12))])
+    late = [uploaded(segment(0, 10)), uploaded(segment(10, 20))]
+    done = table.commit(late)
+    assert (done.log.version, done.listed, done.superseded) == (1, (), tuple(late))
+
+
+def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 10))])
+    with pytest.raises(LogGapError):
+        table.commit([uploaded(segment(20, 30))])
+    with pytest.raises(CorruptionError, match="with 100 bytes, uploaded were 7"):
+        table.commit([uploaded(segment(0, 10, size=7))])
+    assert table.load().version == 1
+
+
+def test_old_segments_go_and_the_log_begins_anew_in_one_version(table: DeltaTopicTable) -> None:
+    """KIP-1023, "ReplicaFetcher Changes": the remote ends far below the log start; no version has a gap."""
+    table.commit([uploaded(segment(0, 10))])
+    done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)])
+    assert (done.log.version, done.log.start(0), done.log.end(0)) == (2, 40, 50)
+
+
+def test_removing_what_is_gone_already_makes_no_version(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 10)), uploaded(segment(10, 20))])
+    table.commit((), [segment(0, 10)])
+    assert table.commit((), [segment(0, 10)]).log.version == 2
+
+
+def test_drivers_with_one_plan_commit_every_offset_once(table: DeltaTopicTable) -> None:
+    batch = [uploaded(segment(base, base + 10, partition=p)) for p in range(3) for base in range(0, 50, 10)]
+    drivers = 6
+    start = threading.Barrier(drivers)
+    failures: list[BaseException] = []
+
+    def drive(number: int) -> None:
+        mine = table_in(table.remote, seed=number)
+        start.wait()
+        try:
+            for of_partition in (batch[:5], batch[5:10], batch[10:], batch):
+                mine.commit(of_partition)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=drive, args=(number,)) for number in range(drivers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    for partition in range(3):
+        assert spans(table, partition) == [(base, base + 10) for base in range(0, 50, 10)]
+    assert table.load().version == 3
+    adds = sum(entry.read_text().count('"add"') for entry in (Path(table.uri) / "_delta_log").glob("*.json"))
+    assert adds == len(batch)
+
+
+def test_tables_are_created_once_by_any_number_of_drivers(remote: LocalStore) -> None:
+    start = threading.Barrier(6)
+
+    def create(number: int) -> None:
+        start.wait()
+        table_in(remote, seed=number).ensure(SCHEMA)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert table_in(remote).load().version == 0
+
+
+def test_delta_refuses_a_second_commit_on_one_version_even_if_it_rebases(table: DeltaTopicTable) -> None:
+    """The second lock: whatever a writer retries, the application transaction has moved under it."""
+    one, two = DeltaTable(table.uri), DeltaTable(table.uri)
+    for driver, name in ((one, "a"), (two, "b")):
+
+        def commit(driver: DeltaTable = driver, name: str = name) -> None:
+            driver.create_write_transaction(
+                [AddAction(f"0/{name}.parquet", 1, {}, 0, True, "{}")],
+                mode="append",
+                schema=driver.schema(),
+                commit_properties=CommitProperties(app_transactions=[Transaction(APPLICATION, 1)]),
+            )
+
+        if driver is one:
+            commit()
+        else:
+            with pytest.raises(CommitFailedError, match="Concurrent transaction"):
+                commit()
+
+
+class Faulty(DeltaTopicTable):
+    """A table whose next commits lose their answer, before or after they have taken effect."""
+
+    def __init__(self, other: DeltaTopicTable, failures: list[tuple[bool, Exception]]) -> None:
+        self.__dict__.update(other.__dict__)
+        self.failures = failures
+
+    def _put(self, table: DeltaTable, adds: list[Uploaded], removes: list[RemoteSegment]) -> None:  # type: ignore[override]
+        landed, error = self.failures.pop(0) if self.failures else (True, None)
+        if landed:
+            super()._put(table, adds, removes)
+        if error is not None:
+            raise error
+
+
+def test_a_commit_that_landed_without_an_answer_is_found(table: DeltaTopicTable) -> None:
+    batch = [uploaded(segment(0, 10))]
+    done = Faulty(table, [(True, OSError("timed out"))]).commit(batch)
+    assert (done.log.version, done.listed) == (1, tuple(batch))
+
+
+def test_a_commit_that_did_not_land_is_tried_again(table: DeltaTopicTable) -> None:
+    done = Faulty(table, [(False, OSError("timed out")), (False, CommitFailedError("0"))]).commit(
+        [uploaded(segment(0, 10))]
+    )
+    assert done.log.version == 1
+
+
+def test_commits_that_never_get_an_answer_end_as_unknown(table: DeltaTopicTable) -> None:
+    lost: list[tuple[bool, Exception]] = [(False, OSError("timed out"))] * COMMIT_ATTEMPTS
+    with pytest.raises(OutcomeUnknownError, match="read before you retry"):
+        Faulty(table, lost).commit([uploaded(segment(0, 10))])
+    assert table.load().version == 0
+
+
+def test_a_crowd_that_is_always_faster_ends_as_retriable(table: DeltaTopicTable) -> None:
+    lost: list[tuple[bool, Exception]] = [(False, CommitFailedError("0"))] * COMMIT_ATTEMPTS
+    with pytest.raises(StorageError, match="other writers were faster 20 times"):
+        Faulty(table, lost).commit([uploaded(segment(0, 10))])
+
+
+def test_the_table_of_another_cluster_is_refused(table: DeltaTopicTable) -> None:
+    foreign = table_in(table.remote, cluster_id="other")
+    for call in (foreign.load, lambda: foreign.ensure(SCHEMA), lambda: foreign.commit([uploaded(segment(0, 1))])):
+        with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', not to 'other'"):
+            call()
+
+
+def test_the_table_of_another_topic_is_refused(table: DeltaTopicTable, tmp_path: Path) -> None:
+    other = table_in(table.remote, topic_id="e" * 32)
+    Path(table.uri).rename(other.uri)
+    with pytest.raises(CorruptionError, match="is of topic id"):
+        other.load()
+
+
+def test_a_table_of_somebody_else_is_refused(remote: LocalStore) -> None:
+    ours = table_in(remote)
+    DeltaTable.create(ours.uri, SCHEMA)
+    with pytest.raises(InconsistentClusterIdError, match="cluster None"):
+        ours.load()
+
+
+def test_files_that_somebody_else_wrote_are_refused(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 10))])
+    other = DeltaTable(table.uri)
+    other.create_write_transaction(
+        [AddAction("part-0.parquet", 1, {}, 0, True, "{}")], mode="append", schema=other.schema()
+    )
+    with pytest.raises(CorruptionError, match=r"lists 'part-0.parquet'.*somebody else wrote"):
+        table.load()
+
+
+def test_another_schema_is_refused(table: DeltaTopicTable) -> None:
+    with pytest.raises(InvalidRecordError, match="has the schema"):
+        table.ensure(physical_schema(value=pa.struct([("x", pa.int32())])))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.struct([("n", pa.timestamp("us")), ("d", pa.decimal128(9, 2)), ("i", pa.int8())]),
+        pa.struct([("m", pa.map_(pa.string(), pa.int32())), ("l", pa.list_(pa.field("element", pa.date32())))]),
+        pa.struct([("x", pa.int32(), False)]),
+    ],
+)
+def test_typed_schemas_are_recognised_again(remote: LocalStore, value: pa.DataType) -> None:
+    made = table_in(remote)
+    made.ensure(physical_schema(value=value))
+    made.ensure(physical_schema(value=value))
+    assert made.load().version == 0
+
+
+def test_objects_that_are_gone_or_truncated_are_found(tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path)
+    part.append(3, 4, 5)
+    log = part.tier().log
+    part.table.check_objects(log)
+    first, second, _ = log.of_partition(0)
+    (tmp_path / "remote" / part.table.path(first)).unlink()
+    with (tmp_path / "remote" / part.table.path(second)).open("ab") as file:
+        file.write(b"x")
+    assert part.table.missing_objects(log) == [first, second]
+    with pytest.raises(RemoteObjectMissingError, match=r"2 such objects in all"):
+        part.table.check_objects(log)
+
+
+def test_vacuum_deletes_what_was_removed_and_nothing_else(tmp_path: Path) -> None:
+    """Copy -> commit -> delete: neither listed files nor uploads that wait for their commit."""
+    part = TieredPartition(tmp_path)
+    part.append(3, 4, 5)
+    log = part.tier().log
+    part.append(6)
+    waiting = part.upload(part.plan())
+    first, second, third = log.of_partition(0)
+    part.table.commit((), [first, second])
+    assert part.table.vacuum(0) == [part.table.path(first), part.table.path(second)]
+    assert part.table.vacuum(0) == []
+    names = {stored.name for stored in part.remote.list(part.table.folder) if stored.name.endswith(".parquet")}
+    assert names == {part.table.path(third), *(part.table.path(upload.segment) for upload in waiting)}
+    done = part.table.commit(waiting)
+    part.table.check_objects(done.log)
+
+
+def test_vacuum_waits(tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path)
+    part.table = table_in(part.remote, clock=part.one.clock)
+    part.append(3, 4)
+    log = part.tier().log
+    now_ms = int((tmp_path / "remote").stat().st_mtime * 1000)
+    almost_two_hours_ago = now_ms - 2 * HOUR_MS + 60_000
+    part.one.clock.advance_ms(almost_two_hours_ago - part.one.clock.now_ms())
+    part.table.commit((), log.of_partition(0)[:1])
+    assert part.table.vacuum(HOUR_MS + 1) == []  # rounded up to two hours
+    assert part.table.vacuum(HOUR_MS) == [part.table.path(log.of_partition(0)[0])]
+
+
+def test_a_deleted_topic_leaves_nothing(tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path)
+    part.append(3)
+    part.tier()
+    part.table.delete()
+    assert list(part.remote.list("")) == []
+    assert part.table.load().version == -1
+    part.table.delete()
+
+
+def test_stores_that_delta_cannot_reach_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedStoreError, match="memory://m"):
+        table_in(MemoryStore("memory://m"))
+    (tmp_path / "100%").mkdir()
+    with pytest.raises(InvalidCallError, match="100%"):
+        table_in(LocalStore(str(tmp_path / "100%")))
+
+
+def test_folders_with_odd_names_hold_tables(tmp_path: Path) -> None:
+    folder = tmp_path / "a b#ü?[x]+~:"
+    folder.mkdir()
+    made = table_in(LocalStore(str(folder)))
+    made.ensure(SCHEMA)
+    made.commit([uploaded(segment(0, 10))])
+    assert spans(made) == [(0, 10)]
+
+
+def test_what_delta_says_is_one_line_without_the_servers_answer() -> None:
+    error = OSError(
+        "Kernel error \x1b[31m↳\x1b[0m 403 Forbidden\n <?xml version='1.0'?><Error><Code>ExpiredToken</Code>"
+        "<Token-0>secret</Token-0></Error>"
+    )
+    assert delta_options.said(error) == "Kernel error : 403 Forbidden (ExpiredToken)"
+
+
+def test_options_of_folders_are_none_and_those_of_s3_find_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    delta_options._session.cache_clear()
+    options = StoreOptions(endpoint_url="http://localhost:1", region="eu-west-1")
+    assert delta_options.storage_options("/folder", options) == {}
+    found: dict[str, Any] = delta_options.storage_options("s3://b/t", options)
+    assert found["AWS_ALLOW_HTTP"] == "true"
+    assert (found["AWS_REGION"], found["AWS_ACCESS_KEY_ID"]) == ("eu-west-1", "key")
+    assert "secret" not in repr(options)
+    delta_options._session.cache_clear()
+
+
+def test_an_unreadable_table_is_a_storage_error(table: DeltaTopicTable) -> None:
+    entry = Path(table.uri) / "_delta_log" / "00000000000000000000.json"
+    entry.write_text("{")
+    with pytest.raises(StorageError, match="cannot read the table"):
+        table.load()

@@ -1,0 +1,102 @@
+"""A leader on a folder and a remote tier on another, for tests of the remote tier."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from partitions.clock import ManualClock
+from partitions.listing import ReplicaLog
+from partitions.merge import MergePolicy
+from partitions.paths import DataName
+from partitions.replica import Replica
+from partitions.store import Store, StoreOptions
+from partitions.store.local import LocalStore
+from tests.unit.harness import SCHEMA, OnePartition
+from tiering.copier import upload
+from tiering.delta_table import Committed, DeltaTopicTable
+from tiering.plan import UploadPlan, plan_uploads
+from tiering.remote_segment import RemoteSegment, Uploaded
+
+EACH_FILE = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=1000)
+"""Every file is sealed as it is."""
+ONE_SEGMENT = MergePolicy(segment_bytes=10**12, segment_ms=0, min_files=1000)
+"""All files together are sealed as one."""
+
+
+def segment(base: int, end: int, *, epoch: int = 1, partition: int = 0, size: int = 100) -> RemoteSegment:
+    """A merged segment ``[base, end)``."""
+    return RemoteSegment(partition, DataName(base, end, epoch), end, size)
+
+
+def uploaded(of: RemoteSegment) -> Uploaded:
+    """As if it had been uploaded."""
+    return Uploaded(of, 1_700_000_000_000, f'{{"numRecords": {of.records}}}', of.size_bytes)
+
+
+def table_in(
+    remote: Store,
+    *,
+    seed: int = 0,
+    topic_id: str = "f" * 32,
+    cluster_id: str = "c",
+    clock: ManualClock | None = None,
+    options: StoreOptions | None = None,
+) -> DeltaTopicTable:
+    """Topic ``t``'s table, as one driver holds it."""
+    return DeltaTopicTable(
+        remote,
+        topic="t",
+        topic_id=topic_id,
+        cluster_id=cluster_id,
+        options=options or StoreOptions(),
+        clock=clock or ManualClock(),
+        rng=random.Random(seed),
+    )
+
+
+class TieredPartition:
+    """Topic ``t``, partition 0: a leader on a folder, a remote tier on another, and its table."""
+
+    def __init__(self, folder: Path, remote: Store | None = None, options: StoreOptions | None = None) -> None:
+        (folder / "leader").mkdir()
+        (folder / "remote").mkdir(exist_ok=True)
+        self.one = OnePartition(stores=[LocalStore(str(folder / "leader"))])
+        self.remote: Store = LocalStore(str(folder / "remote")) if remote is None else remote
+        self.table = table_in(self.remote, options=options)
+        self.table.ensure(SCHEMA)
+        self.log_start = 0
+
+    @property
+    def leader(self) -> Replica:
+        return self.one.site.leader
+
+    @property
+    def log(self) -> ReplicaLog:
+        return self.leader.log()
+
+    def append(self, *counts: int) -> None:
+        """Append so many records, one file each."""
+        for count in counts:
+            start = self.log.log_end
+            self.one.append([f"v{offset}" for offset in range(start, start + count)])
+
+    def plan(self, policy: MergePolicy = EACH_FILE) -> UploadPlan:
+        return plan_uploads(
+            self.log,
+            self.table.load().of_partition(0),
+            log_start=self.log_start,
+            policy=policy,
+            now_ms=2_000_000_000_000,
+            what="t-0",
+        )
+
+    def upload(self, plan: UploadPlan) -> list[Uploaded]:
+        return [
+            upload(self.leader, run, self.remote, self.table.folder, clock=ManualClock(), compression="zstd")
+            for run in plan.runs
+        ]
+
+    def tier(self, policy: MergePolicy = EACH_FILE) -> Committed:
+        """One tier run."""
+        return self.table.commit(self.upload(self.plan(policy)))

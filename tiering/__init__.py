@@ -1,0 +1,38 @@
+"""The remote tier: how the prefix of a log leaves the disks, and how a replica does without it (KIP-405).
+
+Purpose
+    Sealed segments of a leader are copied into one folder per topic and listed in one Delta table there;
+    then they may leave the brokers. A follower that lost its disk begins where the remote log ends
+    (KIP-1023). The table is at once the metadata of the tier and the topic's history for any lake engine.
+
+KIP-405's pieces, and what they are here
+    RemoteStorageManager            a ``partitions.store.Store``: stage, commit, read, delete
+    RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
+    RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
+    RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
+    remote log index                none: Parquet's own statistics and page index, and the footer
+    auxiliary state                 the footer of the last remote segment (``bootstrap``)
+
+    COPY_SEGMENT_STARTED            uploaded, not in the table: found again under its own name, and reused
+    COPY_SEGMENT_FINISHED           an add action in a commit
+    DELETE_SEGMENT_STARTED          a remove action in a commit
+    DELETE_SEGMENT_FINISHED         the object is deleted (``DeltaTopicTable.vacuum``)
+
+The invariant
+    Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
+    lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds
+    every offset once, without gaps: a commit that would break this is refused before it is made.
+
+In and out
+    In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that
+    travel from tasks to the driver, ``RemoteLog`` (the fold of the table at one version), ``FetchOrigin``.
+
+May not know
+    pyspark, the cluster metadata, who leads. Pure modules (``remote_segment``, ``remote_log``,
+    ``statistics``, ``plan``, ``expiry``, the decision in ``bootstrap``) do no I/O and know no clock.
+
+Where KIP-405 has no counterpart
+    There are no threads that wait: a task is a job, run by a scheduler. Followers keep no index of remote
+    segments up to date (RLM task, step 3): whoever needs the remote log opens the table. Remote reads
+    are planned scans of files and need no purgatory.
+"""

@@ -1,0 +1,134 @@
+"""Bringing a run of the leader's log into the remote tier (KIP-405, RLM task, step 2).
+
+Runs in a task, and only creates a file: the driver commits what came of it, in batches. A repeated,
+speculative or late upload is harmless, for names are exclusive and the table decides what counts.
+
+What is verified when
+    * while copying: the store reads the listed object and no other, and as many bytes as were listed; S3
+      checks the MD5 of every part it receives;
+    * before the name appears: the leader is listed again, and the run is still in its log (protocol
+      section 3, step 4);
+    * afterwards: the store lists the object with the size that was written, and its footer, with valid
+      checksum, is the one that was copied or written;
+    * a file that was there already (of a run that crashed before its commit, of another driver): all of it.
+      A copy must have the leader's bytes (SHA-256); in a rewritten run every checksum must hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from contextlib import suppress
+
+from partitions import paths
+from partitions.clock import Clock
+from partitions.errors import CorruptionError, SourceChangedError
+from partitions.listing import DataFile
+from partitions.merge import Run
+from partitions.replica import Replica
+from partitions.rewrite import check_in_log, stage_run
+from partitions.segment import SegmentFooter, read_segment, verify_segment
+from partitions.store.protocol import Staged, Store, StoredObject
+from tiering.remote_file import read_remote
+from tiering.remote_segment import RemoteSegment, Uploaded
+from tiering.statistics import statistics_json
+
+_READ_BYTES = 8 * 1024 * 1024
+
+
+def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Clock, compression: str) -> Uploaded:
+    """Bring ``run`` into ``folder`` (the topic's) of ``remote``, under the name of its segment.
+
+    1. stage the bytes; 2. list the leader again: the run must still be in its log; 3. give them their name;
+    4. list and read back. A crash leaves at most a file that is not committed; the next upload reuses it.
+
+    Raises: SourceChangedError when the run left the leader's log meanwhile (nothing was uploaded; plan
+        again); CorruptionError when the remote has the name with other content; CorruptSegmentError,
+        LogGapError, StorageError, OutcomeUnknownError.
+    """
+    name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
+    if _is_there(remote, name):
+        return _reused(leader, run, remote, name, clock)
+    staged, expected = _stage(leader, run, remote, name, clock, compression)
+    try:
+        check_in_log(leader, run)
+        created = staged.commit()
+    except BaseException:
+        with suppress(Exception):
+            staged.abort()
+        raise
+    if not created:
+        return _reused(leader, run, remote, name, clock)
+    segment = _segment_of(leader, run, expected, staged.size_bytes)
+    found = read_remote(remote, folder, segment)
+    if found.footer != expected:
+        raise CorruptionError(f"{remote.uri_of(name)} has another footer than was just written")
+    return Uploaded(segment, clock.now_ms(), statistics_json(found.parquet), staged.size_bytes)
+
+
+def _stage(
+    leader: Replica, run: Run, remote: Store, name: str, clock: Clock, compression: str
+) -> tuple[Staged, SegmentFooter]:
+    if not run.is_segment:
+        return stage_run(leader.store, run, remote, name, clock=clock, compression=compression)
+    file = run.links[0].file
+    footer = read_segment(leader.store, file).footer
+    if footer.next_offset != run.end:
+        raise CorruptionError(
+            f"{leader}: {file.name} ends at offset {footer.next_offset}, in the log it ends at {run.end}"
+        )
+    return remote.stage_copy(leader.store, file.object, name), footer
+
+
+def _is_there(remote: Store, name: str) -> bool:
+    try:
+        remote.read(name, 0, 1)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _reused(leader: Replica, run: Run, remote: Store, name: str, clock: Clock) -> Uploaded:
+    """What another driver, or a run that crashed, has uploaded under the name: if it is what it should be."""
+    what = remote.uri_of(name)
+    listed = remote.list(name.removesuffix("/" + paths.base_name(name)))
+    there = next((stored for stored in listed if stored.name == name), None)
+    if there is None:
+        raise SourceChangedError(f"{what} appeared and vanished; plan again")
+    file = DataFile(run.segment_name, there)
+    if run.is_segment:
+        ours = run.links[0].file.object
+        same_size = there.size_bytes == ours.size_bytes
+        if not same_size or _digest(leader.store, ours) != _digest(remote, there):
+            raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.name)}")
+        found = read_segment(remote, file)
+    else:
+        found = verify_segment(remote, file)
+    if found.footer.next_offset != run.end:
+        raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
+    segment = _segment_of(leader, run, found.footer, there.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), 0)
+
+
+def _digest(store: Store, stored: StoredObject) -> bytes:
+    digest = hashlib.sha256()
+    with store.open(stored) as source:
+        while data := source.read(_READ_BYTES):
+            digest.update(data)
+    return digest.digest()
+
+
+def _segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
+    if footer.topic_id != leader.topic_id or footer.partition != leader.partition:
+        raise CorruptionError(
+            f"{leader}: {run.segment_name} says it is of partition {footer.partition} of topic {footer.topic_id}"
+        )
+    if footer.max_timestamp_offset is None:
+        return RemoteSegment(leader.partition, run.segment_name, run.end, size_bytes)
+    return RemoteSegment(
+        leader.partition,
+        run.segment_name,
+        run.end,
+        size_bytes,
+        footer.min_timestamp_us // 1000,
+        -(-footer.max_timestamp_us // 1000),
+    )

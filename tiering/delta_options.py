@@ -1,0 +1,78 @@
+"""How Delta reaches a store: addresses, connection options, and errors in our words."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import botocore.session
+
+from partitions.errors import InvalidCallError, UnsupportedStoreError
+from partitions.store.protocol import Store, StoreOptions
+
+_COLOURS = re.compile(r"\x1b\[\d*m")
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
+
+
+def table_uri(store: Store, folder: str) -> str:
+    """The address of the table in ``folder``, as Delta takes it: a plain path, or ``s3://``.
+
+    Raises: UnsupportedStoreError for a store that no other process can read; InvalidCallError for a
+        folder that Delta would misread.
+    """
+    uri = store.uri_of(folder)
+    if uri.startswith("s3://"):
+        return uri
+    if not uri.startswith("file://"):
+        raise UnsupportedStoreError(f"the remote tier cannot be {store.uri}: a Delta table needs file:// or s3://")
+    path = uri.removeprefix("file://")  # taken literally, here as in delta-rs
+    if "%" in path or "\\" in path:
+        raise InvalidCallError(
+            f"the remote tier cannot be {store.uri}: delta-rs misreads '%' and '\\' in the path of a table"
+        )
+    return path
+
+
+def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
+    """Delta's storage options, made for one call and never kept: on S3 they hold credentials, found as
+    the store finds them (environment, profile, instance).
+    """
+    if not uri.startswith("s3://"):
+        return {}
+    session = _session(options.profile)
+    found = {
+        "timeout": f"{options.timeout_s:g}s",
+        "max_retries": str(options.retries),
+        "retry_timeout": f"{options.timeout_s * (options.retries + 1):g}s",
+    }
+    region = options.region or session.get_config_variable("region")
+    if region:
+        found["AWS_REGION"] = region
+    if options.endpoint_url is not None:
+        found["AWS_ENDPOINT_URL"] = options.endpoint_url
+        if options.endpoint_url.startswith("http://"):
+            found["AWS_ALLOW_HTTP"] = "true"
+    credentials = session.get_credentials()
+    if credentials is not None:
+        frozen = credentials.get_frozen_credentials()
+        found["AWS_ACCESS_KEY_ID"] = frozen.access_key
+        found["AWS_SECRET_ACCESS_KEY"] = frozen.secret_key
+        if frozen.token:
+            found["AWS_SESSION_TOKEN"] = frozen.token
+    return found
+
+
+@lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
+def _session(profile: str | None) -> botocore.session.Session:
+    return botocore.session.Session(profile=profile)
+
+
+def said(error: Exception) -> str:
+    """What Delta's error says, in one line without the server's answer: S3 echoes session tokens in it,
+    so the original must not be chained either.
+    """
+    text = _COLOURS.sub("", str(error))
+    code = _CODE.search(text)
+    text = " ".join(_BODY.sub("", text).replace("↳", ":").split())
+    return f"{text} ({code[1]})" if code else text

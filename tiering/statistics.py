@@ -1,0 +1,197 @@
+"""Delta's per-file statistics from Parquet's: what lets a reader of the table skip whole files. Pure.
+
+Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested as
+the schema is. Wrong bounds hide rows and absent ones only cost time, so whatever is not certain is left out:
+
+- floating point maxima: Parquet's statistics leave NaN out, Spark orders it above everything else;
+- columns under lists and maps, binary columns, booleans: no reader skips by them;
+- columns past ``INDEXED_COLUMNS``: readers do not look further (delta.dataSkippingNumIndexedCols);
+- a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).
+
+Bounds of strings are cut to a prefix, those of timestamps rounded to milliseconds, minima down, maxima up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal, localcontext
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+INDEXED_COLUMNS = 32
+STRING_PREFIX = 32
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_GREATEST_CHARACTER = "\U0010ffff"
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    """A Parquet column: its path in the schema, and its type when a reader may skip by it."""
+
+    path: tuple[str, ...]
+    type: pa.DataType | None
+
+
+def statistics_json(parquet: pq.FileMetaData) -> str:
+    """The ``stats`` of the add action of a file with this footer."""
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
+    nulls: dict[str, Any] = {}
+    groups = [parquet.row_group(index) for index in range(parquet.num_row_groups)]
+    leaves = [leaf for field in parquet.schema.to_arrow_schema() for leaf in _leaves((field.name,), field.type)]
+    for index, leaf in _indexed(leaves):
+        columns = [group.column(index).statistics for group in groups]
+        if leaf.type is None or not columns or any(found is None for found in columns):
+            continue
+        if all(found.has_null_count for found in columns):
+            _put(nulls, leaf.path, sum(found.null_count for found in columns))
+        bounds = _bounds(columns, leaf.type)
+        if bounds is not None:
+            _put(lowest, leaf.path, bounds[0])
+            _put(highest, leaf.path, bounds[1])
+    stats = {
+        "numRecords": parquet.num_rows,
+        "minValues": lowest,
+        "maxValues": highest,
+        "nullCount": nulls,
+    }
+    return _ENCODER.encode(stats).decode()
+
+
+def _leaves(path: tuple[str, ...], data_type: pa.DataType) -> Iterator[_Leaf]:
+    if pa.types.is_struct(data_type):
+        for index in range(data_type.num_fields):
+            child = data_type.field(index)
+            yield from _leaves((*path, child.name), child.type)
+    elif pa.types.is_list(data_type):
+        yield from (_Leaf(path, None) for _ in _leaves(path, data_type.value_type))
+    elif pa.types.is_map(data_type):
+        yield from (_Leaf(path, None) for _ in _leaves(path, data_type.key_type))
+        yield from (_Leaf(path, None) for _ in _leaves(path, data_type.item_type))
+    else:
+        yield _Leaf(path, data_type)
+
+
+def _indexed(leaves: list[_Leaf]) -> Iterator[tuple[int, _Leaf]]:
+    """The leaves that readers look at; to Delta a list or map is one column."""
+    columns: set[tuple[str, ...]] = set()
+    for index, leaf in enumerate(leaves):
+        columns.add(leaf.path)
+        if len(columns) > INDEXED_COLUMNS:
+            return
+        yield index, leaf
+
+
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
+    if value is None:
+        return
+    for name in path[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[path[-1]] = value
+
+
+def _bounds(columns: list[pq.Statistics], data_type: pa.DataType) -> tuple[object, object] | None:
+    """Minimum and maximum of a column over all row groups in JSON's forms; None for a bound that is
+    unknown, and for both when there are no values or no statistics.
+    """
+    form = _form_of(data_type)
+    with_values = [found for found in columns if found.num_values > 0]
+    if form is None or not with_values or not all(found.has_min_max for found in with_values):
+        return None
+    lows = [form.decode(found.min_raw) for found in with_values]
+    highs = [form.decode(found.max_raw) for found in with_values]
+    return form.lower(min(lows)), form.upper(max(highs))
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a type stands in statistics: its order (of ``decode``'s values), and its bounds in JSON."""
+
+    decode: Callable[[Any], Any]
+    lower: Callable[[Any], object]
+    upper: Callable[[Any], object]
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _unknown(_: Any) -> None:
+    return None
+
+
+def _form_of(data_type: pa.DataType) -> _Form | None:
+    if pa.types.is_integer(data_type):
+        return _Form(_same, _same, _same)
+    if pa.types.is_floating(data_type):
+        return _Form(_same, _finite, _unknown)
+    if pa.types.is_string(data_type):
+        return _Form(_same, _string_below, _string_above)
+    if pa.types.is_timestamp(data_type) and data_type.unit == "us":
+        zone = "Z" if data_type.tz else ""
+        return _Form(_same, lambda us: _instant(us // 1000, zone), lambda us: _instant(-(-us // 1000), zone))
+    if pa.types.is_date(data_type):
+        return _Form(_same, _day, _day)
+    if pa.types.is_decimal128(data_type):
+        scale = data_type.scale
+        return _Form(_unscaled, lambda n: _decimal(n, scale), lambda n: _decimal(n, scale))
+    return None
+
+
+def _finite(value: float) -> float | None:
+    return value if value - value == 0 else None
+
+
+def _unscaled(raw: bytes | int) -> int:
+    return raw if isinstance(raw, int) else int.from_bytes(raw, "big", signed=True)
+
+
+def _decimal(unscaled: int, scale: int) -> Decimal:
+    with localcontext(prec=38):
+        return Decimal(unscaled).scaleb(-scale)
+
+
+def _instant(milliseconds: int, zone: str) -> str | None:
+    try:
+        moment = _EPOCH + timedelta(milliseconds=milliseconds)
+    except OverflowError:
+        return None
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone
+
+
+def _day(days: int) -> str | None:
+    try:
+        return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
+    except OverflowError:
+        return None
+
+
+def _string_below(raw: bytes) -> str | None:
+    text = _text(raw)
+    return None if text is None else text[:STRING_PREFIX]
+
+
+def _string_above(raw: bytes) -> str | None:
+    """At least every string that starts with the prefix; UTF-8 orders as code points do."""
+    text = _text(raw)
+    if text is None or len(text) <= STRING_PREFIX:
+        return text
+    if text[STRING_PREFIX] == _GREATEST_CHARACTER:
+        return None
+    return text[:STRING_PREFIX] + _GREATEST_CHARACTER
+
+
+def _text(raw: bytes | str) -> str | None:
+    if isinstance(raw, str):
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return None
