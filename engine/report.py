@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from partitions.errors import StratalogError
 from partitions.store import StoreCounts
 
+_MOST_LINES = 200
+
 Value = str | int | float | bool | None
 
 
@@ -78,7 +80,9 @@ class Report:
         )
 
     def __str__(self) -> str:
-        lines = [self._headline(), *text_table(self.columns, self.rows)]
+        lines = [self._headline(), *text_table(self.columns, self.rows[:_MOST_LINES])]
+        if len(self.rows) > _MOST_LINES:
+            lines.append(f"... and {len(self.rows) - _MOST_LINES} more rows (all of them are in the JSON)")
         lines += [f"FAILED {f.item}: {f.code}: {f.message}" for f in self.failures]
         return "\n".join(lines)
 

@@ -1,3 +1,3 @@
 """Fixtures that several folders use; each lives in a module of its own."""
 
-pytest_plugins = ["tests.spark_session"]
+pytest_plugins = ["tests.s3_server", "tests.spark_session"]

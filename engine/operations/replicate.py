@@ -50,7 +50,7 @@ class SyncWork:
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What became of each follower; ``leader_end`` is the leader's log end when no follower was asked."""
+    """What became of each follower; ``leader_end`` is a log end that the leader was seen to have reached."""
 
     synced: tuple[Synced, ...]
     failed: tuple[tuple[int, StratalogError], ...]
@@ -60,10 +60,9 @@ class SyncResult:
 
 def sync_followers(work: SyncWork) -> SyncResult:
     """The task: one follower after the other, their files in parallel. A follower that fails does not
-    keep the others from being synced; a leader that fails is the failure of the whole.
+    keep the others from being synced; the leader is looked at by itself only where no sync has seen it.
     """
     copies = ThreadRunner(COPY_THREADS)
-    log = leader_log(work.site)
     synced: list[Synced] = []
     failed: list[tuple[int, StratalogError]] = []
     for follower in work.followers:
@@ -82,7 +81,13 @@ def sync_followers(work: SyncWork) -> SyncResult:
                 synced.append(value)
             case Failed(_, error):
                 failed.append((follower, error))
-    return SyncResult(tuple(synced), tuple(failed), log.log_end, log.high_watermark)
+    if synced:
+        log_end = min(done.log_end for done in synced)
+        high_watermark = max(done.high_watermark for done in synced)
+    else:
+        log = leader_log(work.site)
+        log_end, high_watermark = log.log_end, log.high_watermark
+    return SyncResult(tuple(synced), tuple(failed), log_end, high_watermark)
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 
 from engine.metadata import records
 from engine.metadata.records import MetadataRecord
-from partitions.errors import CorruptSegmentError, InconsistentClusterIdError
+from partitions.errors import CorruptionError, CorruptSegmentError, InconsistentClusterIdError
 from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.records import TIMESTAMP, physical_schema
@@ -36,9 +37,11 @@ def encode_batch(
     sink = io.BytesIO()
     writer = SegmentWriter(sink, physical_schema(), topic_id=cluster_id, partition=0, base_offset=name.base_offset)
     stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
-    values = pa.array([records.encode(record) for record in batch], pa.binary())
-    writer.write(pa.record_batch({"timestamp": pa.repeat(stamp, len(batch)), "value": values}))
-    writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms)
+    values = [records.encode(record) for record in batch]
+    stamps = pa.repeat(stamp, len(batch))
+    writer.write(pa.record_batch({"timestamp": stamps, "value": pa.array(values, pa.binary())}))
+    digest = _digest(lineage, values)
+    writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms, batch_id=digest)
     return sink.getvalue()
 
 
@@ -52,11 +55,23 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         footer = msgspec.json.decode((parquet.metadata.metadata or {})[FOOTER_KEY], type=SegmentFooter)
         values = parquet.read(columns=["value"]).column("value").to_pylist()
-    except (pa.ArrowException, OSError, KeyError, msgspec.DecodeError) as error:
+        lineage = Lineage(footer.lineage)
+    except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
         raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error
     if footer.topic_id != cluster_id:
         raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")
+    if footer.batch_id != _digest(lineage, values) or lineage.latest_epoch != name.epoch:
+        raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is not what it should be")
     if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
         raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
     decoded = tuple(records.decode(value) for value in values)
-    return Batch(name, footer.next_offset, Lineage(footer.lineage), decoded)
+    return Batch(name, footer.next_offset, lineage, decoded)
+
+
+def _digest(lineage: Lineage, values: Sequence[bytes]) -> str:
+    """Of what a batch says. Parquet's checksums guard its pages, but not the footer, where the lineage is."""
+    digest = hashlib.blake2b(lineage.to_json(), digest_size=16)
+    for value in values:
+        digest.update(b"\n")
+        digest.update(value)
+    return digest.hexdigest()

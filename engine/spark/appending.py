@@ -155,8 +155,8 @@ def run_appends(
     order_by: Sequence[str] = (),
     only: Sequence[int] | None = None,
 ) -> list[bytes]:
-    """Shuffle the records (those of the partitions ``only``) by partition, run ``task(partition, batches)`` for each partition that has any,
-    and collect what the tasks return.
+    """Shuffle the records by partition (only those of the partitions ``only``, where given), run
+    ``task(partition, batches)`` for each partition that has any, and collect what the tasks return.
 
     Raises: InvalidRecordError for a row without a valid partition; what ``task`` raises is its own
         business to return.

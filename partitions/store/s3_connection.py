@@ -25,7 +25,9 @@ from botocore.exceptions import (
     ProxyConnectionError,
     ReadTimeoutError,
     ResponseStreamingError,
+    SSLError,
 )
+from botocore.parsers import ResponseParserError
 
 from partitions.clock import Clock
 from partitions.errors import OutcomeUnknownError, StorageError, StoreTimeoutError
@@ -37,6 +39,7 @@ FIRST_BACKOFF_S = 0.1
 LONGEST_BACKOFF_S = 10.0
 
 _NEVER_SENT = (EndpointConnectionError, ConnectTimeoutError, ProxyConnectionError)
+_NO_GOOD_ANSWER = (HTTPClientError, SSLError, ResponseStreamingError, IncompleteReadError, ResponseParserError)
 PASSING_CODES = frozenset(
     {
         "InternalError",
@@ -118,7 +121,7 @@ class S3Connection:
                     raise Refused(Answer(status, code, ambiguous)) from error
                 failure: Exception = error
                 ambiguous = ambiguous or status >= 500  # it may come from half way
-            except (HTTPClientError, ResponseStreamingError, IncompleteReadError) as error:
+            except (*_NEVER_SENT, *_NO_GOOD_ANSWER) as error:
                 failure = error
                 ambiguous = ambiguous or not isinstance(error, _NEVER_SENT)
             except BotoCoreError as error:

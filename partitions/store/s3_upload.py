@@ -27,6 +27,7 @@ from partitions.errors import (
     RetriableError,
     SourceChangedError,
     StorageError,
+    StoreTimeoutError,
 )
 from partitions.store.protocol import Staged
 from partitions.store.rules import Tally
@@ -268,8 +269,8 @@ class StagedUpload:
         what = f"{action} {self._place.uri}"
         try:
             return self._place.connection.repeatable(what, attempt)
-        except Refused as refused:
-            raise StorageError(f"cannot {what}: {refused}") from refused
+        except (Refused, StoreTimeoutError) as failure:  # whatever became of it, no name was given
+            raise StorageError(f"cannot {what}: {failure}") from failure
 
 
 class UploadWriter:

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from partitions.lineage import Lineage
 from partitions.listing import parse, resolve
-from partitions.paths import DataName
 from partitions.retention import (
     UNLIMITED,
     Extent,
@@ -224,7 +223,3 @@ def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
         below = [(link.start, link.end) for link in before.chain if link.end <= log.high_watermark]
         assert [(link.start, link.end) for link in after.chain][: len(below)] == below
         assert after.log_end == before.log_end
-
-
-def test_names_to_remove_are_names_in_the_folder() -> None:
-    assert DataName(0, None, 1).__str__() in removed("0.1 1.1 1.local")

@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
         self.scripted.requests.append(f"{self.command} {self.path}")
         self.scripted.next_answer()(self)
 
-    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer_any
+    do_GET = do_PUT = do_HEAD = do_POST = do_DELETE = answer_any  # noqa: N815 - the names that http.server calls
 
     def answer(self, status: int, code: str = "", body: bytes = b"", etag: str = "") -> None:
         if code and self.command != "HEAD":
@@ -123,6 +123,11 @@ def obey_and_lose_the_answer(request: Handler) -> None:
     """Carry the request out, and hang up instead of answering."""
     request.scripted.objects[request.path] = request.body
     request.close_connection = True
+
+
+def garble(request: Handler) -> None:
+    """Fail in a language that is not S3's, as a proxy on the way does."""
+    request.answer(502, body=b"<html>Bad gateway")
 
 
 def half_a_body(request: Handler) -> None:
@@ -182,7 +187,7 @@ class TestCreate:
         assert store.create("name", b"data") is False
         assert store.read("name") == b"data"
 
-    @pytest.mark.parametrize("behaviour", [stall, busy, obey_and_lose_the_answer])
+    @pytest.mark.parametrize("behaviour", [stall, busy, garble, obey_and_lose_the_answer])
     def test_without_any_answer_the_outcome_is_unknown(
         self, server: ScriptedServer, behaviour: Callable[[Handler], None]
     ) -> None:
@@ -313,7 +318,7 @@ class TestRealServer:
 
     def test_of_large_objects_that_race_for_a_name_exactly_one_gets_it(self, store: S3Store) -> None:
         """SeaweedFS 4.48 completes two uploads of one name; hence the other way to give names."""
-        for name in map(str, range(8)):
+        for name in map(str, range(4)):
             staged = [store.stage_writer(name) for _ in range(4)]
             for number, writer in enumerate(staged):
                 writer.file.write(bytes([number]) * (PART_BYTES + 1))
@@ -358,7 +363,7 @@ class TestRealServer:
                 return reader
 
         writer = store.stage_writer("here")
-        writer.file.write(random.Random(1).randbytes(9 * PART_BYTES))
+        writer.file.write(random.Random(1).randbytes(6 * PART_BYTES))
         assert writer.commit()
         [listed] = store.list("")
         patient = StoreOptions(store.options.endpoint_url, "us-east-1", timeout_s=60, part_bytes=PART_BYTES)
@@ -368,6 +373,7 @@ class TestRealServer:
             target.stage_copy(source, listed, "never")
         assert target.list("never") == []
 
+    @pytest.mark.filterwarnings("ignore:This process.*multi-threaded:DeprecationWarning")
     def test_a_forked_child_has_connections_of_its_own(self, store: S3Store) -> None:
         store.create("name", b"data")
         context = multiprocessing.get_context("fork")

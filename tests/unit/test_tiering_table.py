@@ -370,3 +370,14 @@ def test_an_unreadable_table_is_a_storage_error(table: DeltaTopicTable) -> None:
     entry.write_text("{")
     with pytest.raises(StorageError, match="cannot read the table"):
         table.load()
+
+
+def test_the_log_survives_checkpoints(tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path)
+    for _ in range(22):
+        part.append(2)
+        part.tier()
+    assert list((Path(part.table.uri) / "_delta_log").glob("*.checkpoint.parquet"))
+    log = part.table.load()
+    assert (log.version, log.end(0), len(log.of_partition(0))) == (22, 44, 22)
+    assert {(s.min_timestamp_ms, s.max_timestamp_ms) for s in log.of_partition(0)} == {(1000, 1000)}

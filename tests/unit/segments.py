@@ -1,0 +1,79 @@
+"""Data files in stores, for tests of what reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from partitions.lineage import Lineage
+from partitions.listing import DataFile
+from partitions.paths import DataName
+from partitions.producers import ProducerEntry
+from partitions.records import physical_schema
+from partitions.segment import ROW_GROUP_BYTES, SegmentWriter
+from partitions.store.protocol import Store
+
+BINARY = physical_schema()
+
+
+def records(
+    values: Sequence[Any],
+    *,
+    timestamps_us: Sequence[int | None] | None = None,
+    keys: Sequence[Any] | None = None,
+    headers: Sequence[Any] | None = None,
+    schema: pa.Schema = BINARY,
+) -> pa.RecordBatch:
+    """A batch of the record columns; timestamps count up from zero unless given."""
+    rows = len(values)
+    times = list(range(rows)) if timestamps_us is None else timestamps_us
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.array(times, pa.int64()).cast(schema.field("timestamp").type),
+            pa.nulls(rows, schema.field("key").type) if keys is None else pa.array(keys, schema.field("key").type),
+            pa.array(values, schema.field("value").type),
+            pa.nulls(rows, schema.field("headers").type)
+            if headers is None
+            else pa.array(headers, schema.field("headers").type),
+        ],
+        schema=pa.schema([schema.field(name) for name in ("timestamp", "key", "value", "headers")]),
+    )
+
+
+def write_segment(
+    store: Store,
+    name: DataName,
+    batches: Iterable[pa.RecordBatch],
+    *,
+    folder: str = "",
+    schema: pa.Schema = BINARY,
+    lineage: Iterable[tuple[int, int]] = ((1, 0),),
+    producers: dict[str, ProducerEntry] | None = None,
+    compression: str = "zstd",
+    row_group_bytes: int = ROW_GROUP_BYTES,
+) -> DataFile:
+    """Create a data file with these batches, and list it."""
+    path = f"{folder}/{name}" if folder else str(name)
+    staged = store.stage_writer(path)
+    writer = SegmentWriter(
+        staged.file,
+        schema,
+        topic_id="f" * 32,
+        partition=3,
+        base_offset=name.base_offset,
+        compression=compression,
+        row_group_bytes=row_group_bytes,
+    )
+    for batch in batches:
+        writer.write(batch)
+    writer.close(lineage=Lineage(lineage), producers=lambda _: producers or {}, created_ms=1_000)
+    assert staged.commit()
+    return listed(store, name, folder)
+
+
+def listed(store: Store, name: DataName, folder: str = "") -> DataFile:
+    """The data file as a listing sees it."""
+    path = f"{folder}/{name}" if folder else str(name)
+    return next(DataFile(name, stored) for stored in store.list(folder) if stored.name == path)

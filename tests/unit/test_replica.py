@@ -1,0 +1,299 @@
+"""One replica on one root: list it, then check whose root it is (protocol section 1; V3, V4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
+    CorruptSegmentError,
+    InconsistentClusterIdError,
+    LogDirError,
+    SourceChangedError,
+    StaleBrokerError,
+)
+from partitions.lineage import Lineage
+from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
+from partitions.producers import ProducerEntry, encode
+from partitions.replica import BrokerFile, Replica, format_root, read_broker_file
+from partitions.store.local import LocalStore
+from partitions.store.memory import MemoryStore
+from partitions.store.protocol import Store
+from tests.unit.segments import records, write_segment
+
+STATE = {"p": ProducerEntry(1, 2, 3, 4, 5)}
+
+
+@pytest.fixture(params=["memory", "local"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    return MemoryStore() if request.param == "memory" else LocalStore(str(tmp_path))
+
+
+def ids(first: int = 1) -> Callable[[], str]:
+    """Ids that count up."""
+    numbers = iter(range(first, 1_000_000))
+    return lambda: f"{next(numbers):032x}"
+
+
+def replica_on(store: Store) -> Replica:
+    """A replica on a root that is formatted for it."""
+    directory_id = format_root(store, "cluster", 1, ids()).directory_id
+    return Replica(1, store, directory_id, "events", "e" * 32, 0, 17)
+
+
+def append(replica: Replica, base: int, count: int = 1, epoch: int = 1) -> None:
+    """A data file of the replica, with its own producer state."""
+    write_segment(
+        replica.store,
+        DataName(base, None, epoch),
+        [records([b"value"] * count)],
+        folder=replica.folder,
+        producers={"p": ProducerEntry(1, base, base, base + count, 0)},
+    )
+
+
+def put(replica: Replica, name: EpochName | WatermarkName | LocalStartName, data: bytes = b"") -> None:
+    assert replica.store.create(replica.path(name), data)
+
+
+def join(replica: Replica, *entries: tuple[int, int]) -> None:
+    put(replica, EpochName(entries[-1][0]), Lineage(entries).to_json())
+
+
+# -------------------------------------------------------------------------------- formatting
+
+
+def test_formatting_a_root_makes_it_a_broker_s(store: Store) -> None:
+    found = format_root(store, "cluster", 1, ids())
+    assert (found.cluster_id, found.broker_id, len(found.directory_id)) == ("cluster", 1, 32)
+    assert read_broker_file(store) == found
+
+
+def test_formatting_again_finds_the_same_incarnation(store: Store) -> None:
+    first = format_root(store, "cluster", 1, ids(1))
+    assert format_root(store, "cluster", 1, ids(500)) == first
+
+
+def test_a_root_of_another_cluster_is_refused(store: Store) -> None:
+    format_root(store, "cluster", 1, ids())
+    with pytest.raises(InconsistentClusterIdError, match="'cluster'.*'other'"):
+        format_root(store, "other", 1, ids())
+
+
+def test_two_brokers_on_one_folder_are_refused(store: Store) -> None:
+    format_root(store, "cluster", 1, ids())
+    with pytest.raises(LogDirError, match="belongs to broker 1"):
+        format_root(store, "cluster", 2, ids())
+
+
+def test_a_root_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogDirError):
+        format_root(LocalStore(str(tmp_path / "unmounted")), "cluster", 1, ids())
+
+
+def test_an_unformatted_root_says_nothing(store: Store) -> None:
+    assert read_broker_file(store) is None
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b'{"cluster_id":"\xff"}', b'{"cluster_id":"c","broker_id":"1"}']
+)
+def test_a_broker_file_that_cannot_be_read_is_corruption(store: Store, content: bytes) -> None:
+    store.create(BROKER_FILE, content)
+    with pytest.raises(CorruptionError, match=r"broker\.json"):
+        read_broker_file(store)
+
+
+# ------------------------------------------------------------------------------ list and check
+
+
+def test_a_replica_without_a_folder_is_empty(store: Store) -> None:
+    log = replica_on(store).log()
+    assert (log.log_end, log.joined_epoch, log.lineage) == (0, 0, Lineage())
+
+
+def test_v3_a_wiped_root_that_nobody_has_registered_is_stale(store: Store) -> None:
+    """V3: it must not act as an empty replica; register the new incarnation and start again."""
+    replica = replica_on(store)
+    store.delete([BROKER_FILE])
+    format_root(store, "cluster", 1, ids(900))
+    with pytest.raises(StaleBrokerError, match="register the broker first"):
+        replica.list()
+
+
+def test_v3_a_root_without_its_broker_file_is_unreachable_and_never_empty(store: Store) -> None:
+    """An unmounted volume."""
+    replica = replica_on(store)
+    store.delete([BROKER_FILE])
+    with pytest.raises(BrokerUnreachableError, match="mount the volume"):
+        replica.list()
+
+
+def test_v3_an_unmounted_volume_is_unreachable(tmp_path: Path) -> None:
+    root = tmp_path / "volume"
+    root.mkdir()
+    replica = replica_on(LocalStore(str(root)))
+    root.rename(tmp_path / "gone")
+    with pytest.raises(BrokerUnreachableError):
+        replica.list()
+
+
+class WipedWhileListed(MemoryStore):
+    """A root that is wiped and formatted anew between its listing and the check of it."""
+
+    wipe = False
+
+    def list(self, prefix: str):  # type: ignore[no-untyped-def]
+        found = super().list(prefix)
+        if self.wipe:
+            self.delete([BROKER_FILE])
+            self.create(
+                BROKER_FILE,
+                msgspec.json.encode(BrokerFile(cluster_id="cluster", broker_id=1, directory_id="9" * 32)),
+            )
+        return found
+
+
+def test_v3_the_root_is_checked_after_the_listing() -> None:
+    """Section 1 (!): after every listing on which a decision rests."""
+    store = WipedWhileListed()
+    replica = replica_on(store)
+    assert replica.list().data == ()
+    store.wipe = True
+    with pytest.raises(StaleBrokerError):
+        replica.list()
+
+
+def test_v4_each_incarnation_and_each_assignment_has_its_own_folder(store: Store) -> None:
+    """V4: what a zombie writes into the old one is not seen."""
+    replica = replica_on(store)
+    append(replace(replica, directory_id="8" * 32), 0)
+    append(replace(replica, assignment=16), 0)
+    append(replace(replica, topic_id="d" * 32), 0)
+    append(replace(replica, partition=1), 0)
+    assert replica.list().data == ()
+
+
+# --------------------------------------------------------------------------------------- log
+
+
+def test_the_log_follows_from_names_lineage_and_one_footer(store: Store) -> None:
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    append(replica, 0, 3)
+    append(replica, 3, 2)
+    put(replica, WatermarkName(3, 1))
+    log = replica.log()
+    assert [(link.start, link.end) for link in log.chain] == [(0, 3), (3, 5)]
+    assert (log.local_start, log.high_watermark, log.log_end) == (0, 3, 5)
+    assert log.lineage == Lineage([(1, 0)])
+
+
+def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    append(replica, 0)
+    append(replica, 1)
+    join(replica, (1, 0), (3, 1))
+    join(replica, (1, 0), (2, 2))
+    log = replica.log()
+    assert (log.joined_epoch, log.log_end) == (3, 1)
+
+
+def test_an_epoch_file_whose_lineage_ends_otherwise_is_corruption(store: Store) -> None:
+    """Section 1: the lineage up to and including this epoch."""
+    replica = replica_on(store)
+    put(replica, EpochName(2), Lineage([(1, 0)]).to_json())
+    with pytest.raises(CorruptionError, match=r"0000000002\.epoch"):
+        replica.log()
+
+
+def test_an_epoch_file_that_cannot_be_read_is_corruption(store: Store) -> None:
+    replica = replica_on(store)
+    put(replica, EpochName(1), b"[[1,")
+    with pytest.raises(CorruptionError, match=r"0000000001\.epoch"):
+        replica.log()
+
+
+def test_a_damaged_last_file_is_corruption_and_a_damaged_earlier_one_is_not_looked_at(store: Store) -> None:
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    store.create(replica.path(DataName(0, None, 1)), b"damaged")
+    with pytest.raises(CorruptSegmentError):
+        replica.log()
+    append(replica, 1)
+    assert replica.log().log_end == 2
+
+
+class VanishingFiles(MemoryStore):
+    """A root from which a file is deleted as soon as it was listed, a number of times."""
+
+    vanishing: int = 0
+
+    def list(self, prefix: str):  # type: ignore[no-untyped-def]
+        found = super().list(prefix)
+        if self.vanishing and found:
+            self.vanishing -= 1
+            self.delete([found[-1].name])
+        return found
+
+
+def test_a_file_that_vanishes_after_the_listing_means_to_list_again() -> None:
+    store = VanishingFiles()
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    append(replica, 0)
+    append(replica, 1)
+    store.vanishing = 1
+    assert replica.log().log_end == 1
+
+
+def test_files_that_vanish_without_end_are_reported() -> None:
+    store = VanishingFiles()
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    for base in range(20):
+        append(replica, base)
+    store.vanishing = 100
+    with pytest.raises(SourceChangedError, match="events-0 on broker 1"):
+        replica.log()
+
+
+# --------------------------------------------------------------------------------- producers
+
+
+def test_producers_are_those_of_the_last_file(store: Store) -> None:
+    """Section 2, Append step 2: cumulative, in the last file's footer."""
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    append(replica, 0)
+    append(replica, 1, 4)
+    assert replica.producers(replica.log()) == {"p": ProducerEntry(1, 1, 1, 5, 0)}
+
+
+def test_a_log_that_starts_over_has_the_producers_of_its_local_start(store: Store) -> None:
+    """Section 1: ``<offset>.local`` carries the producer state at the offset."""
+    replica = replica_on(store)
+    put(replica, LocalStartName(3), encode({}))
+    put(replica, LocalStartName(7), encode(STATE))
+    log = replica.log()
+    assert (log.local_start, log.log_end) == (7, 7)
+    assert replica.producers(log) == STATE
+
+
+def test_an_empty_log_from_zero_has_no_producers(store: Store) -> None:
+    replica = replica_on(store)
+    assert replica.producers(replica.log()) == {}
+
+
+def test_a_local_start_that_cannot_be_read_is_corruption(store: Store) -> None:
+    replica = replica_on(store)
+    put(replica, LocalStartName(7), b"{")
+    with pytest.raises(CorruptionError, match=r"00000000000000000007\.local"):
+        replica.producers(replica.log())
