@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from engine.metadata.topic_commands import TopicCreated
 from engine.operations import bring_up, describe, retain, tier, topics, verify
 from engine.operations import merge as merging
 from engine.operations import replicate as replicating
+from engine.operations.append import append_batches, append_frame
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.bootstrap import find_voters
@@ -27,14 +28,19 @@ from partitions.clock import Clock, SystemClock
 from partitions.errors import InvalidCallError
 from partitions.identity import NewId, random_id
 from partitions.offsets import Answer, OffsetSpec
-from partitions.runner import ThreadRunner
-from partitions.store import Store, open_store
+from partitions.replica import check_broker_file, read_broker_file
+from partitions.runner import Failed, ThreadRunner
+from partitions.store import Store, StoreOptions, open_store
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 _DRIVER_THREADS = 16
+
+OpenStore = Callable[[str, StoreOptions, Clock], Store]
+"""From the address of a root to its store."""
 
 Topics = Sequence[str] | str | None
 """One topic, several, or (None) all."""
@@ -62,6 +68,7 @@ class Cluster:
         progress: Progress | None = None,
         clock: Clock | None = None,
         new_id: NewId = random_id,
+        opener: OpenStore = open_store,
     ) -> Cluster:
         """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
         and DataFrames can be read and appended; without, in threads of this process.
@@ -71,13 +78,14 @@ class Cluster:
         """
         file = load_cluster_file(cluster_file)
         clock = clock if clock is not None else SystemClock()
-        stores = _open_stores(file, clock)
+        stores = _open_stores(file, clock, opener)
+        _check_owners(file, stores)
         voters = find_voters(
             file.cluster_id,
             {broker: stores[broker] for broker in file.voters},
             {broker: store for broker, store in stores.items() if broker not in file.voters},
         )
-        return cls(_context(file, stores, voters, spark, progress, clock, new_id), spark)
+        return cls(_context(file, stores, voters, spark, progress, clock, new_id, opener), spark)
 
     @classmethod
     def format(
@@ -88,6 +96,7 @@ class Cluster:
         progress: Progress | None = None,
         clock: Clock | None = None,
         new_id: NewId = random_id,
+        opener: OpenStore = open_store,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log,
         register the brokers. What is done already stays as it is.
@@ -96,8 +105,9 @@ class Cluster:
         """
         file = load_cluster_file(cluster_file)
         clock = clock if clock is not None else SystemClock()
-        stores = _open_stores(file, clock)
-        for store in stores.values():  # find out everything that is wrong before anything is changed
+        stores = _open_stores(file, clock, opener)
+        _check_owners(file, stores)  # find out everything that is wrong before anything is changed
+        for store in stores.values():
             store.check()
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)
         voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
@@ -105,7 +115,7 @@ class Cluster:
         log = _metadata_log(file, voters, clock, new_id)
         bootstrap_quorum(file.cluster_id, log, voters, others)
         bring_up.format_roots(file, stores, list(others), new_id)
-        cluster = cls(_context(file, stores, voters, spark, progress, clock, new_id), spark)
+        cluster = cls(_context(file, stores, voters, spark, progress, clock, new_id, opener), spark)
         cluster.register().raise_for_failures()
         return cluster
 
@@ -113,6 +123,11 @@ class Cluster:
     def image(self) -> ClusterImage:
         """The metadata now: a linearizable read."""
         return self._context.metadata.image()
+
+    @property
+    def stores(self) -> Mapping[int, Store]:
+        """The root of each broker."""
+        return self._context.stores
 
     def __repr__(self) -> str:
         return f"Cluster({self._context.file.cluster_id!r}, {len(self._context.stores)} brokers)"
@@ -189,7 +204,6 @@ class Cluster:
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
         In ``foreachBatch``: ``cluster.append(batch, topic, producer="my-stream", sequence=batch_id)``.
         """
-        from engine.operations.append import append_frame
         from engine.spark.appending import RecordColumns
 
         return append_frame(
@@ -202,6 +216,29 @@ class Cluster:
             sequence=sequence,
             producer_epoch=producer_epoch,
             order_by=order_by,
+        )
+
+    def append_batches(
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[pa.RecordBatch]],
+        *,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int = 0,
+        producer_epoch: int = 0,
+    ) -> Report:
+        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
+        process: what a small producer does without Spark. Otherwise as ``append``.
+        """
+        return append_batches(
+            self._context,
+            topic,
+            batches,
+            acks=acks,
+            producer=producer,
+            sequence=sequence,
+            producer_epoch=producer_epoch,
         )
 
     def read(
@@ -264,8 +301,24 @@ def _names(topics: Topics) -> Sequence[str] | None:
     return [topics] if isinstance(topics, str) else topics
 
 
-def _open_stores(file: ClusterFile, clock: Clock) -> dict[int, Store]:
-    return {broker.broker_id: open_store(broker.log_dir, file.store_options, clock) for broker in file.brokers}
+def _open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
+    return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
+
+
+def _check_owners(file: ClusterFile, stores: Mapping[int, Store]) -> None:
+    """No root that can be read may belong to somebody else. (One that cannot is found when it is used.)
+
+    Raises: InconsistentClusterIdError, LogDirError.
+    """
+
+    def check(broker_id: int) -> None:
+        found = read_broker_file(stores[broker_id])
+        if found is not None:
+            check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
+
+    for outcome in ThreadRunner(_DRIVER_THREADS).run(check, stores):
+        if isinstance(outcome, Failed) and isinstance(outcome.error, InvalidCallError):
+            raise outcome.error
 
 
 def _metadata_log(file: ClusterFile, voters: Sequence[Voter], clock: Clock, new_id: NewId) -> MetadataLog:
@@ -280,6 +333,7 @@ def _context(
     progress: Progress | None,
     clock: Clock,
     new_id: NewId,
+    opener: OpenStore,
 ) -> Context:
     tasks: TaskRunner = LocalTasks(_DRIVER_THREADS)
     if spark is not None:
@@ -289,7 +343,7 @@ def _context(
     return Context(
         file=file,
         stores=stores,
-        remote=None if file.remote is None else open_store(file.remote, file.store_options, clock),
+        remote=None if file.remote is None else opener(file.remote, file.store_options, clock),
         metadata=MetadataClient(_metadata_log(file, voters, clock, new_id)),
         clock=clock,
         new_id=new_id,

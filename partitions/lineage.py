@@ -82,5 +82,5 @@ class Lineage:
         """
         try:
             return cls(msgspec.json.decode(data, type=list[tuple[int, int]]))
-        except (msgspec.DecodeError, UnicodeDecodeError, CorruptionError) as error:
+        except (ValueError, CorruptionError) as error:
             raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error

@@ -78,5 +78,5 @@ def encode(state: ProducerState) -> bytes:
 
 
 def decode(data: bytes) -> dict[str, ProducerEntry]:
-    """Raises: msgspec.DecodeError (the caller knows which file to name)."""
+    """Raises: ValueError (the caller knows which file to name)."""
     return msgspec.json.decode(data, type=dict[str, ProducerEntry])

@@ -48,7 +48,7 @@ def read_broker_file(store: Store) -> BrokerFile | None:
         return None
     try:
         return msgspec.json.decode(data, type=BrokerFile)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise CorruptionError(f"{store.uri_of(paths.BROKER_FILE)} is no broker.json: {error}") from error
 
 
@@ -171,7 +171,7 @@ class Replica:
                     return decode(self.store.read(stored.name))
                 except FileNotFoundError as error:
                     raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
-                except msgspec.DecodeError as error:
+                except ValueError as error:
                     raise CorruptionError(f"{self.store.uri_of(stored.name)}: no producer state") from error
         return {}
 

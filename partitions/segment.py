@@ -286,7 +286,7 @@ def _read_segment(store: Store, file: DataFile) -> Segment:
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
     try:
         footer = msgspec.json.decode(raw, type=SegmentFooter)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
     if footer.records < 1:
         raise CorruptSegmentError(f"{what}: its footer says {footer.records} records; no segment is empty")

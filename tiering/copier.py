@@ -28,7 +28,6 @@ from partitions.replica import Replica
 from partitions.rewrite import check_in_log, stage_run
 from partitions.segment import SegmentFooter, read_segment, verify_segment
 from partitions.store.protocol import Staged, Store, StoredObject
-from tiering.remote_file import read_remote
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import statistics_json
 
@@ -47,7 +46,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Cloc
     """
     name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
     if _is_there(remote, name):
-        return _reused(leader, run, remote, name, clock)
+        return _reused(leader, run, remote, name)
     staged, expected = _stage(leader, run, remote, name, clock, compression)
     try:
         check_in_log(leader, run)
@@ -57,12 +56,13 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Cloc
             staged.abort()
         raise
     if not created:
-        return _reused(leader, run, remote, name, clock)
+        return _reused(leader, run, remote, name)
     segment = _segment_of(leader, run, expected, staged.size_bytes)
-    found = read_remote(remote, folder, segment)
-    if found.footer != expected:
-        raise CorruptionError(f"{remote.uri_of(name)} has another footer than was just written")
-    return Uploaded(segment, clock.now_ms(), statistics_json(found.parquet), staged.size_bytes)
+    there = _listed(remote, name)
+    found = read_segment(remote, DataFile(run.segment_name, there))
+    if there.size_bytes != staged.size_bytes or found.footer != expected:
+        raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
+    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), staged.size_bytes)
 
 
 def _stage(
@@ -87,13 +87,18 @@ def _is_there(remote: Store, name: str) -> bool:
     return True
 
 
-def _reused(leader: Replica, run: Run, remote: Store, name: str, clock: Clock) -> Uploaded:
+def _listed(remote: Store, name: str) -> StoredObject:
+    folder = name.removesuffix("/" + paths.base_name(name))
+    for stored in remote.list(folder):
+        if stored.name == name:
+            return stored
+    raise SourceChangedError(f"{remote.uri_of(name)} appeared and vanished; plan again")
+
+
+def _reused(leader: Replica, run: Run, remote: Store, name: str) -> Uploaded:
     """What another driver, or a run that crashed, has uploaded under the name: if it is what it should be."""
     what = remote.uri_of(name)
-    listed = remote.list(name.removesuffix("/" + paths.base_name(name)))
-    there = next((stored for stored in listed if stored.name == name), None)
-    if there is None:
-        raise SourceChangedError(f"{what} appeared and vanished; plan again")
+    there = _listed(remote, name)
     file = DataFile(run.segment_name, there)
     if run.is_segment:
         ours = run.links[0].file.object

@@ -176,7 +176,8 @@ class DeltaTopicTable:
     def expired_objects(self, delay_ms: int) -> list[str]:
         """Names in the store of files that were removed from the table at least ``delay_ms`` ago, rounded
         up to whole hours, and that are not listed again. Never a file that was uploaded but not
-        committed: only removed ones are looked at.
+        committed: only removed ones are looked at. Removals older than delta.deletedFileRetentionDuration
+        are forgotten at the next checkpoint: whoever runs this less often than weekly leaves litter.
         """
         table = self._open()
         if table is None:

@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,9 +23,10 @@ from engine.replication.site import Site
 from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
-from partitions.clock import Clock, SystemClock
+from partitions.clock import Clock
 from partitions.errors import (
     InvalidCallError,
+    LeaderNotAvailableError,
     NotEnoughReplicasAfterAppendError,
     RetriableError,
     StaleBrokerError,
@@ -33,14 +34,17 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.producers import ProducerAppend
-from partitions.records import physical_schema, type_from_json
-from partitions.runner import Done, Failed, Outcome, ThreadRunner
+from partitions.records import check_columns, physical_schema, type_from_json
+from partitions.runner import Done, Failed, Outcome, ThreadRunner, values
 from partitions.store import StoreCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from engine.spark.appending import RecordColumns
+
+_NOT_BY_REFRESHING = (StaleBrokerError, LeaderNotAvailableError)
+"""Stale, and no fresher either until somebody registers the broker."""
 
 _ROUNDS = 10
 """How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
@@ -53,6 +57,13 @@ class TaskResult:
     partition: int
     outcome: Appended | Raced | StratalogError
     counts: StoreCounts
+
+
+PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], bytes]
+"""Appends the batches of one partition, on an executor; answers with a ``TaskResult``, pickled."""
+
+RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
+"""Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
 
 
 @dataclass(slots=True)
@@ -83,38 +94,86 @@ def append_frame(
     of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
     the shuffle's.
 
-    Raises: UnknownTopicOrPartitionError, InvalidRecordError before anything is written; everything else
-        is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError before anything is written;
+        everything else is a failure of its partition in the report.
     """
     from engine.spark.appending import run_appends, to_records
     from engine.spark.types import spark_type
 
+    image_of_topic = context.metadata.image().topic(topic)
+    records = to_records(
+        frame,
+        columns,
+        what=f"append to {topic}",
+        partitions=len(image_of_topic.partitions),
+        key_type=spark_type(image_of_topic.key_schema),
+        value_type=spark_type(image_of_topic.value_schema),
+    )
+
+    partitions = len(image_of_topic.partitions)
+
+    def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
+        results = [_result(data) for data in run_appends(records, partitions, task, order_by, only)]
+        for result in results:
+            context.tasks.counts = context.tasks.counts + result.counts
+        return results
+
+    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+    return append_with(context, image_of_topic, run, who, acks=acks)
+
+
+def append_batches(
+    context: Context,
+    topic: str,
+    batches: Mapping[int, Sequence[pa.RecordBatch]],
+    *,
+    acks: str = "all",
+    producer: str | None = None,
+    sequence: int = 0,
+    producer_epoch: int = 0,
+) -> Report:
+    """Append batches of the record columns, given by partition, in threads of this process; otherwise as
+    ``append_frame``. A partition without records is left alone.
+
+    Raises: as ``append_frame``.
+    """
+    image = context.metadata.image()
+    image_of_topic = image.topic(topic)
+    schema = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks).schema
+    for partition, given in batches.items():
+        image.partition(image_of_topic.topic_id, partition)
+        for batch in given:
+            check_columns(batch.schema, schema, f"append to {topic}-{partition}")
+    filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
+
+    def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
+        def one(partition: int) -> TaskResult:
+            return _result(task(partition, iter(batches[partition])))
+
+        return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
+
+    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+    return append_with(context, image_of_topic, run, who, acks=acks)
+
+
+def append_with(
+    context: Context, topic: TopicImage, run: RunTasks, who: ProducerAppend, *, acks: str = "all"
+) -> Report:
+    """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
+
+    ``run`` is called again, for some partitions only, where a leader has changed or a race was lost.
+
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; everything else is a failure
+        of its partition in the report.
+    """
     if acks not in ("all", "leader"):
         raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
     with context.measured() as measure:
-        image = context.metadata.image()
-        image_of_topic = image.topic(topic)
-        config = context.topic_config(image, image_of_topic)
-        records = to_records(
-            frame,
-            columns,
-            what=f"append to {topic}",
-            partitions=len(image_of_topic.partitions),
-            key_type=spark_type(image_of_topic.key_schema),
-            value_type=spark_type(image_of_topic.value_schema),
-        )
-        who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
-        options = append_options(image_of_topic, config, acks)
-
-        def run(views: Sequence[PartitionView], only: Sequence[int] | None) -> list[TaskResult]:
-            sites = {view.partition: context.site(view) for view in views}
-            task = partition_task(sites, who, options)
-            return [pickle.loads(data) for data in run_appends(records, len(views), task, order_by, only)]
-
-        states = _append_all(context, image_of_topic.topic_id, run, options)
-    rows = [_row(topic, partition, state) for partition, state in sorted(states.items())]
+        config = context.topic_config(context.metadata.image(), topic)
+        states = _append_all(context, topic, run, who, append_options(topic, config, acks))
+    rows = [_row(topic.name, partition, state) for partition, state in sorted(states.items())]
     failures = [
-        Failure.of(f"{topic}-{partition}", state.error)
+        Failure.of(f"{topic.name}-{partition}", state.error)
         for partition, state in sorted(states.items())
         if state.error is not None
     ]
@@ -149,10 +208,10 @@ def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendO
 
 
 def partition_task(
-    sites: dict[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock | None = None
-) -> Callable[[int, Iterator[pa.RecordBatch]], bytes]:
-    """The function that appends one partition's batches on an executor, and answers with a
-    ``TaskResult``, pickled. Running it twice appends once: ``who`` is the same.
+    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock
+) -> PartitionTask:
+    """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
+    same.
     """
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
@@ -160,9 +219,7 @@ def partition_task(
         before = [store.counts.snapshot() for store in site.stores.values()]
         outcome: Appended | Raced | StratalogError
         try:
-            outcome = append(
-                site, who, batches, options, clock=clock or SystemClock(), copies=ThreadRunner(COPY_THREADS)
-            )
+            outcome = append(site, who, batches, options, clock=clock, copies=ThreadRunner(COPY_THREADS))
         except StratalogError as error:
             outcome = error
         spent = StoreCounts()
@@ -174,37 +231,43 @@ def partition_task(
 
 
 def _append_all(
-    context: Context,
-    topic_id: str,
-    run: Callable[[Sequence[PartitionView], Sequence[int] | None], list[TaskResult]],
-    options: AppendOptions,
+    context: Context, topic: TopicImage, run: RunTasks, who: ProducerAppend, options: AppendOptions
 ) -> dict[int, _Pending]:
     """Append, and bring every partition to an end: acknowledged, or failed."""
     states: dict[int, _Pending] = {}
     again: Sequence[int] | None = None
     for _ in range(_ROUNDS):
         image = context.metadata.image()
-        views = [image.view(topic_id, p) for p in range(len(image.topics[topic_id].partitions))]
+        views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
+        sites = {view.partition: context.site(view) for view in views}
+        task = partition_task(sites, who, options, context.clock)
         retry: list[int] = []
-        for result in run(views, again):
-            context.tasks.counts = context.tasks.counts + result.counts
+        appended: dict[int, _Pending] = {}
+        for result in run(task, again):
             state = states[result.partition] = _Pending(views[result.partition])
             match result.outcome:
                 case Appended():
                     state.appended = result.outcome
+                    appended[result.partition] = state
                 case Raced():
                     state.error = RetriableError("another append was faster; run it again with the same sequence")
                     retry.append(result.partition)
                 case StratalogError() as error:
                     state.error = error
-                    if isinstance(error, StaleMetadataError) and not isinstance(error, StaleBrokerError):
+                    if isinstance(error, StaleMetadataError) and not isinstance(error, _NOT_BY_REFRESHING):
                         retry.append(result.partition)
         if options.acks_all:
-            retry += _acknowledge(context, {p: s for p, s in states.items() if s.error is None}, options)
+            retry += _acknowledge(context, appended, options)
         if not retry:
             break
         again = retry
     return states
+
+
+def _result(pickled: bytes) -> TaskResult:
+    result = pickle.loads(pickled)
+    assert isinstance(result, TaskResult)
+    return result
 
 
 def _acknowledge(context: Context, states: dict[int, _Pending], options: AppendOptions) -> list[int]:

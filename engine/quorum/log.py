@@ -361,7 +361,7 @@ class MetadataLog:
             try:
                 data = listing.voter.read(name)
                 return data, decode_batch(self._cluster_id, name, data, f"{listing.voter}: {name}")
-            except (RetriableError, CorruptionError) as error:
+            except StratalogError as error:
                 failure = error
         raise failure or SourceChangedError(f"{name} is on none of {self._named()}")
 

@@ -235,10 +235,11 @@ def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -
     listing = parse(stored(mark) for mark in marks)
     gone = set(litter(listing))
     kept = [mark for mark in marks if str(mark) not in gone]
-    data = [DataName(0, 8, epoch) for epoch in (1, 2, 3, 4)]
+    data: list[Name] = [DataName(0, 8, epoch) for epoch in (1, 2, 3, 4)]
     for lineage in ([(1, 0)], [(1, 0), (2, 3)], [(1, 0), (3, 2)], [(2, 0), (4, 5)]):
         before, after = (
-            resolve(parse(map(stored, [*data, *some])), Lineage(lineage), lambda _: 0) for some in (marks, kept)
+            resolve(parse(stored(name) for name in [*data, *some]), Lineage(lineage), lambda _: 0)
+            for some in (marks, kept)
         )
         assert before.high_watermark == after.high_watermark
 

@@ -59,7 +59,7 @@ def test_every_name_is_read_back_as_it_was_built(name: Name) -> None:
 @given(st.one_of(*SAME_KIND))
 def test_names_sort_as_numbers(of_one_kind: list[Name]) -> None:
     """Section 1: offsets are 20 digits and epochs 10, so that names sort as numbers."""
-    assert sorted(of_one_kind, key=str) == sorted(of_one_kind)  # type: ignore[type-var]
+    assert sorted(of_one_kind, key=str) == sorted(of_one_kind)
 
 
 @given(st.lists(data_names))

@@ -411,7 +411,9 @@ def damage(quorum: Quorum, broker: int, change: Callable[[bytes], bytes]) -> Non
 
 
 def flipped(content: bytes) -> bytes:
-    return content[:60] + bytes([content[60] ^ 1]) + content[61:]
+    """With one bit of the lineage in the footer flipped."""
+    position = content.index(b'"lineage":[[') + len(b'"lineage":[[')
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
 
 
 @pytest.mark.parametrize("change", [flipped, lambda c: c[:-9], lambda c: b"", lambda c: b"foreign"])
@@ -425,6 +427,21 @@ def test_a_damaged_batch_is_named_and_read_from_another_voter(change: Callable[[
     three.client().submit(AlterConfigs(None, {"segment.bytes": "1"}))
     damage(three, 1, change)
     assert three.log().read().configs == {"segment.bytes": "1"}
+
+
+def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
+    name = DataName(2, None, 3)
+    lineage = Lineage([(1, 0), (3, 2)])
+    content = encode_batch("c", name, lineage, config(1), 0)
+    good = decode_batch("c", name, content, "here")
+    found = 0
+    for position in range(len(content)):
+        bad = content[:position] + bytes([content[position] ^ (1 << position % 8)]) + content[position + 1 :]
+        try:
+            assert decode_batch("c", name, bad, "here") == good
+        except (CorruptSegmentError, InconsistentClusterIdError):
+            found += 1
+    assert found > 500
 
 
 def test_a_batch_of_another_cluster_is_refused() -> None:

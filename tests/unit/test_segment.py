@@ -170,7 +170,7 @@ def test_the_footer_tells_what_a_listing_cannot() -> None:
 
 def test_the_largest_timestamp_is_found_across_batches_nulls_and_times_before_1970() -> None:
     store = MemoryStore()
-    times = [[None, -9], [-3, -7], [-3, None]]
+    times: list[list[int | None]] = [[None, -9], [-3, -7], [-3, None]]
     file = write_segment(store, BASE, [records([b"x"] * 2, timestamps_us=t) for t in times])
     footer = read_segment(store, file).footer
     assert (footer.min_timestamp_us, footer.max_timestamp_us, footer.max_timestamp_offset) == (-9, -3, 102)

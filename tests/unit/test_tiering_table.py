@@ -380,4 +380,4 @@ def test_the_log_survives_checkpoints(tmp_path: Path) -> None:
     assert list((Path(part.table.uri) / "_delta_log").glob("*.checkpoint.parquet"))
     log = part.table.load()
     assert (log.version, log.end(0), len(log.of_partition(0))) == (22, 44, 22)
-    assert {(s.min_timestamp_ms, s.max_timestamp_ms) for s in log.of_partition(0)} == {(1000, 1000)}
+    assert {(s.min_timestamp_ms, s.max_timestamp_ms) for s in log.of_partition(0)} == {(1000, 1001)}

@@ -1,0 +1,112 @@
+"""A cluster with brokers on folders and in a bucket, and its remote tier in another bucket, on a real S3 server."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import deltalake
+import pytest
+
+from engine import Cluster
+from jobs.session import reach_stores
+from partitions.store import StoreOptions
+from tests.s3_server import S3Endpoint
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+CLUSTER = """
+[cluster]
+id = "on-s3"
+remote = "s3://{remote}/{prefix}/remote"
+voters = [1]
+
+[[brokers]]
+id = 1
+rack = "a"
+log_dir = "broker-1"
+
+[[brokers]]
+id = 2
+rack = "b"
+log_dir = "s3://{bucket}/{prefix}/broker-2"
+
+[s3]
+endpoint_url = "{url}"
+region = "{region}"
+"""
+
+
+@pytest.fixture
+def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, tmp_path: Path) -> Cluster:
+    (tmp_path / "broker-1").mkdir()
+    bucket, remote = s3_endpoint.buckets
+    file = tmp_path / "cluster.toml"
+    file.write_text(
+        CLUSTER.format(
+            bucket=bucket, remote=remote, prefix=tmp_path.name, url=s3_endpoint.url, region=s3_endpoint.region
+        )
+    )
+    reach_stores(spark, StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region))
+    return Cluster.format(file, spark)
+
+
+def rows(frame: DataFrame) -> Counter[tuple[object, ...]]:
+    return Counter(tuple(row) for row in frame.collect())
+
+
+def test_a_log_lives_on_folders_and_buckets_alike(
+    cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
+) -> None:
+    """Append, replicate, merge, tier, drop the local prefix, read both tiers, verify every byte."""
+    configs = {
+        "remote.storage.enable": "true",
+        "segment.bytes": "20000",
+        "segment.merge.min.files": "2",
+        "local.retention.bytes": "1",
+        "retention.ms": "-1",
+        "file.delete.delay.ms": "0",
+    }
+    cluster.create_topic(
+        "t", partitions=2, replication_factor=2, key="STRING", value="n BIGINT, word STRING", configs=configs
+    )
+    source = spark.range(6000).selectExpr(
+        "cast(id AS STRING) AS key", "id AS n", "sha2(cast(id AS STRING), 256) AS word"
+    )
+    for sequence in range(3):
+        part = source.where(f"n % 3 = {sequence}")
+        cluster.append(part, "t", key="key", producer="p", sequence=sequence).raise_for_failures()
+    for operation in (cluster.merge, cluster.replicate, cluster.tier, cluster.retain, cluster.retain):
+        operation().raise_for_failures()
+
+    assert any(part.remote for part in cluster.plan_read("t"))
+    assert rows(cluster.read("t").select("key", "value.n", "value.word")) == rows(source)
+    cluster.verify().raise_for_failures()
+
+    topic = cluster.image.topic("t")
+    bucket, prefix = s3_endpoint.buckets[1], cluster.plan_read("t")[0].uri.split("/")[3]
+    address = f"s3://{bucket}/{prefix}/remote/t-{topic.topic_id}"
+    options = {"AWS_ENDPOINT_URL": s3_endpoint.url, "AWS_ALLOW_HTTP": "true"}
+    by_delta_rs = deltalake.DeltaTable(address, storage_options=options).to_pyarrow_table().num_rows
+    assert by_delta_rs == spark.read.format("delta").load(address).count() > 0
+
+
+def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
+    cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
+) -> None:
+    """KIP-903: it is another incarnation; it joins the ISR again after it has copied what is not tiered."""
+    cluster.create_topic("t", partitions=1, replication_factor=2)
+    frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
+    cluster.append(frame, "t").raise_for_failures()
+    store = cluster.stores[2]
+    store.delete([stored.name for stored in store.list("")])
+
+    report = cluster.bootstrap(2).raise_for_failures()
+
+    assert set(cluster.image.topic("t").partitions[0].isr) == {1, 2}
+    assert int(report.totals["copied_bytes"] or 0) > 0
+    cluster.verify().raise_for_failures()
