@@ -23,14 +23,15 @@ from tiering.delta_table import DeltaTopicTable
 
 
 class Progress(Protocol):
-    """Told of an operation's progress, in bytes where work is bytes, else in items."""
+    """Told of an operation's progress: items of a known number, and the bytes that each came to. How many
+    bytes there are in all is known only to the tasks: they list the logs."""
 
-    def start(self, operation: str, total: int, unit: str) -> None:
-        """Work of ``total`` units begins."""
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """Work on so many items begins; ``unit`` is their plural."""
         ...
 
-    def advance(self, done: int) -> None:
-        """So much more is done."""
+    def advance(self, size_bytes: int = 0) -> None:
+        """One more item is done, with so many bytes."""
         ...
 
     def finish(self) -> None:
@@ -41,10 +42,10 @@ class Progress(Protocol):
 class Silent:
     """A progress that nobody looks at."""
 
-    def start(self, operation: str, total: int, unit: str) -> None:
+    def start(self, operation: str, items: int, unit: str) -> None:
         """See ``Progress``."""
 
-    def advance(self, done: int) -> None:
+    def advance(self, size_bytes: int = 0) -> None:
         """See ``Progress``."""
 
     def finish(self) -> None:

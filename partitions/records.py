@@ -8,6 +8,7 @@ that Delta tables hold), so the metadata needs neither Spark nor Arrow to carry 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -143,20 +144,19 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
     return bool(one == other)
 
 
-def leaf_paths(schema: pa.Schema) -> list[str]:
-    """Dotted Parquet paths of the leaf columns, in file order."""
+def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
+    """The leaf columns by their dotted Parquet paths, in file order."""
 
-    def leaves(prefix: str, data_type: pa.DataType) -> list[str]:
+    def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
         if pa.types.is_struct(data_type):
-            fields = (data_type.field(i) for i in range(data_type.num_fields))
-            return [path for f in fields for path in leaves(f"{prefix}.{f.name}", f.type)]
-        if pa.types.is_list(data_type):
-            return leaves(f"{prefix}.list.element", data_type.value_type)
-        if pa.types.is_map(data_type):
-            return [
-                *leaves(f"{prefix}.key_value.key", data_type.key_type),
-                *leaves(f"{prefix}.key_value.value", data_type.item_type),
-            ]
-        return [prefix]
+            for field in (data_type.field(i) for i in range(data_type.num_fields)):
+                yield from leaves(f"{prefix}.{field.name}", field.type)
+        elif pa.types.is_list(data_type):
+            yield from leaves(f"{prefix}.list.element", data_type.value_type)
+        elif pa.types.is_map(data_type):
+            yield from leaves(f"{prefix}.key_value.key", data_type.key_type)
+            yield from leaves(f"{prefix}.key_value.value", data_type.item_type)
+        else:
+            yield prefix, data_type
 
-    return [path for field in schema for path in leaves(field.name, field.type)]
+    return {path: leaf for field in schema for path, leaf in leaves(field.name, field.type)}

@@ -71,20 +71,21 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
 def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
     """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol).
 
-    - files below the local start, ``delay_ms`` after the register that says so was written;
+    - files below the local start, ``delay_ms`` after the first register that says so was written;
     - files that a merged segment hides, ``delay_ms`` after that segment appeared;
     - dead files of other histories, but only below the high watermark: above it they may come alive again;
-    - registers that say nothing any more.
+    - registers that say nothing any more: of local starts those below one that is as old as the delay, so
+      that a start that moves on more often than that does not keep files for ever.
     """
     listing = log.listing
-    started_ms = _local_start_since(listing)
+    settled = _settled_local_start(listing, now_ms - delay_ms)
     names: list[DataName] = []
     for file in log.dead:
         end = file.name.next_offset
         below_start = end is not None and end <= log.local_start
         below_start = below_start or (end is None and file.name.base_offset < log.local_start)
         if below_start:
-            if started_ms is not None and now_ms - started_ms >= delay_ms:
+            if (file.name.base_offset < settled) if end is None else (end <= settled):
                 names.append(file.name)
         elif _epoch_offset(file.name) < log.high_watermark and now_ms - file.object.modified_ms >= delay_ms:
             names.append(file.name)
@@ -93,14 +94,14 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
         covering = _covering_since(log, starts, file.name)
         if covering is not None and now_ms - covering >= delay_ms:
             names.append(file.name)
-    return [*(str(name) for name in names), *litter(listing)]
+    needed = {str(name) for name, _ in listing.local_starts if name.offset >= settled}
+    return [*(str(name) for name in names), *(name for name in litter(listing) if name not in needed)]
 
 
-def _local_start_since(listing: Listing) -> int | None:
-    return next(
-        (stored.modified_ms for name, stored in listing.local_starts if name.offset == listing.local_start),
-        None,
-    )
+def _settled_local_start(listing: Listing, until_ms: int) -> int:
+    """The greatest local start that was written by then; 0 when there was none."""
+    written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
+    return max(written, default=0)
 
 
 def _epoch_offset(name: DataName) -> int:

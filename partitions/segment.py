@@ -27,7 +27,7 @@ from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile
 from partitions.producers import ProducerEntry
-from partitions.records import leaf_paths
+from partitions.records import leaf_types
 from partitions.store.protocol import Store, StoredObject
 
 if TYPE_CHECKING:
@@ -66,6 +66,11 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     batch_id: str = ""
     """Metadata log only: the id of the batch, by which a retried commit is recognised."""
 
+    @property
+    def latest_ms(self) -> int:
+        """The largest timestamp in milliseconds, rounded up; where no record has one, when the file was made."""
+        return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
+
 
 @dataclass(frozen=True, slots=True)
 class Segment:
@@ -100,6 +105,7 @@ class SegmentWriter:
         self._base_offset = base_offset
         self._row_group_bytes = row_group_bytes
         self._sink = _CheckedTail(sink)
+        leaves = leaf_types(schema)
         # Dictionaries pay for keys and typed fields; for opaque values they only waste the try. Offsets and
         # timestamps ascend: their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
@@ -108,8 +114,10 @@ class SegmentWriter:
             self._sink,
             schema,
             compression="none" if compression == "uncompressed" else compression,
-            use_dictionary=[path for path in leaf_paths(schema) if path not in plain | ascending],
+            use_dictionary=[path for path in leaves if path not in plain | ascending],
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
+            # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
+            write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,

@@ -11,7 +11,8 @@ import pytest
 def spark(s3_endpoint: object) -> Iterator[object]:
     """A session on two cores, set up as jobs set theirs up; reach a server with ``reach_stores``.
 
-    It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests share it, and its JVM: they change only session settings that they set back.
+    It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests
+    share it, and its JVM: they change only session settings that they set back.
     """
     from jobs.session import log_option, spark_session
 

@@ -11,7 +11,8 @@ What is verified when
     * afterwards: the store lists the object with the size that was written, and its footer, with valid
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it.
-      A copy must have the leader's bytes (SHA-256); in a rewritten run every checksum must hold.
+      A copy must have the leader's bytes (SHA-256); in a rewritten run, and where the leader has merged
+      what was rewritten before, every checksum must hold.
 """
 
 from __future__ import annotations
@@ -103,9 +104,12 @@ def _reused(leader: Replica, run: Run, remote: Store, name: str) -> Uploaded:
     if run.is_segment:
         ours = run.links[0].file.object
         same_size = there.size_bytes == ours.size_bytes
-        if not same_size or _digest(leader.store, ours) != _digest(remote, there):
+        if same_size and _digest(leader.store, ours) == _digest(remote, there):
+            found = read_segment(remote, file)
+        elif run.segment_name.merged:  # uploaded from the appends, which were merged here only afterwards
+            found = verify_segment(remote, file)
+        else:
             raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.name)}")
-        found = read_segment(remote, file)
     else:
         found = verify_segment(remote, file)
     if found.footer.next_offset != run.end:

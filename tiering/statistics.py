@@ -3,7 +3,8 @@
 Delta protocol, "Per-file Statistics": numRecords, and per column minValues, maxValues, nullCount, nested as
 the schema is. Wrong bounds hide rows and absent ones only cost time, so whatever is not certain is left out:
 
-- floating point maxima: Parquet's statistics leave NaN out, Spark orders it above everything else;
+- floating point columns, of which segments keep no statistics: Parquet's leave NaN out, Spark orders it
+  above everything else;
 - columns under lists and maps, binary columns, booleans: no reader skips by them;
 - columns past ``INDEXED_COLUMNS``: readers do not look further (delta.dataSkippingNumIndexedCols);
 - a bound that Parquet lacks for one row group, or that JSON's forms cannot hold (years beyond 9999).
@@ -123,15 +124,9 @@ def _same(value: Any) -> Any:
     return value
 
 
-def _unknown(_: Any) -> None:
-    return None
-
-
 def _form_of(data_type: pa.DataType) -> _Form | None:
     if pa.types.is_integer(data_type):
         return _Form(_same, _same, _same)
-    if pa.types.is_floating(data_type):
-        return _Form(_same, _finite, _unknown)
     if pa.types.is_string(data_type):
         return _Form(_same, _string_below, _string_above)
     if pa.types.is_timestamp(data_type) and data_type.unit == "us":
@@ -143,10 +138,6 @@ def _form_of(data_type: pa.DataType) -> _Form | None:
         scale = data_type.scale
         return _Form(_unscaled, lambda n: _decimal(n, scale), lambda n: _decimal(n, scale))
     return None
-
-
-def _finite(value: float) -> float | None:
-    return value if value - value == 0 else None
 
 
 def _unscaled(raw: bytes | int) -> int:

@@ -4,11 +4,13 @@ Purpose
     The only authority on brokers, topics and partitions (protocol sections 2 and 4). It is a log of small
     records; everything else here is a function of it.
 
-        records    the typed records and their JSON
-        image      the state that the records add up to, as frozen values
-        fold       the one fold: ``apply(image, offset, records) -> image``
-        commands   what may be asked of it: ``command.decide(image) -> records + answer``
-        placement  replicas over racks
+        records             the typed records and their JSON
+        image               the state that the records add up to, as frozen values
+        fold                the one fold: ``apply(image, offset, records) -> image``
+        commands            what may be asked: ``command.decide(image) -> records + answer``; brokers
+        topic_commands      ... topics and configs
+        partition_commands  ... ISRs, log starts, elections
+        placement           replicas over racks
 
 In and out
     In: committed records (from ``engine.quorum``), commands (from everybody). Out: ``ClusterImage`` and,

@@ -157,7 +157,7 @@ def decode(data: bytes) -> MetadataRecord:
     """
     try:
         return _decoder.decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CorruptionError(
             f"not a metadata record, or one of a later version: {data[:120]!r} ({error})"
         ) from error

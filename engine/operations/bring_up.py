@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from engine.cluster_file import BrokerEntry, ClusterFile
 from engine.context import Context
 from engine.metadata.commands import RegisterBroker
+from engine.operations.describe import load_remotes
 from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, StratalogError, UnknownBrokerError
@@ -105,13 +106,12 @@ def bootstrap(context: Context, brokers: Sequence[int], *, dry_run: bool = False
 
 def _remote_bytes(context: Context) -> dict[tuple[str, int], int]:
     image = context.metadata.image()
-    sizes = {}
-    for topic in image.topics.values():
-        if context.topic_config(image, topic).remote_storage_enable:
-            remote = context.remote_table(topic).load()
-            for partition in remote.segments:
-                sizes[topic.name, partition] = remote.bytes_of(partition)
-    return sizes
+    remotes = load_remotes(context, image, image.topics.values(), [])  # what fails has failed above already
+    return {
+        (image.topics[topic_id].name, partition): remote.bytes_of(partition)
+        for topic_id, remote in remotes.items()
+        for partition in remote.segments
+    }
 
 
 def entry(file: ClusterFile, broker_id: int) -> BrokerEntry:

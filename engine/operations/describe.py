@@ -6,12 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
+from engine.metadata.image import ClusterImage, TopicImage
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
 from partitions.replica import read_broker_file
 from partitions.runner import Done, Failed
 from partitions.store import Store
+from tiering.remote_log import RemoteLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     with context.measured() as measure:
         image = context.metadata.image()
         chosen = context.topics(image, topics)
-        remote = {
-            topic.topic_id: context.remote_table(topic).load()
-            for topic in chosen
-            if context.topic_config(image, topic).remote_storage_enable
-        }
+        remote = load_remotes(context, image, chosen, failures)
         works = [DescribeWork(site) for site in context.sites(image, chosen)]
         for outcome in context.tasks.run(look_at_replicas, works):
             match outcome:
@@ -106,6 +104,22 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                         )
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
     return Report("describe", rows, failures, {"replicas": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def load_remotes(
+    context: Context, image: ClusterImage, topics: Iterable[TopicImage], failures: list[Failure]
+) -> dict[str, RemoteLog]:
+    """The remote logs of those of the topics that are tiered, by topic id. One that cannot be read is a
+    failure.
+    """
+    remotes: dict[str, RemoteLog] = {}
+    for topic in topics:
+        if context.topic_config(image, topic).remote_storage_enable:
+            try:
+                remotes[topic.topic_id] = context.remote_table(topic).load()
+            except StratalogError as error:
+                failures.append(Failure.of(topic.name, error))
+    return remotes
 
 
 def _role(site: Site, broker: int) -> str:

@@ -12,6 +12,7 @@ from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
 from partitions.clock import Clock
+from partitions.errors import StratalogError
 from partitions.merge import MergePolicy, plan_merges, sealed_runs
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
@@ -70,12 +71,25 @@ def merge_policy(config: TopicConfig) -> MergePolicy:
     return MergePolicy(config.segment_bytes, config.segment_ms, config.segment_merge_min_files)
 
 
-def plan(context: Context, image: ClusterImage, topics: Sequence[str] | None, dry_run: bool) -> list[MergeWork]:
-    """One piece of work a partition that has a leader."""
+def plan(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    dry_run: bool,
+    failures: list[Failure],
+) -> list[MergeWork]:
+    """One piece of work a partition. A topic whose remote log cannot be read is a failure.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
     works = []
     for topic in context.topics(image, topics):
         config = context.topic_config(image, topic)
-        remote = context.remote_table(topic).load() if config.remote_storage_enable else None
+        try:
+            remote = context.remote_table(topic).load() if config.remote_storage_enable else None
+        except StratalogError as error:
+            failures.append(Failure.of(topic.name, error))
+            continue
         works += [
             MergeWork(
                 site=context.site(view),
@@ -98,15 +112,17 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     with context.measured() as measure:
-        works = plan(context, context.metadata.image(), topics, dry_run)
+        works = plan(context, context.metadata.image(), topics, dry_run, failures)
         context.progress.start("merge", len(works), "partitions")
         for outcome in context.tasks.run(merge_partition, works):
+            size_bytes = 0
             match outcome:
                 case Done(work, done):
                     rows.append(_row(work, done))
+                    size_bytes = done.written_bytes
                 case Failed(work, error):
                     failures.append(Failure.of(work, error))
-            context.progress.advance(1)
+            context.progress.advance(size_bytes)
         context.progress.finish()
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
     return Report(

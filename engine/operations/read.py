@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.metadata.image import PartitionView, TopicImage
 from engine.reading.plan import FileRange, PartitionPieces, file_ranges, readable_pieces
 from engine.replication.leader import check_whole
-from partitions.errors import InvalidCallError, LogGapError, OffsetOutOfRangeError
+from engine.replication.site import Site
+from partitions.errors import (
+    InvalidCallError,
+    LogGapError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece, first_at_or_after, largest_timestamp
 from partitions.offsets import Answer, FoundOffset, OffsetSpec, Positions, UnknownOffset, named_offset
@@ -27,6 +34,7 @@ Bound = OffsetSpec | int | datetime | Mapping[int, int] | None
 """Where a range begins or ends, of each partition: a named position, an offset, a time, or offsets by
 partition; None is the log start, or the high watermark."""
 
+_LOOKS = 3
 ALL_BOUNDS = "an offset, a datetime with a time zone, offsets by partition, an OffsetSpec, or None"
 
 
@@ -41,40 +49,74 @@ class PartitionState:
 
 
 def look(
-    context: Context, image: ClusterImage, topic: TopicImage, partitions: Iterable[int]
-) -> list[PartitionState]:
-    """The partitions' present state, to plan reads on.
+    context: Context, topic: str, partitions: Sequence[int] | None = None
+) -> tuple[TopicImage, list[PartitionState]]:
+    """The topic, and the present state of these of its partitions (all when None), to plan reads on.
 
-    Raises: LeaderNotAvailableError, LogGapError, CorruptionError kinds.
+    Records wander from the leader to the remote, and retention drops them from either, while both are
+    looked at: what seems to be a gap is looked at again before it is believed.
+
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds.
     """
-    config = context.topic_config(image, topic)
-    remote = context.remote_table(topic).load() if config.remote_storage_enable else None
-    folder = context.remote_folder(topic)
+    for _ in range(_LOOKS - 1):
+        with suppress(LogGapError):
+            return _look_once(context, topic, partitions)
+    return _look_once(context, topic, partitions)
 
-    def state(partition: int) -> PartitionState:
-        view = image.view(topic.topic_id, partition)
-        replica = context.site(view).leader
-        log = replica.log()
-        check_whole(replica, log)
-        local = [Piece(replica.store, link.file, link.start, link.end) for link in log.chain]
-        cold = [] if remote is None else remote_pieces(context.remote_store("tiered"), folder, remote, partition)
-        log_start = view.log_start_offset if remote is not None else max(view.log_start_offset, log.local_start)
-        what = f"{topic.name}-{partition}"
-        high_watermark = max(log.high_watermark, log_start)
-        pieces = readable_pieces(what, cold, local, log_start, high_watermark)
-        check_ends(what, [piece for piece in pieces if piece.store is replica.store])
-        positions = Positions(
-            log_start=log_start,
-            local_start=log.local_start,
-            high_watermark=high_watermark,
-            log_end=log.log_end,
-            remote_end=None if remote is None else remote.end(partition),
-            tiered=remote is not None,
-        )
-        readable = PartitionPieces(topic.name, partition, log_start, high_watermark, pieces, log.local_start)
-        return PartitionState(view, log, positions, readable)
 
-    return sorted(values(context.threads.run(state, partitions)), key=lambda found: found.view.partition)
+def _look_once(
+    context: Context, topic: str, partitions: Sequence[int] | None
+) -> tuple[TopicImage, list[PartitionState]]:
+    image = context.metadata.image()
+    topic_image = image.topic(topic)
+    chosen = range(len(topic_image.partitions)) if partitions is None else dict.fromkeys(partitions)
+    views = [image.view(topic_image.topic_id, partition) for partition in chosen]
+    # The leaders first: what has left them by the time the remote is read is in the remote.
+    leaders = values(context.threads.run(lambda view: _look_at_leader(context.site(view)), views))
+    tiered = context.topic_config(image, topic_image).remote_storage_enable
+    remote = context.remote_table(topic_image).load() if tiered else None
+    states = values(context.threads.run(lambda seen: _state(context, topic_image, seen, remote), leaders))
+    return topic_image, sorted(states, key=lambda state: state.view.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """A partition's leader, as it was listed."""
+
+    view: PartitionView
+    store: Store
+    log: ReplicaLog
+
+
+def _look_at_leader(site: Site) -> _Leader:
+    replica = site.leader
+    log = replica.log()
+    check_whole(replica, log)
+    return _Leader(site.view, replica.store, log)
+
+
+def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog | None) -> PartitionState:
+    view, log = seen.view, seen.log
+    what = f"{topic.name}-{view.partition}"
+    local = [Piece(seen.store, link.file, link.start, link.end) for link in log.chain]
+    cold = []
+    if remote is not None:
+        store = context.remote_store(f"topic {topic.name!r} is tiered")
+        cold = remote_pieces(store, context.remote_folder(topic), remote, view.partition)
+    log_start = view.log_start_offset if remote is not None else max(view.log_start_offset, log.local_start)
+    high_watermark = max(log.high_watermark, log_start)
+    pieces = readable_pieces(what, cold, local, log_start, high_watermark)
+    check_ends(what, [piece for piece in pieces if piece.store is seen.store])
+    positions = Positions(
+        log_start=log_start,
+        local_start=log.local_start,
+        high_watermark=high_watermark,
+        log_end=log.log_end,
+        remote_end=None if remote is None else remote.end(view.partition),
+        tiered=remote is not None,
+    )
+    readable = PartitionPieces(topic.name, view.partition, log_start, high_watermark, pieces, log.local_start)
+    return PartitionState(view, log, positions, readable)
 
 
 def remote_pieces(store: Store, folder: str, remote: RemoteLog, partition: int) -> list[Piece]:
@@ -101,6 +143,15 @@ def check_ends(what: str, pieces: Sequence[Piece]) -> None:
             )
 
 
+def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
+    """Raises: UnknownTopicOrPartitionError."""
+    for partition in partitions:
+        if not 0 <= partition < len(topic.partitions):
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
+            )
+
+
 def plan_read(
     context: Context,
     topic: str,
@@ -112,17 +163,12 @@ def plan_read(
 
     Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError.
     """
-    image = context.metadata.image()
-    topic_image = image.topic(topic)
-    chosen = range(len(topic_image.partitions)) if partitions is None else partitions
-    for partition in chosen:
-        image.partition(topic_image.topic_id, partition)
+    topic_image, states = look(context, topic, partitions)
     for bound in (start, end):
         if isinstance(bound, Mapping):
-            for partition in bound:
-                image.partition(topic_image.topic_id, partition)
+            check_partitions(topic_image, bound)
     ranges: list[FileRange] = []
-    for state in look(context, image, topic_image, chosen):
+    for state in states:
         low = _bound(state, start, state.positions.log_start)
         high = _bound(state, end, state.positions.high_watermark)
         ranges += file_ranges(state.readable, low, high)
@@ -155,9 +201,7 @@ def list_offsets(context: Context, topic: str, spec: OffsetSpec | datetime) -> d
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone.
     """
-    image = context.metadata.image()
-    topic_image = image.topic(topic)
-    states = look(context, image, topic_image, range(len(topic_image.partitions)))
+    _, states = look(context, topic)
     return {state.view.partition: _answer(state, spec) for state in states}
 
 

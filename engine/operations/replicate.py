@@ -116,13 +116,14 @@ def replicate(
     """
     with context.measured() as measure:
         image = context.metadata.image()
-        works = plan(context, image, topics, brokers)
+        failures: list[Failure] = []
+        works = plan(context, image, topics, brokers, failures)
         if dry_run:
-            rows, failures = [_planned(work) for work in works], []
+            rows = [_planned(work) for work in works]
         else:
             states = _run(context, works)
             rows = [_row(state) for state in states]
-            failures = [failure for state in states for failure in state.failures]
+            failures += [failure for state in states for failure in state.failures]
     copied = sum(value for row in rows if isinstance(value := row.get("copied_bytes"), int))
     return Report(
         operation="replicate",
@@ -136,13 +137,25 @@ def replicate(
 
 
 def plan(
-    context: Context, image: ClusterImage, topics: Sequence[str] | None, brokers: Sequence[int] | None
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    brokers: Sequence[int] | None,
+    failures: list[Failure],
 ) -> list[SyncWork]:
-    """One piece of work a partition, with the followers that are not fenced."""
+    """One piece of work a partition, with the followers that are not fenced. A topic whose remote log
+    cannot be read is a failure.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
     works = []
     for topic in context.topics(image, topics):
         tiered = context.topic_config(image, topic).remote_storage_enable
-        remote_log = context.remote_table(topic).load() if tiered else None
+        try:
+            remote_log = context.remote_table(topic).load() if tiered else None
+        except StratalogError as error:
+            failures.append(Failure.of(topic.name, error))
+            continue
         for view in image.views(topic.name):
             site = context.site(view)
             tail = None
@@ -180,6 +193,7 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[Partitio
     context.progress.start("replicate", len(works), "partitions")
     for outcome in context.tasks.run(sync_followers, works):
         state = states[_key(outcome.item.site.view)]
+        size_bytes = 0
         match outcome:
             case Done(_, result):
                 state.log_end = result.leader_end
@@ -188,11 +202,12 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[Partitio
                     state.caught_up[synced.broker_id] = synced
                     state.copied_files += synced.copied_files
                     state.copied_bytes += synced.copied_bytes
+                    size_bytes += synced.copied_bytes
                 for broker, error in result.failed:
                     state.failures.append(Failure.of(f"{state.site} on broker {broker}", error))
             case Failed(work, error):
                 state.failures.append(Failure.of(work, error))
-        context.progress.advance(1)
+        context.progress.advance(size_bytes)
     context.progress.finish()
 
 

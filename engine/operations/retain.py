@@ -95,7 +95,7 @@ def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) ->
     def latest_ms(index: int) -> int:
         if limits.retention_ms == UNLIMITED:
             return 0
-        return read_segment(replica.store, log.chain[index].file).footer.max_timestamp_us // 1000
+        return read_segment(replica.store, log.chain[index].file).footer.latest_ms
 
     return [
         Extent(link.start, link.end, link.file.object.size_bytes, latest_ms(index))
@@ -168,13 +168,15 @@ def retain(
         works = _plan(context, image, chosen, dry_run, [])
         context.progress.start("retain", len(works), "partitions")
         for outcome in context.tasks.run(drop, works):
+            size_bytes = 0
             match outcome:
                 case Done(work, dropped):
                     rows[_key(work)] = _row(work, dropped, log_starts, removed)
+                    size_bytes = dropped.deleted_bytes
                     failures += [Failure.of(f"{work} on broker {b}", error) for b, error in dropped.failed]
                 case Failed(work, error):
                     failures.append(Failure.of(work, error))
-            context.progress.advance(1)
+            context.progress.advance(size_bytes)
         context.progress.finish()
         swept = sweep_roots(context, dry_run) if sweep else 0
     return Report(

@@ -18,7 +18,7 @@ from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
-from partitions.errors import StratalogError
+from partitions.errors import LogGapError, StratalogError
 from partitions.merge import MergePolicy, Run
 from partitions.runner import Done, Failed, ThreadRunner
 from partitions.store import Store
@@ -144,19 +144,11 @@ def tier(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             except StratalogError as failure:
                 failures.append(Failure.of(topic.name, failure))
         context.progress.start("tier", len(works), "partitions")
-        for outcome in context.tasks.run(upload_partition, works):
-            context.progress.advance(1)
-            match outcome:
-                case Failed(work, error):
-                    failures.append(Failure.of(work, error))
-                case Done(work, result):
-                    state = states[work.site.view.topic_id]
-                    state.uploaded += result.uploads
-                    rows.append(_row(work, result))
-                    if result.failed is not None:
-                        failures.append(Failure.of(work, result.failed))
-                    if len(state.uploaded) >= _COMMIT_FILES:
-                        _commit(state, failures)
+        stale = _upload(context, works, states, rows, failures)
+        if stale:
+            works = _planned_again(context, states, stale, failures)
+            for work, error in _upload(context, works, states, rows, failures):
+                failures.append(Failure.of(work, error))
         context.progress.finish()
         for state in states.values():
             _commit(state, failures)
@@ -172,6 +164,62 @@ def tier(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         seconds=measure.seconds,
         counts=measure.counts,
     )
+
+
+def _upload(
+    context: Context,
+    works: Sequence[TierWork],
+    states: dict[str, _TopicTiering],
+    rows: list[dict[str, Value]],
+    failures: list[Failure],
+) -> list[tuple[TierWork, LogGapError]]:
+    """Upload, and commit what is much. Returns the partitions in which offsets seem to be missing."""
+    gaps: list[tuple[TierWork, LogGapError]] = []
+    for outcome in context.tasks.run(upload_partition, works):
+        size_bytes = 0
+        match outcome:
+            case Failed(work, LogGapError() as error):
+                gaps.append((work, error))
+                continue
+            case Failed(work, error):
+                failures.append(Failure.of(work, error))
+            case Done(work, result):
+                state = states[work.site.view.topic_id]
+                state.uploaded += result.uploads
+                size_bytes = sum(upload.copied_bytes for upload in result.uploads)
+                rows.append(_row(work, result))
+                if result.failed is not None:
+                    failures.append(Failure.of(work, result.failed))
+                if len(state.uploaded) >= _COMMIT_FILES:
+                    _commit(state, failures)
+        context.progress.advance(size_bytes)
+    return gaps
+
+
+def _planned_again(
+    context: Context,
+    states: dict[str, _TopicTiering],
+    gaps: Sequence[tuple[TierWork, LogGapError]],
+    failures: list[Failure],
+) -> list[TierWork]:
+    """The work on these partitions as of now: since the remote was read, another driver may have tiered what
+    the leader has let go of.
+    """
+    wanted = {(work.site.view.topic_id, work.site.view.partition) for work, _ in gaps}
+    image = context.metadata.image()
+    works: list[TierWork] = []
+    for topic_id in sorted({topic_id for topic_id, _ in wanted} & image.topics.keys()):
+        try:
+            fresh = _open(context, image, image.topics[topic_id], dry_run=True)
+            states[topic_id].remote, states[topic_id].log_starts = fresh.remote, fresh.log_starts
+            works += [
+                work
+                for work in _plan(context, image, fresh, dry_run=gaps[0][0].dry_run)
+                if (topic_id, work.site.view.partition) in wanted
+            ]
+        except StratalogError as failure:
+            failures.append(Failure.of(image.topics[topic_id].name, failure))
+    return works
 
 
 def _open(context: Context, image: ClusterImage, topic: TopicImage, dry_run: bool) -> _TopicTiering:

@@ -66,7 +66,6 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
     with context.measured() as measure:
         image = context.metadata.image()
         topic = image.topic(name)
-        config = context.topic_config(image, topic)
         if not dry_run:
             context.metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
@@ -79,12 +78,13 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
                 rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
                 failures.append(Failure.of(f"{name} on broker {broker_id}", error))
-        if context.remote is not None and not keep_remote and config.remote_storage_enable:
+        if context.remote is not None and not keep_remote:  # also when it is not tiered any more
             try:
                 files, size = _delete_folder(context.remote, context.remote_folder(topic), True)
-                if not dry_run:
+                if files and not dry_run:
                     context.remote_table(topic).delete()
-                rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
+                if files:
+                    rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
                 failures.append(Failure.of(f"{name} in the remote tier", error))
     return Report(

@@ -31,6 +31,13 @@ class MetadataClient:
         """
         return self._log.read()
 
+    def decide(self, command: Command[Answer]) -> Answer:
+        """What ``submit`` would answer now; nothing is changed.
+
+        Raises: what the command's ``decide`` raises, and RetriableError kinds.
+        """
+        return command.decide(self._log.read()).answer
+
     def submit(self, command: Command[Answer]) -> Answer:
         """Read, decide, commit; where somebody else was faster, decide again on what they left.
 

@@ -58,14 +58,15 @@ def readable_pieces(
     local_start = local[0].start if local else high_watermark
     chosen: list[Piece] = []
     position = log_start
-    for piece in [*remote, *local]:
-        upper = min(piece.end, high_watermark, local_start if piece in remote else piece.end)
-        if piece.end <= position or position >= high_watermark or upper <= position:
-            continue
-        if piece.start > position:
-            break
-        chosen.append(Piece(piece.store, piece.file, position, upper))
-        position = upper
+    for pieces, until in ((remote, min(local_start, high_watermark)), (local, high_watermark)):
+        for piece in pieces:
+            upper = min(piece.end, until)
+            if upper <= position:
+                continue
+            if piece.start > position:
+                break
+            chosen.append(Piece(piece.store, piece.file, position, upper))
+            position = upper
     if position < high_watermark:
         raise LogGapError(
             f"{what}: offsets from {position} on (of [{log_start}, {high_watermark})) are neither in the local "

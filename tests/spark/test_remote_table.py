@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -181,22 +180,15 @@ FILTERS = [
 ]
 
 
-@pytest.fixture
-def no_pushdown(spark: SparkSession) -> Iterator[None]:
-    """Delta's skipping alone: Parquet's pruning of row groups has its own opinion of NaN."""
-    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
-    yield
-    spark.conf.unset("spark.sql.parquet.filterPushdown")
-
-
-@pytest.mark.usefixtures("no_pushdown")
 @pytest.mark.parametrize("condition", FILTERS)
-def test_skipping_files_loses_no_row(
+def test_skipping_files_and_row_groups_loses_no_row(
     spark: SparkSession, frame: DataFrame, table: DeltaTopicTable, condition: str
 ) -> None:
     key = ["partition", "offset"]
     found = frame.where(condition).select(*key).collect()
+    spark.conf.set("spark.sql.parquet.filterPushdown", "false")
     wanted = rows_without_skipping(spark, table).where(condition).select(*key).collect()
+    spark.conf.unset("spark.sql.parquet.filterPushdown")
     assert sorted(found) == sorted(wanted)
     assert wanted
 
@@ -214,8 +206,7 @@ def test_skipping_files_loses_no_row(
         ("value.ntz < timestamp_ntz'1969-12-31 23:30:00'", 2),
         (f"value.money > {198 * MONEY}", 2),
         ("value.inner.deep = 120", 2),
-        ("value.d < 3.0", 2),
-        ("value.d > 24.0", 8),  # NaN might be anywhere
+        ("value.d < 3.0", 8),  # no bounds of floats: NaN might be anywhere
     ],
 )
 def test_spark_reads_only_files_that_can_match(

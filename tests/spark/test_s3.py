@@ -1,4 +1,4 @@
-"""A cluster with brokers on folders and in a bucket, and its remote tier in another bucket, on a real S3 server."""
+"""Brokers on a folder and in a bucket, the remote tier in another bucket, on a real S3 server."""
 
 from __future__ import annotations
 

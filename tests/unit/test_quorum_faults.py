@@ -36,9 +36,10 @@ from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum
 Call = Callable[[], object]
 
 
-def histories(quorum: Quorum) -> dict[int, list[MetadataRecord]]:
-    """Per voter the records of its log, read the long way: no code of the log is used."""
-    logs: dict[int, list[MetadataRecord]] = {}
+def histories(quorum: Quorum) -> list[list[MetadataRecord]]:
+    """Each voter's log as records, the one with the greatest (epoch, end) first; read the long way, no code
+    of the log is used."""
+    logs: list[tuple[int, int, list[MetadataRecord]]] = []
     bytes_of: dict[str, bytes] = {}
     for voter in quorum.voters:
         store = quorum.stores[voter.broker_id]
@@ -50,7 +51,6 @@ def histories(quorum: Quorum) -> dict[int, list[MetadataRecord]]:
                 assert bytes_of.setdefault(name, content) == content, f"two batches are called {name}"
                 batches[parsed] = decode_batch(CLUSTER, parsed, content, name)
         if not batches:
-            logs[voter.broker_id] = []
             continue
         last = max(batches, key=lambda name: (name.epoch, name.base_offset))
         lineage: Lineage = batches[last].lineage
@@ -60,8 +60,8 @@ def histories(quorum: Quorum) -> dict[int, list[MetadataRecord]]:
             if batch is None:
                 break
             records += batch.records
-        logs[voter.broker_id] = records
-    return logs
+        logs.append((last.epoch, len(records), records))
+    return [records for _, _, records in sorted(logs, key=lambda log: log[:2], reverse=True)]
 
 
 # ------------------------------------------------------------------------------ crash points
@@ -118,8 +118,8 @@ def test_everything_goes_on_after_a_crash_at_any_store_call(voters: int, effect:
         retry = CreateTopic(name="t", topic_id=an_id(5))
         assert survivor.submit(retry).topic_id == an_id(5)
         records = histories(quorum)
-        assert all(log == records[1] for log in records.values())
-        assert apply(ClusterImage(), 0, records[1]) == survivor.image()
+        assert all(log == records[0] for log in records)
+        assert apply(ClusterImage(), 0, records[0]) == survivor.image()
         if len(calls) < nth:
             assert answered
             return
@@ -192,7 +192,7 @@ def test_racing_drivers_lose_nothing_that_was_acknowledged(contended: Quorum) ->
     assert failures == []
     assert len(set(acknowledged)) == len(acknowledged) == 24
     final = contended.client().image()
-    (history,) = {tuple(log) for log in histories(contended).values()}
+    (history,) = {tuple(log) for log in histories(contended)}
     assert apply(ClusterImage(), 0, history) == final
     for epoch in acknowledged:
         assert type(history[epoch]).__name__ == "RegisterBrokerRecord"
@@ -214,6 +214,7 @@ class Scheduler:
         self._changed = threading.Condition()
         self.dead: set[int] = set()
         """Drivers that stop for ever at their next call."""
+        self._failures: list[BaseException] = []
 
     def step(self, driver: int) -> None:
         """Called by a driver before each of its storage calls."""
@@ -228,13 +229,15 @@ class Scheduler:
             raise CrashError
 
     def run(self, drivers: Sequence[Callable[[], None]]) -> None:
-        """Until all have ended."""
+        """Until all have ended. Raises: what a driver raised."""
 
         def body(index: int, drive: Callable[[], None]) -> None:
             try:
                 drive()
             except CrashError:
                 pass
+            except BaseException as error:
+                self._failures.append(error)
             finally:
                 with self._changed:
                     self._running -= 1
@@ -249,7 +252,7 @@ class Scheduler:
             with self._changed:
                 self._changed.wait_for(lambda: self._running == 0)
                 if not self._waiting:
-                    return
+                    break
                 ready = sorted(self._waiting)
                 chosen = last if last in ready and self._rng.random() < 0.7 else self._rng.choice(ready)
                 last = chosen
@@ -258,6 +261,8 @@ class Scheduler:
                 self._waiting.discard(chosen)
                 self._running += 1
             self._turn[chosen].set()
+        for failure in self._failures:
+            raise failure
 
 
 def interleave(seed: int) -> int:
@@ -307,7 +312,7 @@ def interleave(seed: int) -> int:
 
     scheduler.run([driver(index, rng.randint(1, 4)) for index in range(rng.randint(2, 4))])
     final = quorum.client(99).image()
-    history = max(histories(quorum).values(), key=len)[: final.next_offset]
+    history = histories(quorum)[0]
     assert apply(ClusterImage(), 0, history) == final
     for epoch, token in acknowledged.items():
         assert getattr(history[epoch], "broker_id", None) == token, f"offset {epoch} was acknowledged, and lost"

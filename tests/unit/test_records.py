@@ -15,7 +15,7 @@ from partitions.records import (
     RECORD_COLUMNS,
     TIMESTAMP,
     check_columns,
-    leaf_paths,
+    leaf_types,
     physical_schema,
     same_type,
     type_from_json,
@@ -179,7 +179,7 @@ def test_map_types_agree_in_key_and_value() -> None:
     assert not same_type(pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int32()))
 
 
-def test_leaf_paths_are_parquets() -> None:
+def test_the_leaves_have_parquets_paths() -> None:
     value = pa.struct(
         [
             ("a", pa.int64()),
@@ -187,7 +187,7 @@ def test_leaf_paths_are_parquets() -> None:
             ("m", pa.map_(pa.string(), TIMESTAMP)),
         ]
     )
-    assert leaf_paths(pa.schema([("key", pa.binary()), ("value", value), ("headers", HEADERS)])) == [
+    assert list(leaf_types(pa.schema([("key", pa.binary()), ("value", value), ("headers", HEADERS)]))) == [
         "key",
         "value.a",
         "value.tags.list.element",

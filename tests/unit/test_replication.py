@@ -156,9 +156,7 @@ def test_a_follower_below_the_leaders_local_start_starts_over_there() -> None:
     state = leader.producers(leader.log())
     leader.store.create(leader.path(LocalStartName(2)), encode(state))
     follower = one.site.replica(2)
-    follower.store.delete(
-        [stored.name for stored in follower.store.list("") if stored.name != BROKER_FILE]
-    )
+    follower.store.delete([stored.name for stored in follower.store.list("") if stored.name != BROKER_FILE])
     done = one.sync(2)
     assert done.started_at == 2
     assert follower.log().local_start == 2

@@ -185,8 +185,17 @@ def test_files_behind_a_gap_are_evidence_and_stay() -> None:
     assert removed("0-1.1 2-3.1 3.1.hw") == set()
 
 
-def test_v11_registers_that_say_nothing_any_more_go_at_once() -> None:
-    assert removed("2.1 1.local 2.local 1.1.hw 3.1.hw", _2_local=NOW_MS) == named("1.local 1.1.hw")
+def test_v11_registers_that_say_nothing_any_more_go() -> None:
+    assert removed("2.1 1.local 2.local 1.1.hw 3.1.hw") == named("1.local 1.1.hw")
+
+
+def test_a_local_start_that_moves_on_faster_than_the_delay_keeps_no_file_for_ever() -> None:
+    """file.delete.delay.ms counts for each file from the first local start above it, which is why that
+    register stays until a greater one is as old."""
+    names = "0.1 1.1 2.1 3.1 1.local 2.local 3.local"
+    aged = {"_2_local": NOW_MS - DELAY_MS, "_3_local": NOW_MS - 1}
+    assert removed(names, **aged) == named("0.1 1.1 1.local")
+    assert removed("0.1 1.1 1.local", _1_local=NOW_MS) == set()
 
 
 def test_v6_the_greatest_epoch_and_local_start_stay() -> None:

@@ -204,6 +204,33 @@ def test_a_file_that_dies_between_reading_and_naming_makes_no_segment() -> None:
     assert log.names() == [str(DataName(0, None, 1))]
 
 
+class ReplacedBeforeTheCheck(MemoryStore):
+    """A root on which a file is deleted and its name taken again just before the next listing."""
+
+    name: str | None = None
+
+    def list(self, prefix: str):  # type: ignore[no-untyped-def]
+        if self.name is not None:
+            name, self.name = self.name, None
+            data = self.read(name)
+            self.delete([name])
+            self.create(name, data)
+        return super().list(prefix)
+
+
+def test_v2_a_file_whose_name_was_taken_again_after_it_was_read_is_not_the_one_that_was_read() -> None:
+    log = three_appends()
+    store = ReplacedBeforeTheCheck(clock=CLOCK)
+    for stored in log.store.list(""):
+        store.create(stored.name, log.store.read(stored.name))
+    log.store = store
+    log.replica = Replica(1, store, log.replica.directory_id, "events", "f" * 32, 3, 1)
+    run = log.run(0, 5)
+    store.name = log.replica.path(DataName(3, None, 1))
+    with pytest.raises(SourceChangedError, match="left the log"):
+        log.merge(run)
+
+
 def test_a_gap_that_the_listing_hides_is_found_by_the_footers() -> None:
     """V4, V13: the ends of appends are inferred from what follows; before a merge they are looked at."""
     log = Log((1, 0))

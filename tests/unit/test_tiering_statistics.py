@@ -84,10 +84,8 @@ def test_the_columns_of_the_log() -> None:
             TIMESTAMP,
             ("2013-01-01T05:00:00.000Z", "2013-01-01T05:00:00.000Z", 0),
         ),
-        ([1.5, -2.5], pa.float64(), (-2.5, None, 0)),
-        ([1.5, float("nan")], pa.float64(), (1.5, None, 0)),
-        ([float("nan")], pa.float64(), (None, None, 0)),
-        ([float("-inf"), 1.0], pa.float64(), (None, None, 0)),
+        # Segments keep no statistics of floats: Parquet's bounds leave NaN out, and Spark would skip such rows.
+        ([1.5, float("nan")], pa.float64(), (None, None, None)),
         (["x" * 5000, "a"], pa.string(), (None, None, 0)),  # Parquet keeps no bounds so long
     ],
 )

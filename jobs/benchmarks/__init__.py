@@ -1,0 +1,18 @@
+"""What ``jobs.bench`` measures: this log against the plainest tool that moves the same bytes.
+
+Each benchmark takes a ``Bench``, does ours and the peer's work twice in turn (A B A B, for a machine has
+moods), and gives lines of the table; the best of two counts. Preparing is never in the time, nor is the
+start of the session.
+
+    options         what to measure, from the environment
+    table           lines, limits, and the table of them
+    measuring       turns and clocks
+    bench           the ground to measure on: records, clusters in folders, files
+    copying         replicate and tier to a folder, against cp + fsync
+    uploading       tier to an S3 server, against a multipart upload
+    appending       append, against repartition + write.parquet; the peak memory of a Python worker
+    scanning        scan, against spark.read.parquet; one column of twenty, against all
+    bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    memory          the peak memory of worker processes
+    s3_server       a real S3 server on this machine, for tests too
+"""

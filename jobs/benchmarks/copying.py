@@ -1,0 +1,76 @@
+"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from engine.report import Report
+from jobs.benchmarks.bench import Bench, BenchCluster, copy_durably, data_files, size_of
+from jobs.benchmarks.measuring import Pair, in_turn, seconds_of
+from jobs.benchmarks.table import Line, speed_line
+
+AT_LEAST = 0.8
+
+
+def replicate(bench: Bench) -> list[Line]:
+    """To followers that are in the ISR and hold nothing yet: all partitions side by side, then one."""
+    lines = []
+    for partitions in dict.fromkeys((bench.options.partitions, 1)):
+        made = bench.filled(partitions)
+        bench.say(f"replicate, {partitions} partition(s)")
+        size = size_of(data_files(made.replicas(leading=True)))
+
+        def replicate_all(made: BenchCluster = made, size: int = size) -> float:
+            for folder in made.replicas(leading=False):
+                shutil.rmtree(folder)
+            return _checked(made.cluster.replicate, "copied_bytes", size)
+
+        pair = _against_copy(bench, made, replicate_all)
+        what = "1 partition" if partitions == 1 else f"{partitions} partitions"
+        lines.append(speed_line(f"replicate, {what}", size, pair.ours_s, pair.peer_s, AT_LEAST))
+    return lines
+
+
+def tier(bench: Bench) -> list[Line]:
+    """All partitions, to a remote tier that holds nothing yet."""
+    made = bench.filled(bench.options.partitions)
+    made.tiered()
+    bench.say("tier to a folder")
+    made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is tiered
+    size = size_of(data_files(made.replicas(leading=True)))
+
+    def tier_all() -> float:
+        for folder in made.remote_folders():
+            shutil.rmtree(folder)
+        return _checked(made.cluster.tier, "uploaded_bytes", size)
+
+    pair = _against_copy(bench, made, tier_all)
+    return [speed_line("tier to a folder", size, pair.ours_s, pair.peer_s, AT_LEAST)]
+
+
+def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> Pair:
+    folder = bench.folder / "copy"
+
+    def copy_all() -> float:
+        files: dict[Path, list[Path]] = {}
+        for number, replica in enumerate(made.replicas(leading=True)):
+            target = folder / str(number)
+            target.mkdir(parents=True)
+            files[target] = data_files([replica])
+        seconds = seconds_of(lambda: copy_durably(files))
+        shutil.rmtree(folder)
+        return seconds
+
+    return in_turn(ours, copy_all)
+
+
+def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:
+    """Seconds of an operation that moved all of the bytes."""
+    reports: list[Report] = []
+    seconds = seconds_of(lambda: reports.append(operation()))
+    report = reports[0].raise_for_failures()
+    if report.totals[total] != expected:
+        raise AssertionError(f"{report.operation} moved {report.totals[total]} of {expected} bytes")
+    return seconds

@@ -1,0 +1,73 @@
+"""The peak memory of the Python workers that this process' JVM has started, from ``/proc``."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+EVERY_S = 0.1
+_PROC = Path("/proc")
+
+
+@dataclass(slots=True)
+class Peak:
+    """The largest resident set of any one worker; None where the system does not tell."""
+
+    bytes: int | None = None
+
+
+@contextmanager
+def worker_peak() -> Iterator[Peak]:
+    """Watch the workers while something runs; ``bytes`` is there afterwards."""
+    peak = Peak()
+    ended = threading.Event()
+
+    def watch() -> None:
+        while True:
+            last = ended.wait(EVERY_S)
+            sizes = [size for worker in workers(os.getpid()) if (size := _peak_of(worker)) is not None]
+            peak.bytes = max([*sizes, *([] if peak.bytes is None else [peak.bytes])], default=None)
+            if last:
+                return
+
+    for worker in workers(os.getpid()):
+        with suppress(OSError):
+            (worker / "clear_refs").write_text("5")  # the kernel's peak counts from here
+    watcher = threading.Thread(target=watch, name="worker-peak", daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
+
+
+def workers(root: int) -> list[Path]:
+    """The ``/proc`` folders of pyspark's processes below the process ``root``."""
+    children: dict[int, list[int]] = defaultdict(list)
+    for folder in _PROC.glob("[0-9]*"):
+        with suppress(OSError, IndexError, ValueError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            children[parent].append(int(folder.name))
+    found: list[Path] = []
+    waiting = [root]
+    while waiting:
+        for child in children[waiting.pop()]:
+            waiting.append(child)
+            with suppress(OSError):
+                if b"pyspark" in (_PROC / str(child) / "cmdline").read_bytes().replace(b"\0pyspark", b" pyspark"):
+                    found.append(_PROC / str(child))
+    return found
+
+
+def _peak_of(worker: Path) -> int | None:
+    with suppress(OSError):
+        for line in (worker / "status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None

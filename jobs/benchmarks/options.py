@@ -1,0 +1,77 @@
+"""What to measure, from the environment: ``BYTES=200MB ONLY=scan,append python -m jobs.bench``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from partitions.errors import InvalidCallError
+
+NAMES = ("append", "replicate", "tier", "scan", "pruned", "bootstrap")
+RECORD_BYTES = 1024
+SMALLEST_BYTES = 16 * 1024 * 1024
+
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
+    "KI": 2**10,
+    "MI": 2**20,
+    "GI": 2**30,
+    "TI": 2**40,
+}
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\Z", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What to measure, and where."""
+
+    bytes: int
+    """Of the records' values, which are 1 KiB each."""
+    partitions: int
+    folder: Path
+    """Made for the run, and removed after it; must not be there before."""
+    only: tuple[str, ...]
+
+    @property
+    def records(self) -> int:
+        """How many records make up the bytes."""
+        return self.bytes // RECORD_BYTES
+
+
+def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOptions:
+    """The options that the environment says, with defaults.
+
+    Raises: InvalidCallError naming the variable.
+    """
+    size = parse_size(environ.get("BYTES") or "2GB")
+    if size < SMALLEST_BYTES:
+        raise InvalidCallError(f"BYTES is {size}: below {SMALLEST_BYTES} there is nothing to measure")
+    partitions = environ.get("PARTITIONS") or "8"
+    if not partitions.isdecimal() or not 1 <= int(partitions) <= 1000:
+        raise InvalidCallError(f"PARTITIONS is {partitions!r}: a number from 1 to 1000")
+    only = tuple(filter(None, re.split(r"[,\s]+", environ.get("ONLY") or "")))
+    for name in only:
+        if name not in NAMES:
+            raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
+    folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
+    return BenchOptions(size, int(partitions), folder, only or NAMES)
+
+
+def parse_size(text: str) -> int:
+    """Bytes: ``2GB`` is 2 * 10^9, ``2GiB`` is 2 * 2^30, ``2048`` is itself.
+
+    Raises: InvalidCallError.
+    """
+    found = _SIZE.match(text.strip())
+    if found is None:
+        raise InvalidCallError(f"{text!r} is no size: write 200MB, 2GB, 1.5GiB")
+    return int(float(found[1]) * _UNITS[(found[2] or "").upper()])
+
+
+def size_text(size_bytes: float) -> str:
+    """A size for people: ``1.53 GB``."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes:.0f} B"

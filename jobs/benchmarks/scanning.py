@@ -1,0 +1,102 @@
+"""Reading with Spark: this log's relation against the same files read as plain Parquet, and one column of
+twenty against all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from engine.spark.types import BINARY, record_schema
+from jobs.benchmarks.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, typed_columns
+from jobs.benchmarks.measuring import in_turn, seconds_of
+from jobs.benchmarks.options import size_text
+from jobs.benchmarks.table import Limit, Line, speed_line
+
+AT_LEAST = 0.9
+PRUNED_AT_LEAST = 8.0
+
+
+def scan(bench: Bench) -> list[Line]:
+    """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths."""
+    made = bench.filled(bench.options.partitions)
+    made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is read
+    bench.say("scan")
+    files = data_files(made.replicas(leading=True))
+    schema = record_schema(BINARY, BINARY)
+    wanted = (bench.options.records, bench.options.records * 1024)
+
+    def read() -> DataFrame:
+        return made.cluster.read(TOPIC)
+
+    def read_plain() -> DataFrame:
+        return bench.spark.read.schema(schema).parquet(*map(str, files))
+
+    def scanned(frame: Callable[[], DataFrame]) -> float:
+        found: list[tuple[int, int]] = []
+
+        def run() -> None:
+            rows = frame()
+            row = rows.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
+            found.append((row[0], row[1]))
+
+        seconds = seconds_of(run)
+        if abs(found[0][0] - wanted[0]) > 16 or found[0][1] != found[0][0] * 1024:
+            raise AssertionError(f"a scan found {found[0]}, not {wanted}")
+        return seconds
+
+    pair = in_turn(lambda: scanned(read), lambda: scanned(read_plain))
+    return [speed_line("scan: count, sum(length(value))", size_of(files), pair.ours_s, pair.peer_s, AT_LEAST)]
+
+
+def pruned(bench: Bench) -> list[Line]:
+    """``sum(length)`` of one column of a typed value, against that of each of the twenty."""
+    made = bench.cluster("typed")
+    made.create_topic(bench.options.partitions, value=TYPED)
+    records = bench.records()
+    bench.say(f"appending {COLUMNS} typed columns")
+    made.append(records, value=typed_columns(records["value"]))
+    made.cluster.replicate().raise_for_failures()
+    bench.say("pruned scan")
+    read_bytes: dict[int, int] = {}
+
+    def lengths(count: int) -> float:
+        sums: list[Column] = [F.sum(F.length(f"value.c{i:02d}")) for i in range(COLUMNS)][-count:]
+        group = f"bench-pruned-{count}"
+        bench.spark.sparkContext.setJobGroup(group, group)
+        seconds = seconds_of(lambda: made.cluster.read(TOPIC).agg(*sums).collect())
+        read_bytes[count] = bytes_read(bench, group)
+        return seconds
+
+    pair = in_turn(lambda: lengths(1), lambda: lengths(COLUMNS))
+    bench.spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    made.remove()
+    ours, all_columns = read_bytes[1], read_bytes[COLUMNS]
+    return [
+        Line(
+            f"typed scan, 1 column against {COLUMNS}",
+            f"{pair.ours_s:.2f} s",
+            f"{pair.peer_s:.2f} s",
+            pair.peer_s / pair.ours_s,
+            Limit(PRUNED_AT_LEAST),
+        ),
+        Line(
+            "    bytes read",
+            size_text(ours),
+            size_text(all_columns),
+            all_columns / ours if ours else None,
+        ),
+    ]
+
+
+def bytes_read(bench: Bench, group: str) -> int:
+    """What the tasks of a job group's last job read, as Spark counted it."""
+    context = bench.spark.sparkContext
+    tracker = context.statusTracker()
+    store = context._jsc.sc().statusStore()
+    total = 0
+    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(group)))
+    for stage in [] if job is None else job.stageIds:
+        total += store.lastStageAttempt(stage).inputBytes()
+    return total

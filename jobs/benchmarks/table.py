@@ -1,0 +1,78 @@
+"""The lines of a benchmark, each with its limit, and the table of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from jobs.benchmarks.options import size_text
+
+HEADINGS = ("what", "ours", "peer", "ratio", "to reach", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a ratio must reach, or stay within."""
+
+    value: float
+    at_most: bool = False
+
+    def holds(self, ratio: float) -> bool:
+        """Whether the ratio, as it is shown, is good enough."""
+        shown = float(ratio_text(ratio))
+        return shown <= self.value if self.at_most else shown >= self.value
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.at_most else '>='} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One comparison. A line without a limit is told for what it is."""
+
+    what: str
+    ours: str
+    peer: str
+    ratio: float | None = None
+    limit: Limit | None = None
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, or on which side of its limit the ratio is."""
+        if self.limit is None or self.ratio is None:
+            return ""
+        if self.limit.holds(self.ratio):
+            return "ok"
+        return "above" if self.limit.at_most else "below"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts, one for each of ``HEADINGS``."""
+        ratio = "" if self.ratio is None else ratio_text(self.ratio)
+        return self.what, self.ours, self.peer, ratio, "" if self.limit is None else str(self.limit), self.verdict
+
+
+def speed_line(what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float) -> Line:
+    """Our speed as a part of the peer's, over the same bytes."""
+
+    def told(seconds: float) -> str:
+        return f"{seconds:.2f} s, {size_bytes / seconds / 1e6:.0f} MB/s"
+
+    return Line(f"{what}, {size_text(size_bytes)}", told(ours_s), told(peer_s), peer_s / ours_s, Limit(at_least))
+
+
+def ratio_text(ratio: float) -> str:
+    """Two digits after the point, one above ten."""
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def render(lines: Sequence[Line]) -> str:
+    """The lines as a Markdown table, aligned to be read as it is."""
+    rows = [HEADINGS, *(line.cells for line in lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    ruler = tuple("-" * width for width in widths)
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (rows[0], ruler, *rows[1:])
+    ]
+    return "\n".join(texts)
