@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,6 +120,26 @@ class Cluster:
         cluster.register().raise_for_failures()
         return cluster
 
+    @classmethod
+    def plan_format(
+        cls, cluster_file: str | Path, *, clock: Clock | None = None, opener: OpenStore = open_store
+    ) -> Report:
+        """What ``format`` would do; writes nothing. Raises: InvalidCallError."""
+        file = load_cluster_file(cluster_file)
+        stores = _open_stores(file, clock if clock is not None else SystemClock(), opener)
+        return bring_up.plan_format(file, stores)
+
+    def using(self, spark: SparkSession) -> Cluster:
+        """This cluster with its work on the executors of ``spark``, and DataFrames in that session."""
+        from engine.spark.runner import SparkRunner
+
+        return Cluster(replace(self._context, tasks=SparkRunner(spark)), spark)
+
+    @property
+    def file(self) -> ClusterFile:
+        """The cluster file, as it was when the cluster was opened."""
+        return self._context.file
+
     @property
     def image(self) -> ClusterImage:
         """The metadata now: a linearizable read."""
@@ -138,6 +159,10 @@ class Cluster:
         """Register brokers (all of the cluster file when None) as their roots are now."""
         return bring_up.register_brokers(self._context, brokers)
 
+    def add_brokers(self, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+        """Format the roots of brokers that are new in the cluster file, and register them."""
+        return bring_up.add_brokers(self._context, brokers, dry_run=dry_run)
+
     def create_topic(
         self,
         name: str,
@@ -147,9 +172,10 @@ class Cluster:
         key: DataType | str | None = None,
         value: DataType | str | None = None,
         configs: Mapping[str, str] | None = None,
+        dry_run: bool = False,
     ) -> TopicCreated:
         """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL
-        (``value="carrier STRING, distance BIGINT"``); binary otherwise.
+        (``value="carrier STRING, distance BIGINT"``); binary otherwise. ``dry_run`` only checks.
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
@@ -163,15 +189,20 @@ class Cluster:
             key_schema=declared(key),
             value_schema=declared(value),
             configs=configs,
+            dry_run=dry_run,
         )
 
     def delete_topic(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""
         return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
 
-    def alter_configs(self, topic: str | None, changes: Mapping[str, str | None]) -> None:
-        """Set configs of a topic, of the cluster when None; None as a value restores the default."""
-        topics.alter_configs(self._context, topic, changes)
+    def alter_configs(
+        self, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False
+    ) -> None:
+        """Set configs of a topic, of the cluster when None; None as a value restores the default.
+        ``dry_run`` only checks.
+        """
+        topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
 
     def describe(self, topics: Topics = None) -> Report:
         """Every replica of the topics, as a table."""
@@ -198,6 +229,7 @@ class Cluster:
         sequence: int = 0,
         producer_epoch: int = 0,
         order_by: Sequence[str] = (),
+        dry_run: bool = False,
     ) -> Report:
         """Append all rows of a DataFrame; see ``engine.operations.append.append_frame``.
 
@@ -216,6 +248,7 @@ class Cluster:
             sequence=sequence,
             producer_epoch=producer_epoch,
             order_by=order_by,
+            dry_run=dry_run,
         )
 
     def append_batches(

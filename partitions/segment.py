@@ -64,7 +64,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     writer_version: int = WRITER_VERSION
     batch_id: str = ""
-    """Metadata log only: the id of the batch, by which a retried commit is recognised."""
+    """Metadata log only: a digest of lineage and records, for a batch is read in one request and checked whole."""
 
     @property
     def latest_ms(self) -> int:

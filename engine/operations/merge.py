@@ -10,7 +10,6 @@ from engine.metadata.image import ClusterImage
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
-from engine.settings import TopicConfig
 from partitions.clock import Clock
 from partitions.errors import StratalogError
 from partitions.merge import MergePolicy, plan_merges, sealed_runs
@@ -66,11 +65,6 @@ def merge_partition(work: MergeWork) -> MergeResult:
     )
 
 
-def merge_policy(config: TopicConfig) -> MergePolicy:
-    """The settings of a topic that merging looks at."""
-    return MergePolicy(config.segment_bytes, config.segment_ms, config.segment_merge_min_files)
-
-
 def plan(
     context: Context,
     image: ClusterImage,
@@ -93,7 +87,7 @@ def plan(
         works += [
             MergeWork(
                 site=context.site(view),
-                policy=merge_policy(config),
+                policy=config.merging,
                 from_offset=max(0 if remote is None else remote.end(view.partition) or 0, view.log_start_offset),
                 compression=config.compression_type,
                 clock=context.clock,

@@ -197,14 +197,6 @@ def _key(work: RetainWork) -> PartitionKey:
     return work.site.view.topic_id, work.site.view.partition
 
 
-def limits(retention_ms: int | None, retention_bytes: int | None) -> RetentionLimits:
-    """Limits as ``partitions.retention`` writes them."""
-    return RetentionLimits(
-        UNLIMITED if retention_ms is None else retention_ms,
-        UNLIMITED if retention_bytes is None else retention_bytes,
-    )
-
-
 def _plan(
     context: Context,
     image: ClusterImage,
@@ -223,8 +215,8 @@ def _plan(
         works += [
             RetainWork(
                 site=context.site(view),
-                total=limits(config.retention_ms, config.retention_bytes),
-                local=limits(config.local_retention_ms, config.local_retention_bytes),
+                total=config.retention,
+                local=config.local_retention,
                 tiered=remote is not None,
                 remote=() if remote is None else remote.get(view.partition, ()),
                 delay_ms=config.file_delete_delay_ms,

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.append import append_options
-from engine.operations.merge import merge_policy
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
@@ -240,7 +239,7 @@ def _plan(context: Context, image: ClusterImage, state: _TopicTiering, dry_run: 
             remote=state.table.remote,
             folder=state.table.folder,
             segments=state.remote.of_partition(view.partition)[-1:],
-            policy=merge_policy(config),
+            policy=config.merging,
             compression=config.compression_type,
             clock=context.clock,
             dry_run=dry_run,

@@ -22,35 +22,42 @@ def create_topic(
     key_schema: str | None = None,
     value_schema: str | None = None,
     configs: Mapping[str, str] | None = None,
+    dry_run: bool = False,
 ) -> TopicCreated:
-    """Create a topic; schemas are Spark's JSON text of a type, None for binary.
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
     configs = dict(configs or {})
     if configs.get("remote.storage.enable", "false").lower() == "true":
         context.remote_store(f"topic {name!r} shall be tiered (remote.storage.enable)")
-    return context.metadata.submit(
-        CreateTopic(
-            name=name,
-            topic_id=context.new_id(),
-            partitions=partitions,
-            replication_factor=replication_factor,
-            key_schema=key_schema,
-            value_schema=value_schema,
-            configs=configs,
-        )
+    command = CreateTopic(
+        name=name,
+        topic_id=context.new_id(),
+        partitions=partitions,
+        replication_factor=replication_factor,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        configs=configs,
     )
+    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
 
 
-def alter_configs(context: Context, topic: str | None, changes: Mapping[str, str | None]) -> None:
+def alter_configs(
+    context: Context, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False
+) -> None:
     """Set configs of a topic, of the cluster when None; a value of None takes a key back to its default.
+    ``dry_run`` only checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
     if (changes.get("remote.storage.enable") or "false").lower() == "true":
         context.remote_store("remote.storage.enable is to be set")
-    context.metadata.submit(AlterConfigs(topic, dict(changes)))
+    command = AlterConfigs(topic, dict(changes))
+    if dry_run:
+        context.metadata.decide(command)
+    else:
+        context.metadata.submit(command)
 
 
 def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:

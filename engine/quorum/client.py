@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from typing import TypeVar
 
@@ -18,10 +19,13 @@ _ATTEMPTS = 20
 
 
 class MetadataClient:
-    """Linearizable reads of the metadata, and commands on it. Not thread-safe: one per thread, or a lock."""
+    """Linearizable reads of the metadata, and commands on it. Threads of one driver (several streams, say)
+    take turns.
+    """
 
     def __init__(self, log: MetadataLog) -> None:
         self._log = log
+        self._turn = threading.Lock()
 
     def image(self) -> ClusterImage:
         """Everything that was committed before this call.
@@ -29,14 +33,15 @@ class MetadataClient:
         Raises: InvalidCallError when the cluster was never formatted; RetriableError kinds, NoMajorityError
             above all; CorruptionError kinds.
         """
-        return self._log.read()
+        with self._turn:
+            return self._log.read()
 
     def decide(self, command: Command[Answer]) -> Answer:
         """What ``submit`` would answer now; nothing is changed.
 
         Raises: what the command's ``decide`` raises, and RetriableError kinds.
         """
-        return command.decide(self._log.read()).answer
+        return command.decide(self.image()).answer
 
     def submit(self, command: Command[Answer]) -> Answer:
         """Read, decide, commit; where somebody else was faster, decide again on what they left.
@@ -44,6 +49,10 @@ class MetadataClient:
         Raises: what the command's ``decide`` raises, and RetriableError kinds: nothing was changed then.
             OutcomeUnknownError: it may have been committed all the same. CorruptionError kinds.
         """
+        with self._turn:
+            return self._submit(command)
+
+    def _submit(self, command: Command[Answer]) -> Answer:
         # A refusal, or an answer that changes nothing, rests on a linearizable read.
         decision = command.decide(self._log.read())
         if not decision.records:

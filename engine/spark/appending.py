@@ -9,6 +9,7 @@ job before the first byte is written to the log.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -67,7 +68,11 @@ def to_records(
     headers_type = "array<struct<key:string,value:binary>>"
     headers = F.lit(None) if columns.headers is None else _named(frame, columns.headers, f"{what}: headers")
     records = frame.select(
-        _partition(frame, columns.partition, key, value, partitions, what).alias(PARTITION),
+        (
+            F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
+            if columns.partition is None
+            else _partition(frame, columns.partition, partitions, what)
+        ).alias(PARTITION),
         timestamp.alias("timestamp"),
         key.alias("key"),
         value.alias("value"),
@@ -124,11 +129,18 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
     return F.struct(*fields).cast(wanted)
 
 
-def _partition(
-    frame: DataFrame, column: ColumnOrName | None, key: Column, value: Column, partitions: int, what: str
-) -> Column:
-    if column is None:
-        return F.pmod(F.when(key.isNotNull(), F.hash(key)).otherwise(F.hash(value)), F.lit(partitions)).cast("int")
+def _hash(key: Column, key_type: DataType, value: Column, value_type: DataType) -> Column:
+    """Of the key, where there is one, else of the value."""
+
+    def hashed(column: Column, data_type: DataType) -> Column:
+        if "map<" in data_type.simpleString():  # Spark hashes no maps
+            column = F.to_json(F.struct(column))
+        return F.hash(column)
+
+    return F.when(key.isNotNull(), hashed(key, key_type)).otherwise(hashed(value, value_type))
+
+
+def _partition(frame: DataFrame, column: ColumnOrName, partitions: int, what: str) -> Column:
     given = _named(frame, column, f"{what}: partition")
     kind = frame.select(given.alias("c")).schema[0].dataType.simpleString()
     if kind not in ("tinyint", "smallint", "int", "bigint"):
@@ -173,9 +185,25 @@ def run_appends(
         records = records.where(F.col(PARTITION).isin(list(only)))
     shuffled = records.repartitionById(partitions, PARTITION)
     if order_by:
-        shuffled = shuffled.sortWithinPartitions(*order_by)
-    try:
+        try:
+            shuffled = shuffled.sortWithinPartitions(*order_by)
+        except PySparkException as error:
+            raise InvalidRecordError(f"order_by {list(order_by)}: {error.getMessage() or error}") from error
+    with _refusals():
         return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
+
+
+def count_records(records: DataFrame) -> dict[int, int]:
+    """How many records each partition would get. Raises: as ``run_appends``."""
+    with _refusals():
+        return {row[0]: row[1] for row in records.groupBy(PARTITION).count().collect()}
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What ``raise_error`` has said of a row, as our error."""
+    try:
+        yield
     except PySparkException as error:
         text = str(error)
         if _REFUSED in text:

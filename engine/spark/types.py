@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -17,6 +18,8 @@ from pyspark.sql.types import (
 )
 from pyspark.sql.types import _parse_datatype_json_string as parse_json
 
+from partitions.errors import InvalidCallError
+
 BINARY = BinaryType()
 HEADERS = ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]))
 
@@ -29,12 +32,16 @@ def spark_type(schema: str | None) -> DataType:
 def declared(data_type: DataType | str | None) -> str | None:
     """The JSON text of a type given as a Spark type, as DDL (``"year INT, carrier STRING"``), or None.
 
-    Raises: what Spark raises for DDL that it cannot parse (a session must be active for DDL).
+    Raises: InvalidCallError for DDL that Spark cannot parse, or when there is no session to parse it.
     """
     if data_type is None:
         return None
     if isinstance(data_type, str):
-        return declared(StructType.fromDDL(data_type))
+        try:
+            return declared(DataType.fromDDL(data_type))
+        except PySparkException as error:
+            message = next(iter(str(error).strip().splitlines()), "")
+            raise InvalidCallError(f"{data_type!r} declares no type that Spark knows: {message}") from error
     return json.dumps(json.loads(data_type.json()), separators=(",", ":"))
 
 

@@ -190,8 +190,6 @@ def _slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBat
         count = min(_BATCH_ROWS, first + rows - start)
         letters = _ALPHABET[np.frombuffer(random.bytes(count * RECORD_BYTES), dtype=np.uint8) & 63]
         offsets = np.arange(0, (count + 1) * RECORD_BYTES, RECORD_BYTES, dtype=np.int32)
-        values = pa.Array.from_buffers(
-            pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)]
-        )
+        values = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
         keys = pa.array([b"%d" % key for key in range(start, start + count)], pa.binary())
         yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])

@@ -37,7 +37,7 @@ def bootstrap(bench: Bench) -> list[Line]:
         made.cluster.tier().raise_for_failures()
         made.append(bench.records([SOURCE_FILES - 1]), acks="all")
         tiered = scale + 1
-        files = data_files(made.replicas(leading=True))
+        everything = size_of(data_files(made.replicas(leading=True)))
         tail = size_of(max(data_files([folder])) for folder in made.replicas(leading=True))
         copied: dict[bool, int] = {}
 
@@ -45,7 +45,7 @@ def bootstrap(bench: Bench) -> list[Line]:
             return _bootstrap(made, from_last_tiered, copied)
 
         taken[scale] = in_turn(lambda: bootstrapped(True), lambda: bootstrapped(False))
-        lines += _lines(scale, tail, size_of(files), copied, taken[scale])
+        lines += _lines(scale, tail, everything, copied, taken[scale])
     made.remove()
     first, last = taken[SCALES[0]], taken[SCALES[-1]]
     lines.append(

@@ -60,7 +60,7 @@ def workers(root: int) -> list[Path]:
         for child in children[waiting.pop()]:
             waiting.append(child)
             with suppress(OSError):
-                if b"pyspark" in (_PROC / str(child) / "cmdline").read_bytes().replace(b"\0pyspark", b" pyspark"):
+                if b"pyspark.daemon" in (_PROC / str(child) / "cmdline").read_bytes():  # forks keep its command
                     found.append(_PROC / str(child))
     return found
 

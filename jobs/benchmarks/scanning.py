@@ -70,7 +70,7 @@ def pruned(bench: Bench) -> list[Line]:
         return seconds
 
     pair = in_turn(lambda: lengths(1), lambda: lengths(COLUMNS))
-    bench.spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    bench.spark.sparkContext._jsc.sc().clearJobGroup()
     made.remove()
     ours, all_columns = read_bytes[1], read_bytes[COLUMNS]
     return [

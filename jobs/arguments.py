@@ -1,0 +1,151 @@
+"""What jobs take on the command line, and what a bad call looks like (exit status 2).
+
+Only words are turned into values here; nothing is opened. Types raise ``argparse.ArgumentTypeError``, which
+argparse prints in one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+from partitions.offsets import OffsetSpec
+
+CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
+USUAL_CLUSTER_FILE = "conf/cluster.toml"
+
+POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
+"""The named positions of ListOffsets, as they are written on a command line: ``earliest-pending-upload`` ..."""
+
+_EPILOG = """\
+In a cluster, or with all of Spark's settings:
+  spark-submit --properties-file conf/spark-defaults.conf jobs/{name}.py ...
+On this machine, {here}:
+  python -m jobs.{name} ...
+Exit status: 0 all done, 1 something failed (the report says what), 2 the call was wrong and changed nothing."""
+
+_HERE = {
+    "threads": "in threads of this process and without a JVM (--master local[*]: on Spark)",
+    "session": "in a Spark session of its own",
+    "driver": "without a JVM",
+}
+
+
+def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
+    """A parser with what every job takes: ``--cluster`` and ``--json``. ``runs`` is where the work is done
+    when the job is not started by spark-submit: in ``threads``, a Spark ``session``, or by the ``driver``.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"jobs/{name.split()[0]}.py{name[len(name.split()[0]) :]}",
+        description=description,
+        epilog=_EPILOG.format(name=name.split()[0], here=_HERE[runs]),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add_common(parser, with_master=runs != "driver")
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser, *, with_master: bool) -> None:
+    """``--cluster``, ``--json``, and ``--master`` for jobs whose work may run on Spark."""
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        default=os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE,
+        help=f"the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="one report object as the last line of stdout, and no table"
+    )
+    if with_master:
+        parser.add_argument(
+            "--master", metavar="URL", help="Spark's master; under spark-submit that is its own option"
+        )
+
+
+def add_topics(parser: argparse.ArgumentParser) -> None:
+    """``--topics a,b``."""
+    parser.add_argument("--topics", metavar="A,B", type=names, help="only these topics (default: all)")
+
+
+def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, change nothing") -> None:
+    """``--dry-run``."""
+    parser.add_argument("--dry-run", action="store_true", help=doc)
+
+
+# ----------------------------------------------------------------------------- words to values
+
+
+def names(text: str) -> list[str]:
+    """``a,b`` as a list without empty names."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text!r}: give names separated by commas")
+    return found
+
+
+def numbers(text: str) -> list[int]:
+    """``1,2`` as a list of numbers of 0 or more."""
+    found = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() for part in found):
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers of 0 or more, separated by commas")
+    return [int(part) for part in found]
+
+
+def number(text: str) -> int:
+    """A number of 0 or more."""
+    return _single(numbers(text), text)
+
+
+def count(text: str) -> int:
+    """A number of 1 or more."""
+    found = number(text)
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of 1 or more")
+    return found
+
+
+def pair(text: str) -> tuple[str, str]:
+    """``key=value``; the value may be empty and hold more equals signs."""
+    key, separator, value = text.partition("=")
+    if not separator or not key.strip():
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as key=value")
+    return key.strip(), value
+
+
+def time(text: str) -> datetime:
+    """An ISO 8601 time; UTC where it names no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: write times as 2013-06-01 or 2013-06-01T12:00:00Z") from error
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def position(text: str) -> OffsetSpec | datetime:
+    """A named position of ListOffsets, or a time."""
+    if text.lower() in POSITIONS:
+        return POSITIONS[text.lower()]
+    if text[:1].isdigit():
+        return time(text)
+    raise argparse.ArgumentTypeError(f"{text!r}: give one of {', '.join(POSITIONS)}, or an ISO time")
+
+
+def bound(text: str) -> int | dict[int, int] | OffsetSpec | datetime:
+    """Where a read begins or ends: an offset (``1000``), offsets by partition (``0:1000,3:20``), a named
+    position, or a time.
+    """
+    if text.isascii() and text.isdigit():
+        return int(text)
+    if re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text, re.ASCII):
+        return {int(key): int(value) for key, _, value in (part.partition(":") for part in text.split(","))}
+    return position(text)
+
+
+def _single(found: list[int], text: str) -> int:
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give one number")
+    return found[0]

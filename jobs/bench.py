@@ -1,0 +1,88 @@
+"""``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes.
+
+Settings come from the environment (or ``make bench NAME=value``):
+
+    BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
+    PARTITIONS  of the topics: 8
+    BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
+    ONLY        some of append,replicate,tier,scan,pruned,bootstrap
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from jobs.benchmarks import appending, bootstrapping, copying, scanning, uploading
+from jobs.benchmarks.bench import Bench
+from jobs.benchmarks.measuring import seconds_of
+from jobs.benchmarks.options import BenchOptions, bench_options, size_text
+from jobs.benchmarks.table import Line, render
+from jobs.session import spark_session
+from partitions.errors import InvalidCallError, StratalogError
+
+ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
+
+_BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
+    "append": (appending.append,),
+    "replicate": (copying.replicate,),
+    "tier": (copying.tier, uploading.tier_to_s3),
+    "scan": (scanning.scan,),
+    "pruned": (scanning.pruned,),
+    "bootstrap": (bootstrapping.bootstrap,),
+}
+
+
+def main() -> int:
+    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure."""
+    try:
+        options = bench_options(os.environ, Path("bench-data"))
+        if options.folder.exists():
+            raise InvalidCallError(f"BENCH_DIR {options.folder} is there: name a folder that is not, or remove it")
+        options.folder.mkdir(parents=True)
+    except (InvalidCallError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return BAD_CALL
+    try:
+        lines = _measure(options)
+    except StratalogError as error:
+        print(f"bench: {error.code}: {error}", file=sys.stderr)
+        return SOMETHING_FAILED
+    finally:
+        shutil.rmtree(options.folder, ignore_errors=True)
+    print(render(lines))
+    return ALL_DONE
+
+
+def _measure(options: BenchOptions) -> list[Line]:
+    if "tier" in options.only:
+        uploading.reach_servers()
+    sessions: list[Bench] = []
+    started = seconds_of(lambda: sessions.append(Bench(spark_session("bench"), options)))
+    bench = sessions[0]
+    print(
+        f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
+        f"{options.folder}\n{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
+        f"{platform.python_version()}, Spark {bench.spark.version}; zstd at level 1 on both sides; each "
+        f"measured twice in turn, the better one counts\nthe session started in {started:.1f} s, apart from "
+        "everything below\n",
+        flush=True,
+    )
+    lines: list[Line] = []
+    for name in (name for name in _BENCHMARKS if name in options.only):
+        if name in ("pruned", "bootstrap"):
+            bench.remove_filled()
+        for benchmark in _BENCHMARKS[name]:
+            for line in benchmark(bench):
+                bench.say("  ".join(filter(None, (cell.strip() for cell in line.cells))))
+                lines.append(line)
+    bench.spark.stop()
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

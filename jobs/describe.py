@@ -1,0 +1,35 @@
+"""Every replica of the topics, or every broker, as a table. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("describe", __doc__ or "", runs="driver")
+    add_topics(parser)
+    add_dry_run(parser, "the same: this job only reads")
+    parser.add_argument("--brokers", action="store_true", help="brokers in place of replicas")
+    return parser
+
+
+def describe(job: Job) -> Report:
+    """The job."""
+    cluster = job.cluster()
+    return cluster.describe_brokers() if job.arguments.brokers else cluster.describe(job.arguments.topics)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("describe", arguments(), describe, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

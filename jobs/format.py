@@ -1,0 +1,43 @@
+"""Make the folders of a cluster file a cluster: format the roots, begin the metadata log, register brokers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Cluster, Report
+from jobs.arguments import add_dry_run, job_parser, numbers
+from jobs.run import Job, renamed, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("format", __doc__ or "", runs="driver")
+    add_dry_run(parser)
+    parser.add_argument(
+        "--brokers",
+        metavar="N,M",
+        type=numbers,
+        help="only these, in a cluster that exists: brokers that are new in its file",
+    )
+    return parser
+
+
+def format_cluster(job: Job) -> Report:
+    """The job. What is formatted and registered already stays as it is."""
+    given = job.arguments
+    if given.brokers is not None:
+        return job.cluster().add_brokers(given.brokers, dry_run=given.dry_run)
+    if given.dry_run:
+        return Cluster.plan_format(given.cluster)
+    return renamed(Cluster.format(given.cluster).describe_brokers(), "format")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("format", arguments(), format_cluster, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

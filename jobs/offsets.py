@@ -1,0 +1,61 @@
+"""ListOffsets: a named position, or the first record at or after a time, of every partition. Changes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+
+from engine import FoundOffset, Report
+from engine.report import Value
+from jobs.arguments import POSITIONS, add_dry_run, job_parser, names, position
+from jobs.run import Job, run_job
+from partitions.offsets import Answer
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("offsets", __doc__ or "", runs="driver")
+    parser.add_argument("--topics", metavar="A,B", type=names, required=True)
+    add_dry_run(parser, "the same: this job only reads")
+    parser.add_argument(
+        "--spec",
+        metavar="POSITION",
+        type=position,
+        default="latest",
+        help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC where it names no zone (default: latest)",
+    )
+    return parser
+
+
+def offsets(job: Job) -> Report:
+    """The job."""
+    cluster = job.cluster()
+    with cluster.measured() as measure:
+        rows = [
+            _row(topic, partition, answer)
+            for topic in job.arguments.topics
+            for partition, answer in sorted(cluster.offsets(topic, job.arguments.spec).items())
+        ]
+    return Report("offsets", rows, seconds=measure.seconds, counts=measure.counts)
+
+
+def _row(topic: str, partition: int, answer: Answer) -> dict[str, Value]:
+    row: dict[str, Value] = {"topic": topic, "partition": partition}
+    if isinstance(answer, FoundOffset):
+        when = answer.timestamp_us
+        time = None if when is None else (_EPOCH + timedelta(microseconds=when)).isoformat()
+        return {**row, "offset": answer.offset, "timestamp": time, "leader_epoch": answer.leader_epoch}
+    return {**row, "offset": None, "unknown": answer.reason}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("offsets", arguments(), offsets, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

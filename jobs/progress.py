@@ -1,0 +1,81 @@
+"""A progress bar on a terminal: partitions done, bytes so far, bytes a second.
+
+How many bytes there will be is known only to the tasks, which list the logs: so the bar itself counts
+partitions, and bytes are what was really moved.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from engine.context import Progress, Silent
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bars
+    from rich.progress import TaskID
+
+
+def terminal_progress() -> Progress:
+    """A bar on standard error where that is a terminal, and rich is installed; else silence."""
+    if not sys.stderr.isatty():
+        return Silent()
+    try:
+        return TerminalProgress()
+    except ImportError:
+        return Silent()
+
+
+class TerminalProgress:
+    """See ``engine.context.Progress``. One bar a stretch of work; it stays when the work has ended."""
+
+    def __init__(self) -> None:
+        """Raises: ImportError without rich."""
+        from rich.console import Console
+
+        self._console = Console(stderr=True)
+        self._bars: Bars | None = None
+        self._task: TaskID | None = None
+        self._bytes = 0
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """See ``Progress``."""
+        from rich.filesize import decimal
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bars
+        from rich.progress import Task
+        from rich.text import Text
+
+        class BytesColumn(TextColumn):
+            """``12.3 MB, 4.1 MB/s``."""
+
+            def render(self, task: Task) -> Text:
+                done, elapsed = int(task.fields["size_bytes"]), task.finished_time or task.elapsed
+                rate = f", {decimal(int(done / elapsed))}/s" if elapsed and done else ""
+                return Text(f"{decimal(done)}{rate}")
+
+        self.finish()
+        self._bytes = 0
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn(unit),
+            BytesColumn(""),
+            TimeElapsedColumn(),
+            console=self._console,
+        )
+        self._task = self._bars.add_task(operation, total=items, size_bytes=0)
+        self._bars.start()
+
+    def advance(self, size_bytes: int = 0) -> None:
+        """See ``Progress``."""
+        if self._bars is not None and self._task is not None:
+            self._bytes += size_bytes
+            self._bars.update(self._task, advance=1, size_bytes=self._bytes)
+
+    def finish(self) -> None:
+        """See ``Progress``."""
+        if self._bars is not None:
+            self._bars.stop()
+            self._bars = None

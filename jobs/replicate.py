@@ -1,0 +1,35 @@
+"""Bring followers to their leaders, advance high watermarks, and let caught-up followers into the ISR."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser, numbers
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("replicate", __doc__ or "")
+    add_topics(parser)
+    add_dry_run(parser)
+    parser.add_argument("--brokers", metavar="N,M", type=numbers, help="only followers on these (default: all)")
+    return parser
+
+
+def replicate(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    return job.on_workers().replicate(given.topics, brokers=given.brokers, dry_run=given.dry_run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("replicate", arguments(), replicate, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,39 @@
+"""Apply total and local retention; delete what left the log file.delete.delay.ms ago."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("retain", __doc__ or "")
+    add_topics(parser)
+    add_dry_run(parser)
+    parser.add_argument(
+        "--sweep",
+        action="store_true",
+        help="also delete folders that no topic owns any more; lists every root",
+    )
+    return parser
+
+
+def retain(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    return job.on_workers().retain(given.topics, dry_run=given.dry_run, sweep=given.sweep)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("retain", arguments(), retain, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

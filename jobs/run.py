@@ -1,0 +1,184 @@
+"""The frame of every job: arguments, cluster, session, report, exit status.
+
+    0  all done
+    1  something failed: the report's failures, or ``ERROR CODE: message`` on standard error
+    2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, and what
+       Spark's analyser refuses
+A traceback is a bug of ours. With ``--json`` the last line of standard output is one report object, of
+failures too.
+
+What is wrong with the call is found before a JVM is started, as far as it can be found without one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from engine import Cluster, Failure, OperationFailedError, Report
+from jobs.progress import terminal_progress
+from partitions.errors import InvalidCallError, StratalogError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ALL_DONE, FAILED, BAD_CALL, INTERRUPTED = 0, 1, 2, 130
+
+
+class Job:
+    """One call of a job: its arguments; its cluster and its session, each made when it is first needed."""
+
+    def __init__(self, name: str, arguments: argparse.Namespace) -> None:
+        self.name = name
+        self.arguments = arguments
+        self._opened: Cluster | None = None
+        self._started: SparkSession | None = None
+
+    def cluster(self) -> Cluster:
+        """The cluster, its work in threads of this process. The topics that were named are there.
+
+        Raises: as ``Cluster.open``; UnknownTopicOrPartitionError.
+        """
+        if self._opened is None:
+            cluster = Cluster.open(self.arguments.cluster, progress=terminal_progress())
+            warn(cluster.file.warnings)
+            named = getattr(self.arguments, "topics", None) or ()
+            image = cluster.image if named else None
+            for name in named:
+                assert image is not None
+                image.topic(name)
+            self._opened = cluster
+        return self._opened
+
+    def on_spark(self, settings: Mapping[str, str] | None = None) -> Cluster:
+        """The cluster, its work on executors; starts a session with ``settings`` where there is none.
+
+        Raises: as ``cluster``; EnvironmentUnusableError.
+        """
+        cluster = self.cluster()
+        return cluster.using(self.session(settings))
+
+    def on_workers(self) -> Cluster:
+        """The cluster, its work on executors where the caller has asked for Spark (spark-submit,
+        ``--master``, a session in this process), else in threads of this process.
+
+        Raises: as ``on_spark``.
+        """
+        spark = under_spark_submit() or self.arguments.master is not None or active_session() is not None
+        return self.on_spark() if spark else self.cluster()
+
+    def session(self, settings: Mapping[str, str] | None = None) -> SparkSession:
+        """The session of this process, or a new one with ``settings``. Raises: EnvironmentUnusableError."""
+        running = active_session()
+        if running is not None:
+            return running
+        from jobs.session import spark_session
+
+        self._started = spark_session(
+            f"stratalog {self.name}",
+            master=getattr(self.arguments, "master", None),
+            store_options=self.cluster().file.store_options,
+            settings=settings,
+        )
+        return self._started
+
+    def close(self) -> None:
+        """Stop the session, if this job has started it."""
+        if self._started is not None:
+            self._started.stop()
+            self._started = None
+
+
+def run_job(
+    name: str,
+    parser: argparse.ArgumentParser,
+    body: Callable[[Job], Report],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse ``argv`` (the process's own when None), run the body, show its report.
+
+    Returns the exit status; never raises one of our errors.
+    """
+    try:
+        arguments = parser.parse_args(argv)
+    except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
+        return int(stop.code or 0)
+    job = Job(name, arguments)
+    try:
+        if getattr(arguments, "master", None) is not None and under_spark_submit():
+            raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
+        report = body(job)
+    except KeyboardInterrupt:
+        print("interrupted: run it again, what is done stays done", file=sys.stderr)
+        return INTERRUPTED
+    except OperationFailedError as error:
+        report = error.report
+    except Exception as error:
+        said = explain(error)
+        if said is None:
+            raise
+        code, message, status = said
+        print(f"ERROR {code}: {message}", file=sys.stderr)
+        if arguments.json:
+            print(Report(name, (), [Failure(name, code, message)]).to_json(), flush=True)
+        return status
+    finally:
+        job.close()
+    show_report(report, as_json=arguments.json)
+    return ALL_DONE if report.ok else FAILED
+
+
+def show_report(report: Report, *, as_json: bool) -> None:
+    """The table, or the object, on standard output; failures on standard error as well."""
+    if as_json:
+        for failure in report.failures:
+            print(f"FAILED {failure.item}: {failure.code}: {_line(failure.message)}", file=sys.stderr)
+        print(report.to_json(), flush=True)
+    else:
+        print(report, flush=True)
+
+
+def explain(error: Exception) -> tuple[str, str, int] | None:
+    """Code, message on one line, and exit status of an error that is not a bug of ours; None for bugs."""
+    if isinstance(error, StratalogError):
+        return error.code, _line(str(error)), BAD_CALL if isinstance(error, InvalidCallError) else FAILED
+    if "pyspark" in sys.modules:
+        from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+        if isinstance(error, PySparkException) and not isinstance(error, PythonException):
+            message = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            return "SPARK", message, BAD_CALL if isinstance(error, AnalysisException) else FAILED
+    return None
+
+
+def warn(warnings: Sequence[str]) -> None:
+    """One line each on standard error."""
+    for warning in warnings:
+        print(f"WARNING: {warning}", file=sys.stderr)
+
+
+def under_spark_submit() -> bool:
+    """Whether this process is the driver of a spark-submit."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def active_session() -> SparkSession | None:
+    """The session of this process, if there is one already."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
+
+
+def renamed(report: Report, operation: str, *, dry_run: bool = False) -> Report:
+    """The report under the name of the job that made it."""
+    return replace(report, operation=operation, dry_run=dry_run)
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())

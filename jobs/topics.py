@@ -1,0 +1,165 @@
+"""List, create, configure and delete topics."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine import Cluster, Report
+from engine.report import Value
+from jobs.arguments import add_common, add_dry_run, count, job_parser, pair
+from jobs.run import Job, renamed, run_job
+from partitions.errors import InvalidCallError
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+_SCHEMA = (
+    'as DDL ("carrier STRING, distance INT"; "STRING"; parsed by Spark), or @FILE with Spark\'s JSON text of the '
+    "type; binary when left out"
+)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("topics", __doc__ or "", runs="driver")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(name: str, doc: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
+        add_common(added, with_master=False)
+        add_dry_run(added, "only check" if name != "list" else "the same: this only reads")
+        return added
+
+    command("list", "every topic: partitions, types, configs")
+    create = command("create", "create a topic")
+    create.add_argument("name", metavar="NAME")
+    create.add_argument("--partitions", metavar="N", type=count, help="default: the cluster's num.partitions")
+    create.add_argument(
+        "--replication-factor", metavar="N", type=count, help="default: the cluster's default.replication.factor"
+    )
+    create.add_argument("--key", metavar="TYPE", help=f"the type of keys, {_SCHEMA}")
+    create.add_argument("--value", metavar="TYPE", help=f"the type of values, {_SCHEMA}")
+    create.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    configs = command("configs", "set configs of a topic or of the cluster, or take them back to their defaults")
+    of = configs.add_mutually_exclusive_group(required=True)
+    of.add_argument("--topic", metavar="NAME")
+    of.add_argument("--cluster-wide", action="store_true")
+    configs.add_argument("--set", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    configs.add_argument("--unset", metavar="K", action="append", default=[], help="repeatable")
+    delete = command("delete", "delete a topic and its data, in both tiers")
+    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("--keep-remote", action="store_true", help="leave its Delta table as it is")
+    return parser
+
+
+def topics(job: Job) -> Report:
+    """The job."""
+    cluster = job.cluster()
+    with cluster.measured() as measure:
+        match job.arguments.command:
+            case "list":
+                return Report("topics", _list(cluster), seconds=measure.seconds, counts=measure.counts)
+            case "create":
+                rows = [_create(job, cluster)]
+            case "configs":
+                rows = _configs(job, cluster)
+            case _:
+                given = job.arguments
+                return cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
+    report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
+    return renamed(report, f"topics {job.arguments.command}", dry_run=job.arguments.dry_run)
+
+
+def _list(cluster: Cluster) -> list[dict[str, Value]]:
+    image = cluster.image
+    return [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
+            "key": _type_name(topic.key_schema),
+            "value": _type_name(topic.value_schema),
+            "configs": " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
+            "topic_id": topic.topic_id,
+        }
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+    ]
+
+
+def _type_name(schema: str | None) -> str:
+    if schema is None:
+        return "binary"
+    found = json.loads(schema)
+    if isinstance(found, dict) and found["type"] == "struct":
+        return f"struct of {', '.join(field['name'] for field in found['fields'])}"
+    return found if isinstance(found, str) else str(found["type"])
+
+
+def _create(job: Job, cluster: Cluster) -> dict[str, Value]:
+    given = job.arguments
+    configs = dict(given.config)
+    shape = {"partitions": given.partitions, "replication_factor": given.replication_factor}
+    # Whatever can be wrong but the types, before Spark is needed to parse them.
+    cluster.create_topic(given.name, **shape, configs=configs, dry_run=True)
+    made = cluster.create_topic(
+        given.name,
+        **shape,
+        key=_declared(job, given.key),
+        value=_declared(job, given.value),
+        configs=configs,
+        dry_run=given.dry_run,
+    )
+    return {
+        "topic": given.name,
+        "partitions": made.partitions,
+        "replication_factor": made.replication_factor,
+        "topic_id": None if given.dry_run else made.topic_id,
+    }
+
+
+def _declared(job: Job, text: str | None) -> DataType | str | None:
+    """A type as ``create_topic`` takes it. DDL needs Spark's parser, and with it a session."""
+    if text is None:
+        return None
+    if not text.startswith("@"):
+        job.session()
+        return text
+    from pyspark.sql.types import _parse_datatype_json_string
+
+    try:
+        return _parse_datatype_json_string(Path(text[1:]).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InvalidCallError(f"{text[1:]} cannot be read: {error.strerror}") from error
+    except Exception as error:  # whatever Spark's reader of JSON stumbles upon
+        raise InvalidCallError(f"{text[1:]} holds no JSON text of a Spark type: {error}") from error
+
+
+def _configs(job: Job, cluster: Cluster) -> list[dict[str, Value]]:
+    given = job.arguments
+    changes: dict[str, str | None] = dict(given.set)
+    if both := changes.keys() & set(given.unset):
+        raise InvalidCallError(f"{min(both)} is set and unset in one call")
+    changes |= dict.fromkeys(given.unset)
+    if changes:
+        cluster.alter_configs(given.topic, changes, dry_run=given.dry_run)
+    image = cluster.image
+    present = image.configs if given.topic is None else image.topic(given.topic).configs
+    after = {**present, **changes}
+    return [
+        {"config": key, "value": "(default)" if value is None else value, "changed": key in changes}
+        for key, value in sorted(after.items())
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("topics", arguments(), topics, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

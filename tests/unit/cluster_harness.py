@@ -1,0 +1,275 @@
+"""A whole cluster without Spark, one directory a test: brokers in memory or on folders, a remote tier on a
+folder, and any number of drivers."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from engine.cluster import Cluster
+from engine.context import Progress
+from engine.operations.read import Bound
+from engine.reading.plan import FileRange
+from engine.report import Report
+from engine.replication.site import Site
+from partitions.clock import Clock, ManualClock, SystemClock
+from partitions.listing import DataFile, ReplicaLog
+from partitions.paths import DataName, base_name, parse_name
+from partitions.replica import Replica
+from partitions.segment import read_batches
+from partitions.store import Store, StoreOptions
+from partitions.store.local import LocalStore
+from partitions.store.memory import MemoryStore
+from partitions.store.protocol import StoredObject
+from tests.unit.harness import batch
+
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1",  # every append is a segment of its own, sealed at once
+    "retention.ms": "-1",
+    "local.retention.bytes": "0",
+    "file.delete.delay.ms": "0",
+}
+"""Configs of a topic that leaves the brokers as fast as it can."""
+
+Values = Mapping[int, Iterable[str]]
+"""What to append: values by partition."""
+
+
+class LiveCluster:
+    """Brokers 1..n, in racks a, b, ...; broker 1 votes. ``on_disk`` puts the brokers on folders too.
+
+    The clock starts at the time of day, since files on disks carry that of the machine.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        brokers: int = 3,
+        *,
+        on_disk: bool = False,
+        through: Callable[[str, Store], Store] = lambda uri, store: store,
+    ) -> None:
+        self.folder = folder
+        self.clock = ManualClock(SystemClock().now_ms())
+        self.through = through
+        self._numbers = itertools.count(1)
+        self._memory: dict[str, MemoryStore] = {}
+        self._lock = threading.Lock()
+        self.file = folder / "cluster.toml"
+        self.remote = folder / "remote"
+        self.remote.mkdir()
+        lines = ['[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n']
+        for broker in range(1, brokers + 1):
+            address = f"b{broker}" if on_disk else f"memory://b{broker}"
+            lines.append(f'[[brokers]]\nid = {broker}\nrack = "{chr(96 + broker)}"\nlog_dir = "{address}"\n')
+            if on_disk:
+                self.root(broker).mkdir()
+        self.file.write_text("\n".join(lines))
+        self.cluster = Cluster.format(self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root)
+
+    def new_id(self) -> str:
+        """Ids in the order in which they are asked for."""
+        return f"{next(self._numbers):032x}"
+
+    def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
+        """The stores of this cluster alone, as ``through`` wraps them."""
+        scheme, _, rest = uri.partition("://")
+        with self._lock:
+            if scheme == "memory":
+                store: Store = self._memory.setdefault(rest, MemoryStore(uri, clock))
+            else:
+                store = LocalStore(rest, clock)
+            return self.through(uri, store)
+
+    def driver(self, progress: Progress | None = None) -> Cluster:
+        """Another driver of the same cluster."""
+        return Cluster.open(
+            self.file, progress=progress, clock=self.clock, new_id=self.new_id, opener=self.open_root
+        )
+
+    def root(self, broker: int) -> Path:
+        """The folder of a broker."""
+        return self.folder / f"b{broker}"
+
+    def store(self, broker: int) -> Store:
+        """The root of a broker."""
+        return self.cluster.stores[broker]
+
+    def wipe(self, broker: int) -> None:
+        """The broker lost its disk; an empty one is in its place."""
+        store = self.store(broker)
+        store.delete([stored.name for stored in store.list("")])
+
+    @contextmanager
+    def unreachable(self, broker: int) -> Iterator[None]:
+        """The broker's volume is not mounted; what was on it is there again afterwards."""
+        away = self.folder / f"b{broker}-unmounted"
+        self.root(broker).rename(away)
+        self.root(broker).mkdir()
+        yield
+        self.root(broker).rmdir()
+        away.rename(self.root(broker))
+
+    # ----------------------------------------------------------------------------- append, read
+
+    def topic(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
+        """Create a topic; ``configs`` with underscores for dots."""
+        self.cluster.create_topic(
+            name,
+            partitions=partitions,
+            replication_factor=copies,
+            configs={key.replace("_", "."): value for key, value in configs.items()},
+        )
+
+    def tiered(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
+        """Create a topic with ``TIERED``, and ``configs`` above it."""
+        given = {key.replace("_", "."): value for key, value in configs.items()}
+        self.cluster.create_topic(
+            name, partitions=partitions, replication_factor=copies, configs={**TIERED, **given}
+        )
+
+    def append(
+        self,
+        values: Values | Iterable[str],
+        topic: str = "t",
+        *,
+        at_ms: int = 1,
+        producer: str | None = None,
+        sequence: int = 0,
+        acks: str = "all",
+        driver: Cluster | None = None,
+    ) -> Report:
+        """Append values (to partition 0 where none is named), one append a partition, with timestamps from
+        ``at_ms`` on, a microsecond apart."""
+        given = values if isinstance(values, Mapping) else {0: values}
+        return (driver or self.cluster).append_batches(
+            topic,
+            {partition: [batch(some, at_ms * 1000)] for partition, some in given.items()},
+            acks=acks,
+            producer=producer,
+            sequence=sequence,
+        )
+
+    def fill(self, values: Iterable[str], topic: str = "t", **options: int) -> None:
+        """One append a value, to partition 0."""
+        for value in values:
+            self.append([value], topic, **options).raise_for_failures()
+
+    def read(
+        self, topic: str = "t", start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
+    ) -> dict[int, list[str]]:
+        """The values that a reader gets, by partition in offset order. Offsets are contiguous."""
+        found: dict[int, dict[int, str]] = {}
+        for part in self.cluster.plan_read(topic, start, end, partitions):
+            of_partition = found.setdefault(part.partition, {})
+            for offset, value in self.records(part):
+                assert offset not in of_partition, f"offset {offset} was planned twice"
+                of_partition[offset] = value
+        for offsets in found.values():
+            assert sorted(offsets) == list(range(min(offsets), max(offsets) + 1))
+        return {
+            partition: [of_partition[offset] for offset in sorted(of_partition)]
+            for partition, of_partition in sorted(found.items())
+        }
+
+    def records(self, part: FileRange) -> Iterator[tuple[int, str]]:
+        """Offset and value of the records of a planned range."""
+        roots = [*self.cluster.stores.values(), LocalStore(str(self.remote))]
+        store = next(store for store in roots if part.uri.startswith(f"{store.uri}/"))
+        name = part.uri.removeprefix(f"{store.uri}/")
+        parsed = parse_name(base_name(name))
+        assert isinstance(parsed, DataName)
+        file = DataFile(parsed, StoredObject(name, part.size_bytes, 0, ""))
+        if isinstance(store, MemoryStore):
+            file = DataFile(parsed, next(s for s in store.list(name.rpartition("/")[0]) if s.name == name))
+        for rows in read_batches(store, file, part.start, part.end, ["offset", "value"]):
+            values = rows.column("value").to_pylist()
+            yield from zip(rows.column("offset").to_pylist(), (v.decode() for v in values), strict=True)
+
+    # -------------------------------------------------------------------------------- replicas
+
+    def site(self, topic: str = "t", partition: int = 0) -> Site:
+        """A partition as the metadata has it now."""
+        image = self.cluster.image
+        return Site(image.view(image.topic(topic).topic_id, partition), self.cluster.stores)
+
+    def replica(self, broker: int, topic: str = "t", partition: int = 0) -> Replica:
+        return self.site(topic, partition).replica(broker)
+
+    def log(self, broker: int, topic: str = "t", partition: int = 0) -> ReplicaLog:
+        """A replica's log now."""
+        return self.replica(broker, topic, partition).log()
+
+    def leader(self, topic: str = "t", partition: int = 0) -> int:
+        leader = self.site(topic, partition).view.leader
+        assert leader is not None
+        return leader
+
+    def followers(self, topic: str = "t", partition: int = 0) -> list[int]:
+        return self.site(topic, partition).followers
+
+    def isr(self, topic: str = "t", partition: int = 0) -> set[int]:
+        return set(self.site(topic, partition).view.isr)
+
+    def data(self, broker: int, topic: str = "t", partition: int = 0) -> dict[str, bytes]:
+        """The files of a replica's log, by name."""
+        replica = self.replica(broker, topic, partition)
+        return {str(link.name): replica.store.read(link.file.object.name) for link in replica.log().chain}
+
+    def on_brokers(self) -> dict[str, bytes]:
+        """Every file of every broker; with ``in_remote`` it is all there is."""
+        return {
+            store.uri_of(stored.name): store.read(stored.name)
+            for store in self.cluster.stores.values()
+            for stored in store.list("")
+        }
+
+    def in_remote(self) -> dict[str, bytes]:
+        """Every file of the remote tier."""
+        return {str(path): path.read_bytes() for path in self.remote.rglob("*") if path.is_file()}
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What happens inside changes no file of the cluster."""
+        before = self.on_brokers() | self.in_remote()
+        yield
+        after = self.on_brokers() | self.in_remote()
+        assert sorted(after) == sorted(before)
+        assert after == before
+
+
+def rows_of(report: Report, *columns: str) -> list[tuple[object, ...]]:
+    """The columns of a report that all went well."""
+    report.raise_for_failures()
+    return [tuple(row[column] for column in columns) for row in report.rows]
+
+
+def codes(report: Report) -> Counter[str]:
+    """How often each error stands in a report."""
+    return Counter(failure.code for failure in report.failures)
+
+
+def the_failure(report: Report) -> str:
+    """The one failure of a report, as one line."""
+    (failure,) = report.failures
+    return f"{failure.item}: {failure.code}: {failure.message}"
+
+
+def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
+    """What an append that went well got, by partition."""
+    return {
+        int(str(p)): (int(str(a)), int(str(b)))
+        for p, a, b in rows_of(appended, "partition", "base_offset", "next_offset")
+    }
+
+
+def table(values: Sequence[str]) -> pa.RecordBatch:
+    """Records with these values."""
+    return batch(values)
