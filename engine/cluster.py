@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.cluster_file import ClusterFile, load_cluster_file
-from engine.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from engine.context import Context, LocalTasks, Measure, Progress, Silent, TaskRunner
 from engine.metadata.image import ClusterImage
 from engine.metadata.topic_commands import TopicCreated
 from engine.operations import bring_up, describe, retain, tier, topics, verify
@@ -139,6 +140,10 @@ class Cluster:
     def file(self) -> ClusterFile:
         """The cluster file, as it was when the cluster was opened."""
         return self._context.file
+
+    def measured(self) -> AbstractContextManager[Measure]:
+        """Time and storage requests of what happens inside."""
+        return self._context.measured()
 
     @property
     def image(self) -> ClusterImage:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine import Cluster, Report
 from jobs.arguments import add_dry_run, job_parser, numbers
-from jobs.run import Job, renamed, run_job
+from jobs.run import Job, run_job
+from partitions.clock import SystemClock
+from partitions.store import StoreCounts
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -31,7 +34,11 @@ def format_cluster(job: Job) -> Report:
         return job.cluster().add_brokers(given.brokers, dry_run=given.dry_run)
     if given.dry_run:
         return Cluster.plan_format(given.cluster)
-    return renamed(Cluster.format(given.cluster).describe_brokers(), "format")
+    began = SystemClock().monotonic_s()
+    cluster = Cluster.format(given.cluster)
+    table = cluster.describe_brokers()
+    counts = sum((store.counts for store in cluster.stores.values()), StoreCounts())
+    return replace(table, operation="format", seconds=SystemClock().monotonic_s() - began, counts=counts)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -41,9 +41,8 @@ class TerminalProgress:
     def start(self, operation: str, items: int, unit: str) -> None:
         """See ``Progress``."""
         from rich.filesize import decimal
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
-        from rich.progress import Task
         from rich.text import Text
 
         class BytesColumn(TextColumn):

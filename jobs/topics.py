@@ -59,20 +59,20 @@ def arguments() -> argparse.ArgumentParser:
 
 def topics(job: Job) -> Report:
     """The job."""
-    cluster = job.cluster()
+    cluster, given = job.cluster(), job.arguments
+    if given.command == "delete":
+        deleted = cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
+        return renamed(deleted, "topics delete", dry_run=given.dry_run)
     with cluster.measured() as measure:
-        match job.arguments.command:
-            case "list":
-                return Report("topics", _list(cluster), seconds=measure.seconds, counts=measure.counts)
+        match given.command:
             case "create":
                 rows = [_create(job, cluster)]
             case "configs":
                 rows = _configs(job, cluster)
             case _:
-                given = job.arguments
-                return cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
+                rows = _list(cluster)
     report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
-    return renamed(report, f"topics {job.arguments.command}", dry_run=job.arguments.dry_run)
+    return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
 
 def _list(cluster: Cluster) -> list[dict[str, Value]]:

@@ -117,7 +117,9 @@ def append_frame(
         _check_acks(acks)
         with context.measured() as measure:
             counted = sorted(count_records(records).items())
-        rows = [{"topic": topic, "partition": partition, "records": count} for partition, count in counted]
+        rows: list[dict[str, Value]] = [
+            {"topic": topic, "partition": partition, "records": count} for partition, count in counted
+        ]
         totals: dict[str, Value] = {"records": sum(count for _, count in counted)}
         return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
 

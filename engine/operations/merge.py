@@ -12,7 +12,7 @@ from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import StratalogError
-from partitions.merge import MergePolicy, plan_merges, sealed_runs
+from partitions.merge import MergePolicy, plan_merges
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
 from partitions.store import Store
@@ -28,7 +28,6 @@ class MergeWork:
     compression: str
     clock: Clock
     dry_run: bool = False
-    sealed_only: bool = False
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
@@ -52,10 +51,7 @@ def merge_partition(work: MergeWork) -> MergeResult:
     """The task."""
     log = leader_log(work.site)
     now_ms = work.clock.now_ms()
-    if work.sealed_only:
-        runs = [r for r in sealed_runs(log, work.policy, work.from_offset, now_ms) if not r.is_segment]
-    else:
-        runs = plan_merges(log, work.policy, work.from_offset, now_ms)
+    runs = plan_merges(log, work.policy, work.from_offset, now_ms)
     written = 0
     for run in runs:
         if not work.dry_run:

@@ -40,8 +40,10 @@ class SparkRunner:
                 yield from outcomes
 
     def _run_slice(self, function: Callable[[W], R], items: list[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
-        def task(_: Iterable[int]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
-            yield run_counted(function, items)
+        def task(numbers: Iterable[int]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
+            # Spark ends a worker that leaves input unread; the next one would import everything again.
+            for _ in numbers:
+                yield run_counted(function, items)
 
         return self._context.parallelize([0], 1).mapPartitions(task).collect()[0]
 

@@ -125,7 +125,7 @@ class LiveCluster:
             name,
             partitions=partitions,
             replication_factor=copies,
-            configs={key.replace("_", "."): value for key, value in configs.items()},
+            configs={"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}},
         )
 
     def tiered(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:

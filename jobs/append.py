@@ -1,0 +1,151 @@
+"""Append what Spark can read to a topic: once, or batch by batch as a stream.
+
+  jobs/append.py --topic flights --input flights.parquet --key tailnum --timestamp time_hour \\
+      --producer loader --sequence 7
+  jobs/append.py --topic flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
+      --stream --checkpoint incoming.checkpoint --producer incoming
+A producer and a sequence are appended once, however often the job is run; a stream's sequence is its batch id.
+Without --value a typed topic takes its value columns from the input's columns of the same names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from engine import Cluster, Report
+from jobs.arguments import add_dry_run, job_parser, names, number, pair
+from jobs.run import Job, run_job
+from jobs.streaming import append_stream
+from partitions.errors import InvalidCallError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("append", __doc__ or "", runs="session")
+    parser.add_argument("--topic", metavar="NAME", required=True)
+    add_dry_run(parser, "check all records, count them by partition, append nothing")
+    source = parser.add_argument_group("input, as Spark's readers take it")
+    source.add_argument("--input", metavar="PATH", required=True)
+    source.add_argument(
+        "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json ..."
+    )
+    source.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    source.add_argument("--schema", metavar="DDL", help="of formats that have none (csv, json)")
+    source.add_argument("--where", metavar="EXPR", help="only these rows")
+    source.add_argument(
+        "--select", metavar="EXPR", action="append", help='columns to make first, as "air_time / 60 AS hours"'
+    )
+    record = parser.add_argument_group("records: columns of the input, or expressions of them")
+    record.add_argument("--key", metavar="EXPR")
+    record.add_argument("--value", metavar="EXPR")
+    record.add_argument("--partition", metavar="EXPR", help="default: a hash of the key")
+    record.add_argument("--headers", metavar="EXPR", help="array<struct<key: string, value: binary>>")
+    record.add_argument("--timestamp", metavar="EXPR", help="default: now")
+    record.add_argument(
+        "--order-by", metavar="A,B", type=names, default=[], help="within a partition: timestamp, key, value.x ..."
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--acks", choices=("all", "leader"), default="all")
+    how.add_argument("--producer", metavar="NAME", help="whose append this is")
+    how.add_argument(
+        "--sequence", metavar="N", type=number, default=0, help="which of the producer's (default: 0)"
+    )
+    how.add_argument("--epoch", metavar="N", type=number, default=0, help="a greater one fences the smaller ones")
+    how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
+    how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
+    return parser
+
+
+def append(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    if given.stream and (given.checkpoint is None or given.producer is None):
+        raise InvalidCallError(
+            "--stream needs --checkpoint and --producer, the same ones whenever it is run again"
+        )
+    if given.stream and given.dry_run:
+        raise InvalidCallError("--dry-run of a stream: leave --stream out to check the whole input")
+    if given.checkpoint is not None and not given.stream:
+        raise InvalidCallError("--checkpoint is for --stream")
+    job.cluster().image.topic(given.topic)
+    spark_bar = {"spark.ui.showConsoleProgress": "true"} if sys.stderr.isatty() else None
+    cluster = job.on_spark(spark_bar)
+    frame = prepared(given, read_input(given, job.session()))
+    if not given.stream:
+        return append_frame(given, cluster, frame, given.sequence)
+
+    def one(batch: DataFrame, batch_id: int) -> Report:
+        return append_frame(given, cluster, batch, batch_id)
+
+    return append_stream(frame, given.checkpoint, one)
+
+
+def append_frame(given: argparse.Namespace, cluster: Cluster, frame: DataFrame, sequence: int) -> Report:
+    """One append of ``frame`` as the arguments say."""
+    return cluster.append(
+        frame,
+        given.topic,
+        key=_column(given.key),
+        value=_column(given.value),
+        partition=_column(given.partition),
+        headers=_column(given.headers),
+        timestamp=_column(given.timestamp),
+        acks=given.acks,
+        producer=given.producer,
+        sequence=sequence,
+        producer_epoch=given.epoch,
+        order_by=given.order_by,
+        dry_run=given.dry_run,
+    )
+
+
+def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
+    """The input, streaming with ``--stream``; a stream of files has the schema of the files that are there."""
+    still: Any = spark.read.format(given.format).options(**dict(given.option))
+    if given.schema is not None:
+        still = still.schema(given.schema)
+    if not given.stream:
+        return _loaded(still, given.input)
+    moving: Any = spark.readStream.format(given.format).options(**dict(given.option))
+    if given.format != "delta":
+        moving = moving.schema(_loaded(still, given.input).schema)
+    return _loaded(moving, given.input)
+
+
+def prepared(given: argparse.Namespace, frame: DataFrame) -> DataFrame:
+    """``frame`` after ``--where`` and ``--select``."""
+    if given.where is not None:
+        frame = frame.where(given.where)
+    return frame if given.select is None else frame.selectExpr(*given.select)
+
+
+def _loaded(reader: Any, path: str) -> DataFrame:
+    frame: DataFrame = reader.load(path)
+    return frame
+
+
+def _column(text: str | None) -> Column | str | None:
+    """A name as it is, so that the error can name it; anything else as an expression."""
+    if text is None or _NAME.fullmatch(text):
+        return text
+    from pyspark.sql import functions
+
+    return functions.expr(text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("append", arguments(), append, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

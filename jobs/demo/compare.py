@@ -1,0 +1,113 @@
+"""Source, log and remote table, row for row. Imports nothing of stratalog: what anybody's Spark would do.
+
+    spark-submit ... compare.py --source DIR --read DIR --remote TABLE
+``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave. Prints one
+object, the last line of standard output, and ends with 1 when anything differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import Any
+
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+from deltalake import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+PLACE = ["partition", "offset"]
+
+
+class Checks:
+    """What was compared, and how many rows differ."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, check: str, rows: int, differences: int) -> None:
+        self.rows.append({"check": check, "rows": rows, "differences": differences})
+
+
+def unbalanced(left: DataFrame, right: DataFrame, *, only_more: bool = False) -> int:
+    """How many different rows do not occur equally often on both sides; ``only_more``: more often left."""
+    both = left.withColumn("n", F.lit(1)).unionAll(right.select(*left.columns).withColumn("n", F.lit(-1)))
+    totals = both.groupBy(*left.columns).agg(F.sum("n").alias("n"))
+    return totals.where("n > 0" if only_more else "n <> 0").count()
+
+
+def flat(log: DataFrame) -> DataFrame:
+    """Records with a column per field."""
+    return log.select(*PLACE, "timestamp", "key", "value.*")
+
+
+def holes(log: DataFrame) -> int:
+    """Partitions whose offsets are not 0, 1, 2 ... each once."""
+    found = log.groupBy("partition").agg(
+        F.count("*").alias("n"), F.countDistinct("offset").alias("d"), F.min("offset").alias("a"), F.max("offset").alias("z")
+    )
+    return found.where("a <> 0 OR z + 1 <> n OR d <> n").count()
+
+
+def compare(spark: SparkSession, source_path: str, read_path: str, remote_path: str) -> Checks:
+    """All comparisons."""
+    checks = Checks()
+    source = (
+        spark.read.option("recursiveFileLookup", "true").parquet(source_path)
+        .withColumnsRenamed({"tailnum": "key", "time_hour": "timestamp"})
+    )
+    log = flat(spark.read.parquet(read_path)).cache()
+    records = log.drop(*PLACE).columns
+    count = log.count()
+    checks.add("the log has as many records as the source has rows", count, abs(count - source.count()))
+    checks.add("source = log, key, timestamp and every value column", count, unbalanced(source.select(records), log.select(records)))
+    checks.add("offsets of each partition are contiguous from 0 on", count, holes(log))
+
+    remote = flat(spark.read.format("delta").load(remote_path)).cache()
+    tiered = remote.count()
+    ends = remote.groupBy("partition").agg((F.max("offset") + 1).alias("end"))
+    covered = log.join(F.broadcast(ends), "partition").where("offset < end").select(*log.columns).cache()
+    checks.add("delta-spark: remote table = log below the remote end, offsets too", tiered, unbalanced(remote, covered))
+    checks.add("delta-spark: remote table within the source", tiered, unbalanced(remote.select(records), source.select(records), only_more=True))
+    checks.add("delta-spark: remote offsets are contiguous from 0 on", tiered, holes(remote))
+
+    theirs = DeltaTable(remote_path).to_pyarrow_table(columns=[*PLACE, "timestamp", "key", "value"])
+    order = [(name, "ascending") for name in PLACE]
+    theirs = theirs.sort_by(order)
+    ours = ds.dataset(read_path, format="parquet").to_table(columns=theirs.column_names)
+    places = {row["partition"]: row["end"] for row in ends.collect()}
+    wanted = pc.scalar(False)
+    for partition, end in places.items():
+        wanted = pc.or_(wanted, pc.and_(pc.equal(pc.field("partition"), partition), pc.less(pc.field("offset"), end)))
+    ours = ours.filter(wanted).sort_by(order)
+    differs = abs(ours.num_rows - theirs.num_rows) or sum(
+        one != other for one, other in zip(ours.to_pylist(), theirs.to_pylist(), strict=True)
+    )
+    checks.add("deltalake: remote table = log below the remote end, offsets too", theirs.num_rows, differs)
+    if not tiered:
+        checks.add("the remote table holds something", 0, 1)
+    return checks
+
+
+def main() -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("source", "read", "remote"):
+        parser.add_argument(f"--{name}", metavar="PATH", required=True)
+    given = parser.parse_args()
+    began = time.monotonic()
+    spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "8").getOrCreate()
+    checks = compare(spark, given.source, given.read, given.remote)
+    spark.stop()
+    ok = all(row["differences"] == 0 for row in checks.rows)
+    seconds = round(time.monotonic() - began, 3)
+    totals = {"records": checks.rows[0]["rows"]}
+    print(json.dumps({"operation": "compare", "ok": ok, "seconds": seconds, "totals": totals, "rows": checks.rows}))
+    return 0 if ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

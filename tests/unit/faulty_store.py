@@ -1,0 +1,116 @@
+"""A store that does as it is told: for tests of what fails, and of what happens in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, BinaryIO, TypeVar
+
+from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+
+T = TypeVar("T")
+
+CHANGES = frozenset({"create", "stage", "commit", "delete"})
+"""The calls that change what is stored."""
+
+
+class FaultyStore:
+    """Every call goes through ``hook(what, name, call)``, which may do anything before it, instead of it, or
+    after it. ``what`` is the method, ``stage`` for both kinds of staging, ``commit`` when a staged object gets
+    its name.
+    """
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.uri = inner.uri
+        self.hook: Callable[[str, str, Callable[[], Any]], Any] = lambda what, name, call: call()
+
+    def __repr__(self) -> str:
+        return f"FaultyStore({self.inner!r})"
+
+    @property
+    def counts(self) -> StoreCounts:
+        return self.inner.counts
+
+    @counts.setter
+    def counts(self, counts: StoreCounts) -> None:
+        raise AssertionError("counts are only read")
+
+    def create(self, name: str, data: bytes) -> bool:
+        return self._through("create", name, lambda: self.inner.create(name, data))
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        return _FaultyStaged(self, name, self._through("stage", name, lambda: self.inner.stage_writer(name)))
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+        copied = self._through("stage", name, lambda: self.inner.stage_copy(source, source_object, name))
+        return _FaultyStaged(self, name, copied)
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._through("read", name, lambda: self.inner.read(name, start, end))
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        return self._through("open", source_object.name, lambda: self.inner.open(source_object))
+
+    def list(self, prefix: str) -> Sequence[StoredObject]:
+        return self._through("list", prefix, lambda: self.inner.list(prefix))
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        self._through("delete", " ".join(doomed), lambda: self.inner.delete(doomed))
+
+    def uri_of(self, name: str) -> str:
+        return self.inner.uri_of(name)
+
+    def check(self) -> None:
+        self.inner.check()
+
+    def _through(self, what: str, name: str, call: Callable[[], T]) -> T:
+        result: T = self.hook(what, name, call)
+        return result
+
+
+class _FaultyStaged:
+    """A staged object whose ``commit`` goes through the hook."""
+
+    def __init__(self, store: FaultyStore, name: str, inner: Any) -> None:
+        self._store = store
+        self._name = name
+        self._inner = inner
+        self.file: BinaryIO = getattr(inner, "file", None)  # type: ignore[assignment]
+
+    @property
+    def size_bytes(self) -> int:
+        return int(self._inner.size_bytes)
+
+    def commit(self) -> bool:
+        return bool(self._store.hook("commit", self._name, self._inner.commit))
+
+    def abort(self) -> None:
+        self._inner.abort()
+
+
+class Faults:
+    """Hooks all stores that it wraps; tells them apart by their addresses."""
+
+    def __init__(self) -> None:
+        self.before: Callable[[str, str, str], None] = lambda uri, what, name: None
+        """Called with store, call and name; raises what the call is to raise."""
+        self.after: Callable[[str, str, str], None] = lambda uri, what, name: None
+        """Called once the call has taken effect."""
+
+    def wrap(self, uri: str, store: Store) -> Store:
+        """The store with the hooks: give it to ``LiveCluster`` as ``through``."""
+        wrapped = FaultyStore(store)
+
+        def hook(what: str, name: str, call: Callable[[], Any]) -> Any:
+            self.before(uri, what, name)
+            result = call()
+            self.after(uri, what, name)
+            return result
+
+        wrapped.hook = hook
+        return wrapped
+
+    def none(self) -> None:
+        """From here on nothing fails."""
+        self.before = self.after = lambda uri, what, name: None

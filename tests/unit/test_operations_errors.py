@@ -1,0 +1,457 @@
+"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed (issue 3)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from engine.cluster import Cluster
+from engine.report import Report
+from partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    InconsistentClusterIdError,
+    InvalidCallError,
+    InvalidConfigError,
+    InvalidReplicationFactorError,
+    LogDirError,
+    LogGapError,
+    NoMajorityError,
+    StratalogError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+    UnsupportedStoreError,
+)
+from partitions.store import Store, StoreOptions
+from partitions.store.local import LocalStore
+from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Three brokers on folders; ``t`` holds a to e, one file each, on all of them."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    made.topic()
+    made.fill("abcde")
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---------------------------------------------------------------------------- topics, configs
+
+
+def _each_operation(cluster: Cluster) -> list[Callable[[], object]]:
+    return [
+        lambda: cluster.replicate("u"),
+        lambda: cluster.merge(["t", "u"]),
+        lambda: cluster.tier("u"),
+        lambda: cluster.retain("u"),
+        lambda: cluster.verify("u"),
+        lambda: cluster.describe("u"),
+        lambda: cluster.delete_topic("u"),
+        lambda: cluster.plan_read("u"),
+        lambda: cluster.alter_configs("u", {"retention.ms": "1"}),
+        lambda: cluster.append_batches("u", {}),
+    ]
+
+
+def test_every_operation_names_an_unknown_topic(live: LiveCluster) -> None:
+    """Issue, "Bad input": "unknown or deleted topic"."""
+    with live.unchanged():
+        for operation in _each_operation(live.cluster):
+            with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist, or was deleted"):
+                operation()
+
+
+def test_a_deleted_topic_is_an_unknown_one(live: LiveCluster) -> None:
+    live.topic("u")
+    live.cluster.delete_topic("u").raise_for_failures()
+    test_every_operation_names_an_unknown_topic(live)
+
+
+@pytest.mark.parametrize(
+    ("configs", "message"),
+    [
+        ({"retention.msec": "1"}, "topic 't2': unknown config 'retention.msec'; did you mean retention.ms"),
+        ({"retention.ms": "soon"}, "retention.ms = 'soon' is not valid"),
+        ({"segment.bytes": "0"}, "segment.bytes = '0' is not valid: it takes at least 1"),
+        ({"compression.type": "brotli"}, "it takes one of zstd"),
+        ({"num.partitions": "3"}, "num.partitions is a config of the cluster, not of a topic"),
+        ({"retention.ms": "5", "local.retention.ms": "9"}, "brokers cannot keep what the log drops"),
+    ],
+)
+def test_a_config_that_is_wrong_is_named_with_the_nearest_right_one(
+    live: LiveCluster, configs: dict[str, str], message: str
+) -> None:
+    """Issue, "Bad input": "an unknown config key (name the nearest) or value"."""
+    with live.unchanged():
+        with pytest.raises(InvalidConfigError, match=message):
+            live.cluster.create_topic("t2", configs=configs)
+        with pytest.raises(InvalidConfigError, match=message.replace("t2", "t")):
+            live.cluster.alter_configs("t", configs)
+
+
+def test_topics_that_cannot_be_are_refused(live: LiveCluster) -> None:
+    with live.unchanged():
+        with pytest.raises(TopicAlreadyExistsError, match="'t'"):
+            live.cluster.create_topic("t")
+        with pytest.raises(InvalidReplicationFactorError, match="4"):
+            live.cluster.create_topic("t2", replication_factor=4)
+        with pytest.raises(InvalidCallError, match="'a/b' is not valid"):
+            live.cluster.create_topic("a/b")
+        with pytest.raises(InvalidCallError):
+            live.cluster.create_topic("t2", partitions=0)
+        with pytest.raises(InvalidCallError, match="__cluster_metadata"):
+            live.cluster.delete_topic("__cluster_metadata")
+        with pytest.raises(InvalidCallError, match="acks is 'some'"):
+            live.append(["a"], acks="some")
+
+
+# ------------------------------------------------------------------------------------ log dirs
+
+
+def _file(folder: Path, *log_dirs: str, cluster_id: str = "c") -> Path:
+    file = folder / "other.toml"
+    brokers = [f'[[brokers]]\nid = {n}\nlog_dir = "{d}"' for n, d in enumerate(log_dirs, start=1)]
+    file.write_text("\n".join([f'[cluster]\nid = "{cluster_id}"\nvoters = [1]', *brokers]))
+    return file
+
+
+def test_a_log_dir_that_does_not_exist_is_named_and_no_other_is_formatted(tmp_path: Path) -> None:
+    """Issue, "Bad input": "a log dir that does not exist". It may be a volume that is not mounted."""
+    (tmp_path / "x1").mkdir()
+    with pytest.raises(LogDirError, match="x2"):
+        Cluster.format(_file(tmp_path, "x1", "x2"))
+    assert contents(tmp_path / "x1") == {}
+    assert not (tmp_path / "x2").exists()
+
+
+def test_a_log_dir_that_is_a_file_or_cannot_be_written_is_named(tmp_path: Path) -> None:
+    """(As root no folder is unwritable; /proc is for everybody.)"""
+    (tmp_path / "x1").mkdir()
+    (tmp_path / "x2").write_text("a file")
+    with pytest.raises(LogDirError, match="x2"):
+        Cluster.format(_file(tmp_path, "x1", "x2"))
+    with pytest.raises(LogDirError, match="/proc/self/fdinfo"):
+        Cluster.format(_file(tmp_path, "x1", "/proc/self/fdinfo"))
+    assert contents(tmp_path / "x1") == {}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_log_dir_without_permission_to_write_is_named(tmp_path: Path) -> None:
+    for name in ("x1", "x2"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "x2").chmod(0o555)
+    with pytest.raises(LogDirError, match="x2"):
+        Cluster.format(_file(tmp_path, "x1", "x2"))
+    assert contents(tmp_path / "x1") == {}
+
+
+@pytest.mark.parametrize("open_it", [Cluster.format, Cluster.open])
+def test_a_log_dir_of_another_cluster_or_broker_is_named(
+    live: LiveCluster, open_it: Callable[[Path], Cluster]
+) -> None:
+    """Issue, "Bad input": "belongs to another cluster or another broker"."""
+    (live.folder / "x1").mkdir()
+    with live.unchanged():
+        with pytest.raises(InconsistentClusterIdError, match="b2 of broker 2 belongs to cluster 'c', not to 'd'"):
+            open_it(_file(live.folder, "x1", "b2", cluster_id="d"))
+        assert contents(live.folder / "x1") == {}
+        with pytest.raises(LogDirError, match="b3 of broker 2 belongs to broker 3"):
+            open_it(_file(live.folder, "b1", "b3"))
+
+
+@pytest.mark.parametrize("second", ["x1", "x1/", "./x1", "x1/inner", "link"])
+def test_two_brokers_on_one_folder_are_found_in_the_file(tmp_path: Path, second: str) -> None:
+    """Issue, "Bad input": "two brokers on one folder", by whatever name."""
+    (tmp_path / "x1" / "inner").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "x1")
+    with pytest.raises(InvalidCallError, match="broker 1 and broker 2 share storage"):
+        Cluster.format(_file(tmp_path, "x1", second))
+    assert contents(tmp_path / "x1") == {}
+
+
+def test_a_folder_that_is_copied_to_another_brokers_is_found(live: LiveCluster) -> None:
+    shutil.rmtree(live.root(3))
+    shutil.copytree(live.root(2), live.root(3))
+    with live.unchanged(), pytest.raises(LogDirError, match="b3 of broker 3 belongs to broker 2"):
+        Cluster.open(live.file)
+
+
+def test_a_typo_in_the_cluster_file_is_named_with_its_place(live: LiveCluster) -> None:
+    """Issue, "Bad input": "a cluster file with a typo"."""
+    live.file.write_text(live.file.read_text().replace('log_dir = "b2"', 'logdir = "b2"'))
+    with live.unchanged(), pytest.raises(InvalidCallError, match="number 2: unknown key 'logdir'; did you mean"):
+        Cluster.open(live.file)
+    with pytest.raises(InvalidCallError, match=r"nowhere\.toml cannot be read"):
+        Cluster.open(live.folder / "nowhere.toml")
+
+
+def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> None:
+    (tmp_path / "x1").mkdir()
+    with pytest.raises(InvalidCallError, match="format it first"):
+        Cluster.open(_file(tmp_path, "x1"))
+    assert contents(tmp_path / "x1") == {}
+
+
+def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(live: LiveCluster) -> None:
+    shutil.rmtree(live.root(1))
+    with pytest.raises((NoMajorityError, InvalidCallError), match="voter|metadata"):
+        live.driver()
+    live.root(1).mkdir()
+    with pytest.raises(InvalidCallError, match="no voter holds its metadata"):
+        Cluster.format(live.file, opener=live.open_root)
+
+
+class Overwriting(LocalStore):
+    """A store without exclusive create: the last writer wins."""
+
+    def create(self, name: str, data: bytes) -> bool:
+        self.delete([name])
+        return super().create(name, data)
+
+
+def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
+    """Issue, "Bad input"; protocol, rule 1."""
+    for name in ("x1", "x2"):
+        (tmp_path / name).mkdir()
+
+    def opener(uri: str, options: StoreOptions, clock: object) -> Store:
+        folder = uri.removeprefix("file://")
+        return Overwriting(folder) if folder.endswith("x2") else LocalStore(folder)
+
+    with pytest.raises(UnsupportedStoreError, match="x2 is a store without exclusive create"):
+        Cluster.format(_file(tmp_path, "x1", "x2"), opener=opener)
+    assert contents(tmp_path / "x1") == contents(tmp_path / "x2") == {}
+
+
+# --------------------------------------------------------------------------- damage in log dirs
+
+
+def data_file(live: LiveCluster, broker: int, index: int) -> Path:
+    """The path of a file of a replica's log."""
+    link = live.log(broker).chain[index]
+    return Path(live.store(broker).uri_of(link.file.object.name).removeprefix("file://"))
+
+
+def _truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _flip_a_data_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[30] ^= 1
+    path.write_bytes(data)
+
+
+def _flip_a_footer_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-200] ^= 1
+    path.write_bytes(data)
+
+
+def _foreign(path: Path) -> None:
+    pq.write_table(pa.table({"x": [1]}), path)
+
+
+def _no_parquet(path: Path) -> None:
+    path.write_bytes(b"hello" * 100)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+DAMAGES = [_truncate, _flip_a_data_bit, _flip_a_footer_bit, _foreign, _no_parquet, _empty]
+
+
+@pytest.mark.parametrize("index", [1, 4], ids=["in the middle", "the last file"])
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
+@pytest.mark.parametrize("broker", [1, 2], ids=["leader", "follower"])
+def test_a_damaged_file_is_found_by_verify_once_and_named(
+    live: LiveCluster, damage: Callable[[Path], None], index: int, broker: int
+) -> None:
+    """Issue, "Bad input": "a truncated, bit-flipped or foreign Parquet file in a log dir; a missing footer"."""
+    path = data_file(live, broker, index)
+    damage(path)
+    with live.unchanged():
+        report = live.driver().verify()
+        assert codes(report) == {"CORRUPT_SEGMENT": 1}
+        assert path.name in the_failure(report)
+        assert f"b{broker}" in the_failure(report)
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
+def test_a_damaged_file_is_named_when_it_is_merged(live: LiveCluster, damage: Callable[[Path], None]) -> None:
+    live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
+    path = data_file(live, 1, 1)
+    damage(path)
+    with live.unchanged():
+        report = live.driver().merge()
+        assert codes(report) == {"CORRUPT_SEGMENT": 1}
+        assert path.name in the_failure(report)
+
+
+@pytest.mark.parametrize("damage", [_truncate, _flip_a_footer_bit, _foreign, _no_parquet, _empty])
+def test_a_damaged_file_is_named_when_a_read_is_planned(live: LiveCluster, damage: Callable[[Path], None]) -> None:
+    """A flipped bit in the records themselves is Spark's to find, by the checksums of the pages."""
+    path = data_file(live, 1, 1)
+    damage(path)
+    with live.unchanged(), pytest.raises(CorruptSegmentError, match=path.name):
+        live.driver().plan_read("t")
+
+
+def test_a_file_that_is_not_of_the_log_is_found_by_verify_and_changes_nothing_else(live: LiveCluster) -> None:
+    stranger = data_file(live, 1, 0).with_name("part-00000.snappy.parquet")
+    pq.write_table(pa.table({"x": [1]}), stranger)
+    live.append(["f"]).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert live.read() == {0: list("abcdef")}
+    with live.unchanged():
+        assert stranger.name in the_failure(live.cluster.verify())
+
+
+def _try(action: Callable[[], object]) -> StratalogError:
+    with pytest.raises(StratalogError) as caught:
+        action()
+    return caught.value
+
+
+def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap_for_everybody(live: LiveCluster) -> None:
+    """Issue, "Bad input": "a gap": found by read, append, replicate, merge and verify; nothing is changed."""
+    path = data_file(live, 1, 2)
+    path.unlink()
+    with live.unchanged():
+        assert isinstance(_try(lambda: live.cluster.plan_read("t")), LogGapError)
+        operations: list[Callable[[], Report]] = [
+            live.cluster.replicate,
+            live.cluster.merge,
+            live.cluster.retain,
+            live.cluster.verify,
+            lambda: live.append(["f"]),
+        ]
+        for operation in operations:
+            report = operation()
+            assert set(codes(report)) == {"LOG_GAP"}
+            assert all("t-0 on broker 1: the log ends at offset 2" in f.message for f in report.failures)
+
+
+def test_a_file_that_is_missing_at_the_end_of_the_leader_is_committed_data_lost(live: LiveCluster) -> None:
+    """Protocol, section 1: "it is not silently shorter"."""
+    data_file(live, 1, 4).unlink()
+    with live.unchanged():
+        error = _try(lambda: live.cluster.plan_read("t"))
+        assert isinstance(error, CorruptionError)
+        assert "the high watermark reached 5, but the log ends at 4" in str(error)
+        for report in (live.cluster.replicate(), live.append(["f"]), live.cluster.verify()):
+            assert set(codes(report)) == {"CORRUPT_MESSAGE"}
+
+
+def test_a_gap_of_a_follower_is_healed_by_replicate(live: LiveCluster) -> None:
+    """Protocol, section 3, step 4: copy what is missing, in order."""
+    path = data_file(live, 2, 2)
+    path.unlink()
+    with live.unchanged():
+        assert codes(live.cluster.verify()) == {"LOG_GAP": 1}
+    live.cluster.replicate().raise_for_failures()
+    assert path.exists()
+    live.cluster.verify().raise_for_failures()
+
+
+def test_a_name_with_two_sizes_stops_the_follower(live: LiveCluster) -> None:
+    """Protocol, section 1: "a name with two sizes is corruption and is reported"."""
+    path = data_file(live, 2, 2)
+    path.write_bytes(path.read_bytes() + b"x")
+    with live.unchanged():
+        assert path.name in the_failure(live.cluster.replicate())
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"not json", b'{"cluster_id": 3}'])
+def test_a_broker_file_that_cannot_be_understood_is_named(live: LiveCluster, content: bytes) -> None:
+    path = live.root(2) / "broker.json"
+    path.write_bytes(content)
+    with live.unchanged():
+        report = live.cluster.replicate()
+        assert codes(report) == {"CORRUPT_MESSAGE": 1}
+        assert "b2/broker.json is no broker.json" in the_failure(report)
+
+
+@pytest.mark.parametrize("content", [b"", b"[[1,0],[1,3]]", b"[[2,0]]", b"not json"])
+def test_an_epoch_file_that_contradicts_itself_is_named(live: LiveCluster, content: bytes) -> None:
+    """Protocol, section 1: "corruption, call a human"."""
+    (path,) = live.root(2).rglob("*.epoch")
+    path.write_bytes(content)
+    with live.unchanged():
+        report = live.driver().replicate()
+        assert codes(report) == {"CORRUPT_MESSAGE": 1}
+        assert path.name in the_failure(report)
+
+
+# ------------------------------------------------------------------------------ the remote tier
+
+
+def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> None:
+    """A foreign commit (a compaction, say) leaves no log that we would guess at."""
+    import deltalake
+
+    live = LiveCluster(tmp_path)
+    live.tiered()
+    live.fill("abc")
+    live.cluster.tier().raise_for_failures()
+    (folder,) = live.remote.iterdir()
+    table = deltalake.DeltaTable(str(folder))
+    deltalake.write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    with live.unchanged():
+        for operation in (
+            live.cluster.tier,
+            live.cluster.replicate,
+            live.cluster.merge,
+            live.cluster.retain,
+            live.cluster.describe,
+            live.cluster.verify,
+        ):
+            report = operation()
+            assert codes(report) == {"CORRUPT_MESSAGE": 1}
+            assert "somebody else wrote" in the_failure(report)
+        assert isinstance(_try(lambda: live.cluster.plan_read("t")), CorruptionError)
+
+
+def test_a_remote_object_of_which_a_bit_was_flipped_is_found_by_verify(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.tiered(local_retention_bytes="-2")
+    live.fill("abc")
+    live.cluster.tier().raise_for_failures()
+    path = sorted(live.remote.rglob("0/*.parquet"))[1]
+    _flip_a_data_bit(path)
+    with live.unchanged():
+        report = live.cluster.verify()
+        assert codes(report) == {"CORRUPT_SEGMENT": 1}
+        assert path.name in the_failure(report)
+        assert "in the remote tier" in the_failure(report)
+
+
+def test_one_topic_that_is_broken_does_not_stop_the_others(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    for name in ("bad", "good"):
+        live.tiered(name)
+        live.fill("abc", name)
+    live.cluster.tier().raise_for_failures()
+    (log,) = live.remote.glob("bad-*/_delta_log")
+    (log / f"{0:020d}.json").write_text("no json")
+    (log / f"{1:020d}.json").write_text("no json")
+    live.fill("d", "good")
+    for operation in (live.cluster.replicate, live.cluster.merge, live.cluster.tier, live.cluster.retain):
+        report = operation()
+        assert [failure.item for failure in report.failures] == ["bad"]
+        assert {row["topic"] for row in report.rows} == {"good"}
+    assert live.read("good") == {0: list("abcd")}

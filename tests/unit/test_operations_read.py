@@ -1,0 +1,222 @@
+"""Planned reads and ListOffsets over both tiers (KIP-405, KIP-734, KIP-1023)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from engine.operations.read import Bound
+from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
+
+START = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def minute(number: int) -> int:
+    """That minute of 2024, in milliseconds."""
+    return round((START + timedelta(minutes=number)).timestamp() * 1000)
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """``t``-0: offset n has the time of minute n; [0, 4) are in the remote tier alone, [4, 5) in both, [5, 8)
+    local, 8 above the high watermark. ``t``-1 is empty."""
+    made = LiveCluster(tmp_path)
+    made.tiered(partitions=2)
+    for number in range(5):
+        made.append([f"v{number}"], at_ms=minute(number))
+    made.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        made.cluster.retain().raise_for_failures()
+    for number in range(5, 8):
+        made.append([f"v{number}"], at_ms=minute(number))
+    made.append(["v8"], at_ms=minute(8), acks="leader")
+    return made
+
+
+def values(*numbers: int) -> list[str]:
+    return [f"v{number}" for number in numbers]
+
+
+# ---------------------------------------------------------------------------------------- read
+
+
+def test_a_read_takes_each_offset_from_one_tier_up_to_the_high_watermark(live: LiveCluster) -> None:
+    """Issue, item 5: "over local and remote files at once, up to the high watermark"."""
+    plan = live.cluster.plan_read("t")
+    assert [(part.start, part.end, part.remote) for part in plan] == [
+        *((n, n + 1, True) for n in range(4)),
+        *((n, n + 1, False) for n in range(4, 8)),
+    ]
+    assert live.read() == {0: values(*range(8))}
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"),
+    [
+        pytest.param({0: 2}, {0: 6}, range(2, 6), id="offsets, across the tiers"),
+        pytest.param({0: 3}, {0: 4, 1: 0}, range(3, 4), id="offsets by partition"),
+        pytest.param({1: 0}, None, range(8), id="partitions that are not named are read whole"),
+        pytest.param(OffsetSpec.EARLIEST_LOCAL, None, range(4, 8), id="from the earliest local offset"),
+        pytest.param(None, OffsetSpec.EARLIEST_LOCAL, range(4), id="what is not local any more"),
+        pytest.param(OffsetSpec.LATEST, None, range(0), id="nothing"),
+        pytest.param(START + timedelta(minutes=2, seconds=30), None, range(3, 8), id="from a time on"),
+        pytest.param(START, START + timedelta(minutes=5), range(5), id="a stretch of time"),
+        pytest.param(START + timedelta(days=1), None, range(0), id="a time that has not come"),
+    ],
+)
+def test_a_read_may_begin_and_end_at(live: LiveCluster, start: Bound, end: Bound, expected: range) -> None:
+    assert live.read(start=start, end=end).get(0, []) == values(*expected)
+
+
+def test_a_small_range_needs_few_files(live: LiveCluster) -> None:
+    """Issue, item 1: "without reading data that cannot match"."""
+    assert [(p.start, p.end) for p in live.cluster.plan_read("t", 3, 5, [0])] == [(3, 4), (4, 5)]
+
+
+def test_a_plan_is_pinned(live: LiveCluster) -> None:
+    """Issue, item 5: "pinned to the state at planning"."""
+    plan = live.cluster.plan_read("t")
+    live.cluster.replicate().raise_for_failures()
+    live.append(["later"])
+    assert [value for part in plan for _, value in live.records(part)] == values(*range(8))
+    assert live.read() == {0: [*values(*range(9)), "later"]}
+
+
+def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_path: Path) -> None:
+    """Another driver tiers and drops between any two looks of the planning one."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.tiered()
+    live.fill("abcdef")
+    other = live.driver()
+    done: list[str] = []
+
+    def tier_and_drop(uri: str, what: str, name: str) -> None:
+        if what == "list" and "/t-" in name:
+            faults.none()
+            done.append(name)
+            other.tier().raise_for_failures()
+            for _ in range(2):
+                other.retain().raise_for_failures()
+
+    faults.after = tier_and_drop
+    assert sum(part.end - part.start for part in live.cluster.plan_read("t")) == 6
+    assert done
+    live.fill("gh")
+    other.tier().raise_for_failures()
+    done.clear()
+    faults.before = tier_and_drop
+    assert live.read() == {0: list("abcdefgh")}
+    assert done
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "message"),
+    [
+        (9, None, r"t-0: offsets \[9, 8\) are not in \[0, 8\)"),
+        (0, 9, r"t-0: offsets \[0, 9\) are not in \[0, 8\)"),
+        (-1, None, r"t-0: offsets \[-1, 8\)"),
+        (6, 5, r"t-0: offsets \[6, 5\)"),
+        ({0: 100}, None, r"t-0: offsets \[100, 8\)"),
+    ],
+)
+def test_offsets_outside_the_log_are_refused(live: LiveCluster, start: Bound, end: Bound, message: str) -> None:
+    """OFFSET_OUT_OF_RANGE, naming the partition and its bounds."""
+    with pytest.raises(OffsetOutOfRangeError, match=message):
+        live.cluster.plan_read("t", start, end, [0])
+
+
+@pytest.mark.parametrize("bound", [True, "latest", 1.5, datetime(2024, 1, 1)])  # noqa: DTZ001 - that it has none
+def test_what_is_no_bound_is_refused(live: LiveCluster, bound: object) -> None:
+    with pytest.raises(InvalidCallError, match="bound of a read|no time zone"):
+        live.cluster.plan_read("t", bound)  # type: ignore[arg-type]
+
+
+def test_unknown_topics_and_partitions_are_named(live: LiveCluster) -> None:
+    """Issue, "Bad input": "unknown or deleted topic; partition out of range"."""
+    with pytest.raises(UnknownTopicOrPartitionError, match="topic 'u' does not exist, or was deleted"):
+        live.cluster.plan_read("u")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 2: it has 2"):
+        live.cluster.plan_read("t", partitions=[0, 2])
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 7"):
+        live.cluster.plan_read("t", end={7: 1})
+    live.cluster.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' does not exist, or was deleted"):
+        live.cluster.plan_read("t")
+
+
+def test_a_dataframe_needs_a_session(live: LiveCluster) -> None:
+    with pytest.raises(InvalidCallError, match="needs a Spark session"):
+        live.cluster.read("t")
+
+
+# --------------------------------------------------------------------------------- ListOffsets
+
+
+@pytest.mark.parametrize(
+    ("spec", "of_0", "of_1"),
+    [
+        (OffsetSpec.EARLIEST, 0, 0),
+        (OffsetSpec.EARLIEST_LOCAL, 4, 0),
+        (OffsetSpec.LAST_TIERED, 4, None),
+        (OffsetSpec.EARLIEST_PENDING_UPLOAD, 5, 0),
+        (OffsetSpec.LATEST, 8, 0),
+    ],
+)
+def test_named_offsets(live: LiveCluster, spec: OffsetSpec, of_0: int, of_1: int | None) -> None:
+    """KIP-405 and KIP-1023, "ListOffsets API". LATEST is the high watermark."""
+    answers = live.cluster.offsets("t", spec)
+    assert [a.offset if isinstance(a, FoundOffset) else None for a in answers.values()] == [of_0, of_1]
+
+
+@pytest.mark.parametrize(
+    ("minutes", "found"), [(-5, 0), (0, 0), (0.5, 1), (3, 3), (3.01, 4), (6.5, 7), (7, 7), (7.5, None)]
+)
+def test_offsets_by_time_in_either_tier(live: LiveCluster, minutes: float, found: int | None) -> None:
+    """offsetsForTimes: the first record at or after, below the high watermark; its time and leader epoch."""
+    answers = live.cluster.offsets("t", START + timedelta(minutes=minutes))
+    if found is None:
+        assert isinstance(answers[0], UnknownOffset)
+    else:
+        assert answers[0] == FoundOffset(found, minute(found) * 1000, 1)
+    assert isinstance(answers[1], UnknownOffset)
+
+
+def test_the_largest_timestamp_may_be_in_the_remote(tmp_path: Path) -> None:
+    """KIP-734: the first record that has it."""
+    live = LiveCluster(tmp_path)
+    live.tiered()
+    for at in (1, 9, 9, 4):
+        live.append(["x"], at_ms=at)
+    live.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    live.append(["x"], at_ms=8)
+    live.append(["x"], at_ms=99, acks="leader")
+    assert live.cluster.offsets("t", OffsetSpec.MAX_TIMESTAMP) == {0: FoundOffset(1, 9_000, 1)}
+
+
+def test_a_topic_that_is_not_tiered_has_no_tiered_offsets(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.append(["a"])
+    for spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD):
+        assert live.cluster.offsets("t", spec) == {0: UnknownOffset("the topic is not tiered")}
+
+
+def test_the_leader_epoch_of_an_offset_is_the_one_that_wrote_it(live: LiveCluster) -> None:
+    """KIP-320. Broker 1 votes, so the leader of another partition is lost here."""
+    p = 1
+    old = live.leader(partition=p)
+    assert old != 1
+    live.append({p: ["a"]}, at_ms=minute(0))
+    live.wipe(old)
+    live.cluster.bootstrap(old).raise_for_failures()
+    live.append({p: ["b"]}, at_ms=minute(1))
+    assert live.cluster.offsets("t", START)[p] == FoundOffset(0, minute(0) * 1000, 1)
+    assert live.cluster.offsets("t", START + timedelta(minutes=1))[p] == FoundOffset(1, minute(1) * 1000, 2)

@@ -1,0 +1,313 @@
+"""Append and replicate on a whole cluster: acknowledgements, the ISR, lost disks, unreachable brokers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from partitions.errors import InvalidRecordError, StorageError, UnknownTopicOrPartitionError
+from tests.unit.cluster_harness import LiveCluster, codes, offsets_of, rows_of, the_failure
+from tests.unit.faulty_store import Faults
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return LiveCluster(tmp_path)
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> LiveCluster:
+    """Brokers on folders, which can be unmounted."""
+    return LiveCluster(tmp_path, on_disk=True)
+
+
+# ------------------------------------------------------------------------------------- append
+
+
+def test_an_append_goes_to_many_partitions_at_once_and_each_gets_its_offsets(live: LiveCluster) -> None:
+    """Protocol, section 2, Append: one file a partition, acknowledged by one look at the metadata."""
+    live.topic(partitions=4)
+    first = live.append({0: ["a", "b"], 1: ["x"], 3: ["y"]})
+    assert offsets_of(first) == {0: (0, 2), 1: (0, 1), 3: (0, 1)}
+    assert first.totals["records"] == 4
+    assert offsets_of(live.append({3: ["z"]})) == {3: (1, 2)}
+    assert live.read() == {0: ["a", "b"], 1: ["x"], 3: ["y", "z"]}
+    for broker in (1, 2, 3):
+        assert live.data(broker) == live.data(live.leader())
+
+
+def test_a_partition_without_records_is_left_alone(live: LiveCluster) -> None:
+    live.topic(partitions=2)
+    with live.unchanged():
+        assert live.append({0: [], 1: []}).rows == []
+
+
+def test_a_sequence_that_is_appended_again_answers_with_its_first_offsets(live: LiveCluster) -> None:
+    """Issue, item 3: "idempotent by producer name + sequence ... a re-run of the whole job"."""
+    live.topic(partitions=2)
+    first = live.append({0: ["a"], 1: ["x"]}, producer="p", sequence=7)
+    again = live.append({0: ["a"], 1: ["x"]}, producer="p", sequence=7)
+    assert offsets_of(again) == offsets_of(first)
+    assert rows_of(again, "outcome") == [("duplicate",), ("duplicate",)]
+    assert live.read() == {0: ["a"], 1: ["x"]}
+
+
+def test_a_sequence_may_come_to_other_partitions_than_the_one_before(live: LiveCluster) -> None:
+    """A micro-batch may have nothing for a partition: gaps are allowed, going back is not."""
+    live.topic(partitions=2)
+    live.append({0: ["a"]}, producer="p", sequence=1)
+    live.append({1: ["x"]}, producer="p", sequence=2)
+    assert rows_of(live.append({0: ["b"], 1: ["x"]}, producer="p", sequence=2), "outcome") == [
+        ("appended",),
+        ("duplicate",),
+    ]
+    assert "DUPLICATE_SEQUENCE_NUMBER" in the_failure(live.append({0: ["a"]}, producer="p", sequence=1))
+    assert live.read() == {0: ["a", "b"], 1: ["x"]}
+
+
+def test_records_with_acks_leader_are_seen_when_the_next_replicate_has_proved_them(live: LiveCluster) -> None:
+    """Protocol, section 2: "promises nothing but an attempt: a later sync makes it durable"."""
+    live.topic()
+    live.append(["a"])
+    live.append(["b"], acks="leader")
+    assert live.read() == {0: ["a"]}
+    assert rows_of(live.cluster.replicate(), "log_end", "high_watermark") == [(2, 2)]
+    assert live.read() == {0: ["a", "b"]}
+
+
+def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
+    """min.insync.replicas: NOT_ENOUGH_REPLICAS before step 3."""
+    live.topic(copies=3, min_insync_replicas="3")
+    live.append(["a"])
+    live.wipe(2)
+    live.cluster.bootstrap(2, dry_run=True)
+    _format_anew(live, 2)
+    with live.unchanged():
+        assert "min.insync.replicas is 3" in the_failure(live.append(["b"]))
+    live.append(["c"], acks="leader").raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    live.append(["d"]).raise_for_failures()
+    assert live.read() == {0: ["a", "c", "d"]}
+
+
+def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> None:
+    """Issue, "Bad input": partition out of range; other columns."""
+    live.topic(partitions=2)
+    with live.unchanged():
+        with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 2"):
+            live.append({0: ["a"], 2: ["b"]})
+        with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist"):
+            live.append(["a"], "u")
+        from tests.unit.harness import batch
+
+        with pytest.raises(InvalidRecordError, match="'headers' is missing"):
+            live.cluster.append_batches("t", {0: [batch(["a"]).select(["timestamp", "key", "value"])]})
+
+
+# ------------------------------------------------------------------- lost disks, and the ISR
+
+
+def _format_anew(live: LiveCluster, broker: int) -> None:
+    """The broker's root is another incarnation, and registered; nothing is replicated to it."""
+    from partitions.replica import format_root
+
+    format_root(live.store(broker), "c", broker, live.new_id)
+    live.cluster.register([broker]).raise_for_failures()
+
+
+def test_a_broker_that_lost_its_disk_is_another_incarnation_and_leaves_every_isr(live: LiveCluster) -> None:
+    """KIP-903; protocol, section 4, Register: "the old one leaves every ISR ... every partition it led gets a
+    new leader epoch"."""
+    live.topic(partitions=3)
+    live.append({p: [f"v{p}"] for p in range(3)})
+    before = live.cluster.image
+    led = next(p for p in range(3) if live.leader(partition=p) == 2)
+    live.wipe(2)
+    _format_anew(live, 2)
+    after = live.cluster.image
+    assert after.brokers[2].broker_epoch > before.brokers[2].broker_epoch
+    assert after.brokers[2].directory_id != before.brokers[2].directory_id
+    assert [live.isr(partition=p) for p in range(3)] == [{1, 3}] * 3
+    old, new = before.topic("t").partitions[led], after.topic("t").partitions[led]
+    assert new.leader != 2
+    assert new.leader_epoch == old.leader_epoch + 1
+    assert live.read() == {p: [f"v{p}"] for p in range(3)}
+
+
+def test_a_caught_up_follower_enters_the_isr_in_two_commits(live: LiveCluster) -> None:
+    """Protocol, section 4, Expand: commit *adding*, sync again, commit *in the ISR*."""
+    live.topic()
+    live.append(["a", "b"])
+    live.wipe(2)
+    _format_anew(live, 2)
+    epoch = live.site().view.partition_epoch
+    report = live.cluster.replicate().raise_for_failures()
+    view = live.site().view
+    assert (set(view.isr), view.adding, view.partition_epoch) == ({1, 2, 3}, (), epoch + 2)
+    assert report.totals["copied_bytes"] == sum(map(len, live.data(1).values()))
+    assert live.data(2) == live.data(1)
+
+
+def test_between_the_two_commits_appends_wait_for_the_newcomer_already(tmp_path: Path) -> None:
+    """Protocol, section 4: "from here on an append needs F's acknowledgement too", whatever became of the
+    proposer; the next run completes what it began."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    live.append(["a"])
+    live.wipe(2)
+    _format_anew(live, 2)
+
+    def die_once_it_is_being_added(uri: str, what: str, name: str) -> None:
+        if uri == "memory://b2" and what == "list" and live.site().view.adding:
+            raise StorageError("the follower is gone again")
+
+    faults.before = die_once_it_is_being_added
+    assert "t-0 on broker 2" in the_failure(live.cluster.replicate())
+    faults.none()
+    assert (live.isr(), live.site().view.adding) == ({1, 3}, (2,))
+    live.append(["b"]).raise_for_failures()
+    assert live.log(2).log_end == 2
+    live.cluster.replicate().raise_for_failures()
+    assert (live.isr(), live.site().view.adding) == ({1, 2, 3}, ())
+
+
+def test_a_follower_outside_the_isr_is_not_waited_for(live: LiveCluster) -> None:
+    live.topic()
+    live.wipe(3)
+    _format_anew(live, 3)
+    live.append(["a"]).raise_for_failures()
+    assert live.read() == {0: ["a"]}
+    assert live.log(3).log_end == 0
+
+
+def test_only_the_named_brokers_are_replicated_to(live: LiveCluster) -> None:
+    live.topic(copies=3)
+    for broker in (2, 3):
+        live.wipe(broker)
+        _format_anew(live, broker)
+    live.append(["a"])
+    live.cluster.replicate(brokers=[3]).raise_for_failures()
+    assert live.isr() == {1, 3}
+
+
+# ------------------------------------------------------------------------ unreachable brokers
+
+
+def test_what_an_unreachable_broker_does_not_hold_goes_on_without_it(disks: LiveCluster) -> None:
+    """Protocol, section 1: no ``broker.json`` is an unmounted volume: unreachable, never empty."""
+    disks.topic(partitions=6, copies=2)
+    disks.append({p: ["a"] for p in range(6)}, acks="leader")
+    views = [disks.site(partition=p).view for p in range(6)]
+    touched = {view.partition for view in views if 3 in view.replicas}
+    assert 0 < len(touched) < 6
+    with disks.unreachable(3):
+        report = disks.cluster.replicate()
+        assert codes(report) == {"BROKER_NOT_AVAILABLE": len(touched)}
+        assert all("broker 3" in failure.message for failure in report.failures)
+        assert {f.item.split(" ")[0] for f in report.failures} == {f"t-{p}" for p in touched}
+    readable = {p for p in range(6) if p not in touched}
+    assert disks.read() == {p: ["a"] for p in sorted(readable)}
+    disks.cluster.replicate().raise_for_failures()
+    assert disks.read() == {p: ["a"] for p in range(6)}
+
+
+def test_the_high_watermark_needs_every_member_of_the_isr(disks: LiveCluster) -> None:
+    """Protocol, section 2: "the LEO of every replica of isr and adding at or above x"."""
+    disks.topic()
+    disks.append(["a"], acks="leader")
+    with disks.unreachable(3):
+        report = disks.cluster.replicate()
+        assert the_failure(report).startswith("t-0 on broker 3: BROKER_NOT_AVAILABLE")
+        assert disks.log(2).log_end == 1
+        assert disks.read() == {}
+    disks.cluster.replicate().raise_for_failures()
+    assert disks.read() == {0: ["a"]}
+
+
+def test_an_append_with_an_unreachable_follower_fails_and_its_retry_is_recognised(disks: LiveCluster) -> None:
+    """Protocol, section 2, step 2: "its bytes may not be everywhere yet": nothing lost, nothing twice."""
+    disks.topic()
+    disks.append(["a"], producer="p", sequence=1).raise_for_failures()
+    with disks.unreachable(3):
+        report = disks.append(["b"], producer="p", sequence=2)
+        assert "BROKER_NOT_AVAILABLE" in the_failure(report)
+        assert rows_of_failed(report) == ["failed"]
+        assert disks.read() == {0: ["a"]}
+    again = disks.append(["b"], producer="p", sequence=2)
+    assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]
+    assert disks.read() == {0: ["a", "b"]}
+    assert disks.data(3) == disks.data(1)
+
+
+def test_an_append_with_an_unreachable_leader_fails_and_goes_through_later(disks: LiveCluster) -> None:
+    disks.topic(partitions=3)
+    led = next(p for p in range(3) if disks.leader(partition=p) == 3)
+    with disks.unreachable(3):
+        report = disks.append({led: ["a"]}, producer="p", sequence=1)
+        assert "BROKER_NOT_AVAILABLE" in the_failure(report)
+    assert rows_of(disks.append({led: ["a"]}, producer="p", sequence=1), "outcome") == [("appended",)]
+    assert disks.read() == {led: ["a"]}
+
+
+def rows_of_failed(report: object) -> list[object]:
+    return [row["outcome"] for row in report.rows]  # type: ignore[attr-defined]
+
+
+# -------------------------------------------------------------------------------------- merge
+
+
+def test_after_merge_and_replicate_all_replicas_are_equal_byte_by_byte(live: LiveCluster) -> None:
+    """Protocol, section 1: "bytes are copied and never re-encoded"."""
+    live.topic(segment_merge_min_files="4", file_delete_delay_ms="0")
+    live.fill("abcdefgh", at_ms=5)
+    assert rows_of(live.cluster.merge(), "segments", "files") == [(1, 8)]
+    live.cluster.replicate().raise_for_failures()
+    assert len(live.data(1)) == 1
+    assert live.data(1) == live.data(2) == live.data(3)
+    assert live.read() == {0: list("abcdefgh")}
+    live.clock.advance_ms(60_000)
+    live.cluster.retain().raise_for_failures()
+    listings = [{str(f.name) for f in live.log(broker).listing.data} for broker in (1, 2, 3)]
+    assert listings[0] == listings[1] == listings[2] == set(live.data(1))
+    live.cluster.verify().raise_for_failures()
+
+
+def test_nothing_above_the_high_watermark_is_merged(live: LiveCluster) -> None:
+    live.topic(segment_merge_min_files="2")
+    for value in "abcd":
+        live.append([value], acks="leader")
+    assert rows_of(live.cluster.merge(), "segments") == [(0,)]
+
+
+def test_a_producer_is_recognised_after_its_append_was_merged(live: LiveCluster) -> None:
+    live.topic(segment_merge_min_files="2")
+    for sequence, value in enumerate("abcd"):
+        live.append([value], producer="p", sequence=sequence)
+    live.cluster.merge().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    again = live.append(["d"], producer="p", sequence=3)
+    assert rows_of(again, "outcome", "base_offset") == [("duplicate", 3)]
+    assert live.read() == {0: list("abcd")}
+
+
+# ---------------------------------------------------------------------------------- dry runs
+
+
+def test_a_dry_run_shows_the_plan_and_changes_nothing(live: LiveCluster) -> None:
+    """Issue, item 4: ``--dry-run`` (prints the plan)."""
+    live.tiered(segment_merge_min_files="2", retention_bytes="1", local_retention_bytes="1")
+    live.fill("abcd")
+    live.append(["e"], acks="leader")
+    cluster = live.cluster
+    with live.unchanged():
+        assert rows_of(cluster.replicate(dry_run=True), "leader", "followers") == [(1, "2 3")]
+        cluster.merge(dry_run=True)
+        planned = cluster.tier(dry_run=True)
+        assert rows_of(planned, "uploaded_files") == [(0,)]
+        assert isinstance(planned.rows[0]["planned_bytes"], int)
+        assert planned.rows[0]["planned_bytes"] > 0
+        assert rows_of(cluster.retain(dry_run=True), "log_start") == [(4,)]
+        cluster.bootstrap(2, dry_run=True)
+        assert cluster.delete_topic("t", dry_run=True).dry_run
