@@ -51,8 +51,10 @@ def read(job: Job) -> Report:
     """The job."""
     given, cluster = job.arguments, job.cluster()
     chosen = given.topic, given.start, given.end, given.partitions
+    plan = cluster.plan_read(*chosen)  # finds out what is wrong before a session is started
+    if not given.dry_run:
+        cluster = job.on_spark()
     with cluster.measured() as measure:
-        plan = cluster.plan_read(*chosen)
         totals: dict[str, Value] = {
             "files": len(plan),
             "remote_files": sum(part.remote for part in plan),
@@ -62,7 +64,7 @@ def read(job: Job) -> Report:
         if given.dry_run:
             rows = [_planned(part) for part in plan]
         else:
-            frame = job.on_spark().read(*chosen)
+            frame = cluster.read(*chosen)
             if given.where is not None:
                 frame = frame.where(given.where)
             rows, records = _carry_out(given, frame)

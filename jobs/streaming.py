@@ -6,6 +6,7 @@ comes again under the same id, and the log knows it by that id.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -39,6 +40,8 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
             stopped.append(error)
             raise
 
+    quiet = logging.getLogger("py4j.clientserver")
+    quiet.addFilter(_is_unexpected)
     query = (
         frame.writeStream.foreachBatch(each)
         .option("checkpointLocation", checkpoint)
@@ -52,7 +55,14 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
             raise
         if not reports:
             raise stopped[0] from None
+    finally:
+        quiet.removeFilter(_is_unexpected)
     return summed(reports, stopped)
+
+
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Not our own error on its way through Spark, which py4j would show as a traceback."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], StratalogError)
 
 
 def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> Report:

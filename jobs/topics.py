@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from engine import Cluster, Report
 from engine.report import Value
@@ -17,6 +17,9 @@ from partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
+
+Declared: TypeAlias = "DataType | str | None"
+"""A type as ``Cluster.create_topic`` takes it."""
 
 _SCHEMA = (
     'as DDL ("carrier STRING, distance INT"; "STRING"; parsed by Spark), or @FILE with Spark\'s JSON text of the '
@@ -63,10 +66,11 @@ def topics(job: Job) -> Report:
     if given.command == "delete":
         deleted = cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
+    key, value = _types(job, cluster) if given.command == "create" else (None, None)
     with cluster.measured() as measure:
         match given.command:
             case "create":
-                rows = [_create(job, cluster)]
+                rows = [_create(given, cluster, key, value)]
             case "configs":
                 rows = _configs(job, cluster)
             case _:
@@ -100,18 +104,29 @@ def _type_name(schema: str | None) -> str:
     return found if isinstance(found, str) else str(found["type"])
 
 
-def _create(job: Job, cluster: Cluster) -> dict[str, Value]:
+def _types(job: Job, cluster: Cluster) -> tuple[Declared, Declared]:
+    """The declared types, once everything else about the new topic is found to be right: Spark may have to
+    be started to parse them.
+    """
     given = job.arguments
-    configs = dict(given.config)
-    shape = {"partitions": given.partitions, "replication_factor": given.replication_factor}
-    # Whatever can be wrong but the types, before Spark is needed to parse them.
-    cluster.create_topic(given.name, **shape, configs=configs, dry_run=True)
+    cluster.create_topic(
+        given.name,
+        partitions=given.partitions,
+        replication_factor=given.replication_factor,
+        configs=dict(given.config),
+        dry_run=True,
+    )
+    return _declared(job, given.key), _declared(job, given.value)
+
+
+def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> dict[str, Value]:
     made = cluster.create_topic(
         given.name,
-        **shape,
-        key=_declared(job, given.key),
-        value=_declared(job, given.value),
-        configs=configs,
+        partitions=given.partitions,
+        replication_factor=given.replication_factor,
+        key=key,
+        value=value,
+        configs=dict(given.config),
         dry_run=given.dry_run,
     )
     return {
@@ -122,8 +137,8 @@ def _create(job: Job, cluster: Cluster) -> dict[str, Value]:
     }
 
 
-def _declared(job: Job, text: str | None) -> DataType | str | None:
-    """A type as ``create_topic`` takes it. DDL needs Spark's parser, and with it a session."""
+def _declared(job: Job, text: str | None) -> Declared:
+    """DDL needs Spark's parser, and with it a session."""
     if text is None:
         return None
     if not text.startswith("@"):

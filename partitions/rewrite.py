@@ -85,18 +85,23 @@ def _write(
     source: Store, run: Run, staged: StagedWriter, last: SegmentFooter, clock: Clock, compression: str
 ) -> SegmentFooter:
     writer: SegmentWriter | None = None
-    for link in run.links:
-        for batch in read_batches(source, link.file, link.start, link.end):
-            if writer is None:
-                writer = SegmentWriter(
-                    staged.file,
-                    _binary_schema(batch.schema),
-                    topic_id=last.topic_id,
-                    partition=last.partition,
-                    base_offset=run.start,
-                    compression=compression,
-                )
-            writer.write(batch)
+    try:
+        for link in run.links:
+            for batch in read_batches(source, link.file, link.start, link.end):
+                if writer is None:
+                    writer = SegmentWriter(
+                        staged.file,
+                        _binary_schema(batch.schema),
+                        topic_id=last.topic_id,
+                        partition=last.partition,
+                        base_offset=run.start,
+                        compression=compression,
+                    )
+                writer.write(batch)
+    except BaseException:
+        if writer is not None:
+            writer.abort()
+        raise
     if writer is None or writer.next_offset != run.end:
         found = run.start if writer is None else writer.next_offset
         raise LogGapError(f"a run of offsets [{run.start}, {run.end}) holds records up to {found} only")

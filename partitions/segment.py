@@ -189,6 +189,11 @@ class SegmentWriter:
         self._sink.release()
         return footer
 
+    def abort(self) -> None:
+        """Give up: what was written so far is no file, and no more is written. Harmless after ``close``."""
+        self._sink.drop()
+        self._writer.close()
+
     def _note_timestamps(self, timestamps: pa.Array) -> None:
         micros = timestamps.cast(pa.int64())
         bounds = pc.min_max(micros).as_py()
@@ -237,18 +242,25 @@ class _CheckedTail(io.RawIOBase):
         self._sink = sink
         self._passed_bytes = 0
         self._held: list[bytes] | None = None
+        self._dropped = False
 
     def writable(self) -> bool:
         return True
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data)
+        if self._dropped:
+            return view.nbytes
         if self._held is None:
             self._sink.write(view)
             self._passed_bytes += view.nbytes
         else:
             self._held.append(bytes(view))
         return view.nbytes
+
+    def drop(self) -> None:
+        """The sink is not to be touched any more: it may be closed already."""
+        self._dropped = True
 
     def hold(self) -> None:
         self._held = []

@@ -161,6 +161,8 @@ def retain(
         image = context.metadata.image()
         chosen = context.topics(image, topics)
         works = _plan(context, image, chosen, dry_run, failures)
+        sound = {work.site.view.topic_id for work in works}  # what failed by now is not tried again below
+        chosen = [topic for topic in chosen if topic.topic_id in sound]
         log_starts = _log_starts(context, works, failures)
         if not dry_run and log_starts:
             image = _commit_log_starts(context, log_starts, failures)
@@ -182,7 +184,7 @@ def retain(
     return Report(
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
-        failures=failures,
+        failures=list({(failure.code, failure.message): failure for failure in failures}.values()),
         totals={
             "deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values()),
             "swept_files": swept,

@@ -9,7 +9,7 @@ Nothing is changed. What is wrong is a row *and* a failure.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
 from engine.context import Context
@@ -25,6 +25,7 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.listing import DataFile, Link, ReplicaLog
+from partitions.paths import DataName
 from partitions.replica import Replica
 from partitions.runner import Done, Failed
 from partitions.segment import Segment, read_segment, verify_segment
@@ -101,12 +102,13 @@ def verify_partition(work: VerifyWork) -> Verified:
             checks.note(f"{work} on broker {broker}", error)
     digests: dict[str, str] = {}
     order = sorted(logs, key=lambda broker: broker != view.leader)
+    damaged: set[DataName] = set()
     for broker in order:
         replica = work.site.replica(broker)
-        _check_files(replica, logs[broker], checks, digests if work.checksums else None)
+        damaged |= _check_files(replica, logs[broker], checks, digests if work.checksums else None)
     if view.leader in logs:
         for broker in order[1:]:
-            _compare(work.site, broker, logs[view.leader], logs[broker], broker in view.isr, checks)
+            _compare(work.site, broker, logs[view.leader], logs[broker], damaged, checks)
     if work.remote is not None:
         _check_remote(work, work.remote, None if view.leader is None else logs.get(view.leader), checks, digests)
     return Verified(
@@ -118,8 +120,13 @@ def verify_partition(work: VerifyWork) -> Verified:
     )
 
 
-def _check_files(replica: Replica, log: ReplicaLog, checks: _Checks, digests: dict[str, str] | None) -> None:
-    """Footers and contiguity of one replica; with ``digests``, all bytes, against those of other replicas."""
+def _check_files(
+    replica: Replica, log: ReplicaLog, checks: _Checks, digests: dict[str, str] | None
+) -> set[DataName]:
+    """Footers and contiguity of one replica; with ``digests``, all bytes, against those of other replicas.
+    Returns the files that are damaged: copies of them that differ are not to blame.
+    """
+    damaged: set[DataName] = set()
     for stranger in log.listing.strangers:
         what = replica.store.uri_of(stranger.name)
         checks.note(replica, CorruptSegmentError(f"{what} is a foreign file: nobody of ours writes such names"))
@@ -131,6 +138,8 @@ def _check_files(replica: Replica, log: ReplicaLog, checks: _Checks, digests: di
                 _check_bytes(replica.store, link.file, digests)
         except StratalogError as error:
             checks.note(replica, error)
+            damaged.add(link.name)
+    return damaged
 
 
 def _check_link(replica: Replica, link: Link, segment: Segment) -> None:
@@ -161,11 +170,12 @@ def _digest(store: Store, file: DataFile) -> str:
 
 
 def _compare(
-    site: Site, broker: int, leader: ReplicaLog, other: ReplicaLog, in_sync: bool, checks: _Checks
+    site: Site, broker: int, leader: ReplicaLog, other: ReplicaLog, damaged: Set[DataName], checks: _Checks
 ) -> None:
     """Names and sizes, and that a member of the ISR holds what the high watermark promises."""
     where = site.replica(broker)
-    sizes = {link.name: link.file.object.size_bytes for link in leader.chain}
+    in_sync = broker in site.view.isr
+    sizes = {link.name: link.file.object.size_bytes for link in leader.chain if link.name not in damaged}
     for link in other.chain:
         expected = sizes.get(link.name)
         if expected is not None and expected != link.file.object.size_bytes:

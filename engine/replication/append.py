@@ -189,8 +189,12 @@ def _encode(
         base_offset=log.log_end,
         compression=options.compression,
     )
-    for batch in source:
-        writer.write(_stamped(batch, now_ms) if options.log_append_time else batch)
+    try:
+        for batch in source:
+            writer.write(_stamped(batch, now_ms) if options.log_append_time else batch)
+    except BaseException:
+        writer.abort()
+        raise
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
         kept = unexpired(state, now_ms, options.producer_expiration_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -124,6 +125,8 @@ def _sync_once(
     if not mine.stranded:  # a gap is healed by the copies below; a loss at the end is not seen otherwise
         check_whole(follower, mine)
 
+    _check_boundaries(leader, log, mine)
+
     # 3. Where to start.
     mine = _start(site, follower, mine, log, remote, from_last_tiered)
 
@@ -145,6 +148,25 @@ def _sync_once(
         copied_files=0,
         copied_bytes=0,
     )
+
+
+def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> None:
+    """A listing infers the end of an append from the file that follows it. Where a follower has a file that
+    begins inside an append of the leader, the leader has lost the one that began there.
+
+    Raises: LogGapError.
+    """
+    starts = [link.start for link in log.chain]
+    for own in mine.chain:
+        index = bisect_right(starts, own.start) - 1
+        if own.name.merged or index < 0:
+            continue
+        link = log.chain[index]
+        if link.start < own.start < link.end and not link.name.merged:
+            raise LogGapError(
+                f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a follower; "
+                "restore it from there"
+            )
 
 
 def _start(

@@ -19,7 +19,6 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
 from partitions.errors import InvalidRecordError
-from partitions.records import RECORD_COLUMNS
 
 PARTITION = "__partition"
 _REFUSED = "stratalog refuses the record: "
@@ -57,32 +56,42 @@ def to_records(
 
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
-    value = _value(frame, columns.value, value_type, what)
-    key = (
-        F.lit(None).cast(key_type) if columns.key is None else _typed(frame, columns.key, key_type, f"{what}: key")
-    )
-    timestamp = F.current_timestamp()
-    if columns.timestamp is not None:
-        given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
-        timestamp = F.coalesce(given, F.current_timestamp())
-    headers_type = "array<struct<key:string,value:binary>>"
-    headers = F.lit(None) if columns.headers is None else _named(frame, columns.headers, f"{what}: headers")
-    records = frame.select(
-        (
-            F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
-            if columns.partition is None
-            else _partition(frame, columns.partition, partitions, what)
-        ).alias(PARTITION),
-        timestamp.alias("timestamp"),
-        key.alias("key"),
-        value.alias("value"),
-        headers.cast(headers_type).alias("headers"),
-    )
+    with _analysed(what):
+        value = _value(frame, columns.value, value_type, what)
+        key = (
+            F.lit(None).cast(key_type)
+            if columns.key is None
+            else _typed(frame, columns.key, key_type, f"{what}: key")
+        )
+        timestamp = F.current_timestamp()
+        if columns.timestamp is not None:
+            given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
+            timestamp = F.coalesce(given, F.current_timestamp())
+        headers_type = "array<struct<key:string,value:binary>>"
+        headers = F.lit(None) if columns.headers is None else _named(frame, columns.headers, f"{what}: headers")
+        records = frame.select(
+            (
+                F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
+                if columns.partition is None
+                else _partition(frame, columns.partition, partitions, what)
+            ).alias(PARTITION),
+            timestamp.alias("timestamp"),
+            key.alias("key"),
+            value.alias("value"),
+            headers.cast(headers_type).alias("headers"),
+        )
+        records.schema  # noqa: B018 - analysis happens here, at the latest
+        return records
+
+
+@contextmanager
+def _analysed(what: str) -> Iterator[None]:
+    """What Spark finds wrong with an expression before it runs, in our words."""
     try:
-        records.schema  # noqa: B018 - analysis happens here
+        yield
     except PySparkException as error:
-        raise InvalidRecordError(f"{what}: {error.getMessage() or error}") from error
-    return records
+        said = str(error.getMessage() or error).strip().splitlines()
+        raise InvalidRecordError(f"{what}: {said[0] if said else 'Spark cannot do that'}") from error
 
 
 def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
@@ -96,10 +105,8 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
 def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) -> Column:
     """The column in the declared type; only bytes are made of text without being asked."""
     expression = _named(frame, column, what)
-    try:
+    with _analysed(what):
         given = frame.select(expression.alias("c")).schema[0].dataType
-    except PySparkException as error:
-        raise InvalidRecordError(f"{what}: {error.getMessage() or error}") from error
     if _plain(given) == _plain(wanted):
         return expression.cast(wanted)
     if wanted.simpleString() == "binary" and given.simpleString() == "string":
@@ -185,10 +192,8 @@ def run_appends(
         records = records.where(F.col(PARTITION).isin(list(only)))
     shuffled = records.repartitionById(partitions, PARTITION)
     if order_by:
-        try:
+        with _analysed(f"order_by {list(order_by)}"):
             shuffled = shuffled.sortWithinPartitions(*order_by)
-        except PySparkException as error:
-            raise InvalidRecordError(f"order_by {list(order_by)}: {error.getMessage() or error}") from error
     with _refusals():
         return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
 
@@ -214,8 +219,9 @@ def _refusals() -> Iterator[None]:
 def _records(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The record columns of one partition's batches, without the partition column."""
     partition = first.column(PARTITION)[0].as_py()
-    yield first.select(list(RECORD_COLUMNS))
+    columns = [name for name in first.schema.names if name != PARTITION]
+    yield first.select(columns)
     for batch in rest:
         if batch.column(PARTITION)[0].as_py() != partition:
             raise AssertionError("a shuffle by partition id has put two partitions into one task")
-        yield batch.select(list(RECORD_COLUMNS))
+        yield batch.select(columns)

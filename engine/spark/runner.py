@@ -9,19 +9,27 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pyspark.sql import SparkSession
 
 from engine.context import R, W
-from partitions.runner import Outcome, attempt
+from partitions.runner import Outcome, ThreadRunner
 from partitions.store import StoreCounts
+
+ITEM_THREADS = 2
+"""Items of a slice at once: while one waits for a disk or a server, the other copies."""
+
+_ITEMS_PER_SLICE = 8
+_MOST_SLICES_PER_CORE = 4
+_JOBS_IN_FLIGHT = 2
 
 
 class SparkRunner:
     """Runs functions over items on the executors of a session.
 
-    A slice is one task; tasks only create files, so Spark may retry them or run them twice.
+    A slice is one task; tasks only create files, so Spark may retry them or run them twice. A job has a
+    task for every core, and the next job waits behind it: results come, and are committed, job by job.
     """
 
-    def __init__(self, spark: SparkSession, slices_per_core: int = 4) -> None:
+    def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
-        self._slices = max(1, self._context.defaultParallelism) * slices_per_core
+        self._cores = max(1, self._context.defaultParallelism)
         self.counts = StoreCounts()
         """What the executors asked of stores so far."""
 
@@ -29,34 +37,43 @@ class SparkRunner:
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1
     ) -> Iterator[Outcome[W, R]]:
         """See ``partitions.runner.Runner.run``; heavy items are started first."""
-        slices = pack(list(items), self._slices, weigh)
-        if not slices:
-            return
-        with ThreadPoolExecutor(max(1, self._context.defaultParallelism)) as pool:
-            futures = [pool.submit(self._run_slice, function, part) for part in slices]
+        listed = list(items)
+        slices = pack(listed, slice_count(len(listed), self._cores), weigh)
+        jobs = [slices[start : start + self._cores] for start in range(0, len(slices), self._cores)]
+        with ThreadPoolExecutor(_JOBS_IN_FLIGHT) as pool:
+            futures = [pool.submit(self._run_job, function, job) for job in jobs]
             for future in as_completed(futures):
-                outcomes, counts = future.result()
-                self.counts = self.counts + counts
-                yield from outcomes
+                for outcomes, counts in future.result():
+                    self.counts = self.counts + counts
+                    yield from outcomes
 
-    def _run_slice(self, function: Callable[[W], R], items: list[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
-        def task(numbers: Iterable[int]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
-            # Spark ends a worker that leaves input unread; the next one would import everything again.
-            for _ in numbers:
-                yield run_counted(function, items)
+    def _run_job(
+        self, function: Callable[[W], R], slices: list[list[W]]
+    ) -> list[tuple[list[Outcome[W, R]], StoreCounts]]:
+        def task(parts: Iterable[list[W]]) -> Iterator[tuple[list[Outcome[W, R]], StoreCounts]]:
+            # To the end of the input: Spark gives up a worker that leaves some, and starts and imports anew.
+            for part in parts:
+                yield run_counted(function, part)
 
-        return self._context.parallelize([0], 1).mapPartitions(task).collect()[0]
+        return self._context.parallelize(slices, len(slices)).mapPartitions(task).collect()
 
 
 def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
     """The outcomes of the items, and what they asked of their stores."""
     stores = {id(store): store for item in items for store in item.stores_used()}
     before = [store.counts.snapshot() for store in stores.values()]
-    outcomes = [attempt(function, item) for item in items]
+    outcomes = list(ThreadRunner(ITEM_THREADS).run(function, items))
     spent = StoreCounts()
     for store, earlier in zip(stores.values(), before, strict=True):
         spent = spent + (store.counts - earlier)
     return outcomes, spent
+
+
+def slice_count(items: int, cores: int) -> int:
+    """How many slices: a Python task costs some 100 ms of a core, so small work is one task a core; more
+    of them where there are many items, so that a heavy slice does not make all wait.
+    """
+    return min(max(cores, -(-items // _ITEMS_PER_SLICE)), cores * _MOST_SLICES_PER_CORE)
 
 
 def pack(items: Sequence[W], slices: int, weigh: Callable[[W], int]) -> list[list[W]]:

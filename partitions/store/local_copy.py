@@ -6,7 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 
-STEP_BYTES = 128 * 1024 * 1024
+STEP_BYTES = 16 * 1024 * 1024
 BUFFER_BYTES = 1024 * 1024
 
 _NOT_HERE = frozenset({errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM})
@@ -19,7 +19,8 @@ def copy_file(source: int, target: int, size_bytes: int) -> None:
     """Copy the first ``size_bytes`` of one open file to the start of another.
 
     Tries ``copy_file_range`` (shares blocks, or stays on the file server), then ``sendfile``, then reads
-    and writes. Stops early where the source ends early: the caller compares sizes.
+    and writes. The disk starts to write what is copied at once, so that the fsync that follows finds
+    little left to wait for. Stops early where the source ends early: the caller compares sizes.
 
     Raises: OSError.
     """
@@ -34,9 +35,16 @@ def copy_file(source: int, target: int, size_bytes: int) -> None:
                 raise
             if moved == 0:
                 break  # the end, or a file system that says so wrongly: the next way finds out
+            _start_writing(target, done, moved)
             done += moved
         if done == size_bytes:
             return
+
+
+def _start_writing(target: int, offset: int, count: int) -> None:
+    """Linux starts to write pages that are advised away while dirty, and waits for nothing."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(target, offset, count, os.POSIX_FADV_DONTNEED)
 
 
 def _copy_file_range(source: int, target: int, offset: int, count: int) -> int:

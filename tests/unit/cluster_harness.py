@@ -16,8 +16,8 @@ from engine.cluster import Cluster
 from engine.context import Progress
 from engine.operations.read import Bound
 from engine.reading.plan import FileRange
-from engine.report import Report
 from engine.replication.site import Site
+from engine.report import Report
 from partitions.clock import Clock, ManualClock, SystemClock
 from partitions.listing import DataFile, ReplicaLog
 from partitions.paths import DataName, base_name, parse_name

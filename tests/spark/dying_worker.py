@@ -1,0 +1,63 @@
+"""An append of which the first task to finish kills its worker: run by ``test_append`` as a program of its own,
+with the folder to work in."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from partitions.clock import Clock
+from partitions.store import StagedWriter, Store, StoreOptions, open_store
+from partitions.store.local import LocalStore
+from tests.spark.spark_cluster import write_cluster_file
+
+
+class DyingStore(LocalStore):
+    """The process that first appends to a topic dies as soon as the file has its name."""
+
+    def __reduce__(self) -> tuple[type[DyingStore], tuple[str]]:  # type: ignore[override]
+        return DyingStore, (self.root,)
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        staged = super().stage_writer(name)
+        commit = staged.commit
+
+        def and_die() -> bool:
+            created = commit()
+            marker = Path(self.root).parent / "died"
+            if "/t-" in name and not marker.exists():
+                marker.touch()
+                os._exit(9)
+            return created
+
+        staged.commit = and_die  # type: ignore[method-assign]
+        return staged
+
+
+def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
+    """Brokers die, the remote tier does not."""
+    path = uri.removeprefix("file://")
+    return open_store(uri, options, clock) if path.endswith("remote") else DyingStore(path)
+
+
+def main(folder: Path) -> None:
+    from engine import Cluster
+    from jobs.session import spark_session
+
+    spark = spark_session("dying", master="local[2,4]", settings={"spark.speculation": "true"})
+    cluster = Cluster.format(write_cluster_file(folder), spark, opener=opener)
+    cluster.create_topic("t", partitions=2, replication_factor=2)
+    source = spark.range(40).selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
+    report = cluster.append(source, "t", partition="p").raise_for_failures()
+    outcomes = ",".join(sorted(str(row["outcome"]) for row in report.rows))
+    back = cluster.read("t")
+    print("died", "yes" if (folder / "died").exists() else "no")
+    print("outcomes", outcomes)
+    print("records", back.count(), "distinct", back.select("value").distinct().count())
+    cluster.verify().raise_for_failures()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

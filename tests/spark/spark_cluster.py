@@ -1,0 +1,52 @@
+"""A cluster on folders, driven with Spark."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import Cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TIERED = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1",
+    "retention.ms": "-1",
+    "local.retention.bytes": "0",
+    "file.delete.delay.ms": "0",
+}
+
+
+def write_cluster_file(folder: Path, brokers: int = 2) -> Path:
+    """Folders for the brokers and the remote tier, and the file that names them."""
+    lines = ['[cluster]\nid = "spark"\nremote = "remote"\nvoters = [1]\n']
+    for broker in range(1, brokers + 1):
+        lines.append(f'[[brokers]]\nid = {broker}\nrack = "{broker}"\nlog_dir = "b{broker}"\n')
+        (folder / f"b{broker}").mkdir()
+    (folder / "remote").mkdir()
+    file = folder / "cluster.toml"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def format_cluster(spark: SparkSession, folder: Path, brokers: int = 2) -> Cluster:
+    """A new cluster in a folder."""
+    return Cluster.format(write_cluster_file(folder, brokers), spark)
+
+
+def rows(frame: DataFrame, *columns: str) -> Counter[str]:
+    """The rows, however often each; by their text, for a row may hold what cannot be hashed."""
+    return Counter(map(repr, (frame.select(*columns) if columns else frame).collect()))
+
+
+def ordered(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    """The columns, by partition and offset."""
+    return [tuple(row) for row in frame.orderBy("partition", "offset").select(*columns).collect()]
+
+
+def files(folder: Path) -> dict[str, int]:
+    """Every file below a folder, and its size."""
+    return {str(path): path.stat().st_size for path in folder.rglob("*") if path.is_file()}

@@ -1,0 +1,346 @@
+"""Every job as it is called: exit status, the report as JSON or as a table, and dry runs that change nothing."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 300
+CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "6000",
+    "segment.merge.min.files": "2",
+    "local.retention.bytes": "1",
+    "file.delete.delay.ms": "0",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A cluster of three folders, and a remote one."""
+
+    folder: Path
+
+    @property
+    def file(self) -> str:
+        return str(self.folder / "cluster.toml")
+
+    def listing(self) -> dict[str, tuple[int, int]]:
+        """Every file with its size and time of change."""
+        found = (path for path in self.folder.rglob("*") if path.is_file())
+        return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in found}
+
+    def call(self, job: str, *argv: str) -> int:
+        """The job's exit status, in this process."""
+        return int(importlib.import_module(f"jobs.{job}").main([*argv, "--cluster", self.file]))
+
+
+def make_place(folder: Path) -> Place:
+    brokers = ""
+    for broker in (1, 2, 3):
+        (folder / f"b{broker}").mkdir(parents=True)
+        brokers += f'[[brokers]]\nid = {broker}\nrack = "r{broker}"\nlog_dir = "b{broker}"\n'
+    (folder / "remote").mkdir()
+    (folder / "cluster.toml").write_text(f'[cluster]\nid = "jobs"\nremote = "remote"\nvoters = [1]\n{brokers}')
+    for part in range(3):
+        (folder / "in").mkdir(exist_ok=True)
+        numbers = range(part * 100, part * 100 + 100)
+        table = pa.table(
+            {"k": [f"k{n % 7}" for n in numbers], "n": list(numbers), "s": [f"s{n}" for n in numbers]}
+        )
+        pq.write_table(table, folder / "in" / f"{part}.parquet")
+    return Place(folder)
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Place:
+    return make_place(tmp_path / "cluster")
+
+
+@pytest.fixture(scope="module")
+def filled_once(tmp_path_factory: pytest.TempPathFactory, spark: object) -> Place:
+    """A tiered topic with appends that can be merged, tiered, dropped; made by the jobs themselves."""
+    place = make_place(tmp_path_factory.mktemp("filled") / "cluster")
+    configs = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
+    shape = ("--partitions", "2", "--replication-factor", "3", "--key", "STRING", "--value", "n BIGINT, s STRING")
+    source = ("--topic", "t", "--input", str(place.folder / "in"), "--key", "k", "--producer", "p")
+    assert place.call("format") == 0
+    assert place.call("topics", "create", "t", *shape, *configs) == 0
+    for sequence in range(3):
+        assert place.call("append", *source, "--sequence", str(sequence)) == 0
+    return place
+
+
+@pytest.fixture
+def filled(filled_once: Place, tmp_path: Path) -> Iterator[Place]:
+    """A copy that a test may change. The metadata names log dirs as they were: register again."""
+    copy = tmp_path / "cluster"
+    shutil.copytree(filled_once.folder, copy)
+    place = Place(copy)
+    assert place.call("format") == 0
+    return place
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The report that ``--json`` has printed."""
+    report: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return report
+
+
+def submit(place: Place, script: str, *argv: str) -> subprocess.CompletedProcess[str]:
+    """The job under spark-submit, in the project's root, as its help says."""
+    command = [Path(sys.prefix, "bin", "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
+    settings = ["--master", "local[1]", f"jobs/{script}.py", *argv, "--cluster", place.file]
+    environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+    environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])
+    return subprocess.run(
+        [*command, *settings], cwd=ROOT, env=environ, capture_output=True, text=True, check=False, timeout=300
+    )
+
+
+# -------------------------------------------------------------------------------- spark-submit
+
+
+def test_a_job_under_spark_submit_works_and_prints_its_report_last(filled: Place) -> None:
+    done = submit(filled, "merge", "--topics", "t", "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert (report["operation"], report["ok"]) == ("merge", True)
+    assert report["totals"]["segments"] > 0
+
+
+def test_a_bad_call_under_spark_submit_is_two_and_one_line(filled: Place) -> None:
+    done = submit(filled, "tier", "--topics", "nix")
+    ours = [line for line in done.stderr.splitlines() if not line.startswith("WARNING: Using incubator")]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ours == ["ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 'nix' does not exist, or was deleted"]
+
+
+# ------------------------------------------------------------------------------------- dry runs
+
+DRY_RUNS = [
+    ("topics", "create", "u", "--partitions", "2", "--value", "n INT"),
+    ("topics", "configs", "--topic", "t", "--set", "retention.ms=5"),
+    ("topics", "configs", "--cluster-wide", "--unset", "retention.ms"),
+    ("topics", "delete", "t"),
+    ("topics", "list"),
+    ("format",),
+    ("format", "--brokers", "2"),
+    ("append", "--topic", "t", "--key", "k"),
+    ("replicate",),
+    ("merge",),
+    ("tier", "--topics", "t"),
+    ("retain", "--sweep"),
+    ("bootstrap", "--brokers", "2"),
+    ("verify",),
+    ("describe",),
+    ("offsets", "--topics", "t"),
+    ("read", "--topic", "t"),
+]
+
+
+@pytest.mark.parametrize("argv", DRY_RUNS, ids=lambda argv: "-".join(argv[:2]))
+def test_a_dry_run_changes_nothing(
+    filled_once: Place, argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, *rest = argv
+    if job == "append":
+        rest += ["--input", str(filled_once.folder / "in")]
+    before = filled_once.listing()
+    assert filled_once.call(job, *rest, "--dry-run", "--json") == 0
+    assert filled_once.listing() == before
+    report = last_line(capsys)
+    assert report["ok"]
+    reads_only = job in ("describe", "offsets") or argv[1:] == ("list",)
+    assert report["dry_run"] or reads_only
+
+
+def test_a_dry_run_of_format_writes_nothing_to_an_empty_root(
+    empty: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = empty.listing()
+    assert empty.call("format", "--dry-run", "--json") == 0
+    assert {row["plan"] for row in last_line(capsys)["rows"]} == {"format"}
+    assert empty.listing() == before
+
+
+def test_a_dry_run_of_an_append_counts_the_records_of_each_partition(
+    filled_once: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = ("--topic", "t", "--input", str(filled_once.folder / "in"), "--key", "k")
+    assert filled_once.call("append", *source, "--where", "n < 50", "--dry-run", "--json") == 0
+    report = last_line(capsys)
+    assert report["totals"]["records"] == sum(row["records"] for row in report["rows"]) == 50
+
+
+# ---------------------------------------------------------------------------- from end to end
+
+
+def test_the_life_of_a_topic(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(job: str, *argv: str) -> dict[str, Any]:
+        assert filled.call(job, *argv, "--json") == 0, capsys.readouterr()
+        return last_line(capsys)
+
+    assert run("merge")["totals"]["segments"] > 0
+    assert run("replicate")["totals"]["copied_bytes"] > 0
+    assert run("tier")["totals"]["uploaded_files"] > 0
+    run("retain")
+    assert run("retain")["totals"]["deleted_bytes"] > 0
+    local = run("offsets", "--topics", "t", "--spec", "earliest-local")
+    assert min(row["offset"] for row in local["rows"]) > 0
+    shutil.rmtree(filled.folder / "b3")
+    (filled.folder / "b3").mkdir()
+    assert all("3" in row["isr"] for row in run("bootstrap", "--brokers", "3")["rows"])
+    assert run("verify")["totals"]["findings"] == 0
+    assert run("describe")["totals"]["replicas"] == 6
+    assert [row["state"] for row in run("describe", "--brokers")["rows"]] == ["ok"] * 3
+    assert run("read", "--topic", "t", "--count")["totals"]["records"] == 3 * ROWS
+    out = filled.folder / "out"
+    assert run("read", "--topic", "t", "--output", str(out))["totals"]["records"] == 3 * ROWS
+    values = pq.read_table(out)["value"].combine_chunks()
+    assert sorted(values.field("n").to_pylist()) == sorted([*range(ROWS)] * 3)
+    assert run("topics", "configs", "--topic", "t", "--set", "retention.ms=7")["ok"]
+    assert "retention.ms=7" in run("topics", "list")["rows"][0]["configs"]
+    run("topics", "delete", "t")
+    assert run("topics", "list")["rows"] == []
+
+
+def test_a_stream_appends_each_batch_once(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    source = (
+        "--topic",
+        "t",
+        "--input",
+        str(filled.folder / "in"),
+        "--option",
+        "maxFilesPerTrigger=1",
+        "--key",
+        "k",
+    )
+    checkpoint = filled.folder / "checkpoint"
+    stream = (*source, "--stream", "--checkpoint", str(checkpoint), "--producer", "stream", "--json")
+    assert filled.call("append", *stream) == 0
+    assert [row["records"] for row in last_line(capsys)["rows"]] == [100, 100, 100]
+    assert filled.call("append", *stream) == 0
+    assert last_line(capsys)["rows"] == []
+    for commit in checkpoint.glob("commits/*2*"):  # as if the run had died before it was written
+        commit.unlink()
+    for commit in checkpoint.glob("commits/.*2*"):
+        commit.unlink(missing_ok=True)
+    assert filled.call("append", *stream) == 0
+    assert [(row["batch"], row["files"]) for row in last_line(capsys)["rows"]] == [(2, 0)]
+    assert filled.call("read", "--topic", "t", "--count", "--json") == 0
+    assert last_line(capsys)["totals"]["records"] == 4 * ROWS
+
+
+def test_a_batch_that_cannot_be_appended_ends_the_stream(
+    filled: Place, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = (
+        "--topic",
+        "t",
+        "--input",
+        str(filled.folder / "in"),
+        "--partition",
+        "9",
+        "--select",
+        "k",
+        "--select",
+    )
+    argv = (*source, "struct(n, s) AS v", "--value", "v", "--stream", "--producer", "x", "--checkpoint")
+    assert filled.call("append", *argv, str(filled.folder / "c")) == 2
+    said = capsys.readouterr().err
+    assert "a row's partition is 9" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_people_get_a_table_of_what_was_read(filled_once: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    assert filled_once.call("read", "--topic", "t", "--limit", "2", "--where", "value.n >= 200") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("read: done, records 2")
+    assert lines[1].split() == ["partition", "offset", "timestamp", "key", "value", "headers"]
+    assert '{"n":2' in lines[3].replace(" ", "")
+
+
+# -------------------------------------------------------------------------------- exit status
+
+
+def test_a_broken_replica_makes_verify_fail(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    victim = next(path for path in sorted((filled.folder / "b2").rglob("*.parquet")))
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 3] ^= 0xFF
+    victim.chmod(0o644)
+    victim.write_bytes(bytes(data))
+    assert filled.call("verify", "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out.splitlines()[-1])["failures"]
+    assert said.err.startswith("FAILED t-")
+    assert filled.call("verify") == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+def test_a_cluster_that_cannot_be_reached_is_a_failure(filled: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.move(filled.folder / "b3", filled.folder / "elsewhere")
+    assert filled.call("describe") == 1
+    assert "FAILED" in capsys.readouterr().out
+
+
+BAD_CALLS = [
+    (("describe", "--topics", "nix"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("replicate", "--topics", "t,nix"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("topics", "create", "u", "--config", "retention.mss=1"), "did you mean retention.ms"),
+    (("topics", "create", "u", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
+    (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
+    (("topics", "create", "u", "--value", "n INTT"), "declares no type that Spark knows"),
+    (("topics", "create", "u", "--value", "@nix.json"), "cannot be read"),
+    (("topics", "configs", "--topic", "t", "--set", "segment.bytes=x"), "INVALID_CONFIG"),
+    (("topics", "configs", "--topic", "t", "--set", "segment.ms=1", "--unset", "segment.ms"), "set and unset"),
+    (("append", "--topic", "t", "--input", "nix"), "PATH_NOT_FOUND"),
+    (("append", "--topic", "t", "--input", "IN", "--key", "nix"), "column 'nix'"),
+    (("append", "--topic", "t", "--input", "IN", "--key", "k ||"), "PARSE_SYNTAX_ERROR"),
+    (("append", "--topic", "t", "--input", "IN", "--select", "k"), "lacks the declared value columns"),
+    (("append", "--topic", "t", "--input", "IN", "--partition", "n"), "the topic has partitions 0 to 1"),
+    (("append", "--topic", "t", "--input", "IN", "--stream"), "--checkpoint"),
+    (("append", "--topic", "nix", "--input", "IN"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("read", "--topic", "t", "--start", "999999"), "OFFSET_OUT_OF_RANGE"),
+    (("read", "--topic", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
+    (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
+    (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
+]
+
+
+@pytest.mark.parametrize(("argv", "says"), BAD_CALLS, ids=lambda value: "-".join(value[:2]) if len(value) else "")
+def test_a_bad_call_says_what_is_wrong_and_changes_nothing(
+    filled_once: Place, argv: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job, *rest = [str(filled_once.folder / "in") if part == "IN" else part for part in argv]
+    before = filled_once.listing()
+    assert filled_once.call(job, *rest) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.err.startswith("ERROR ")
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+    assert filled_once.listing() == before
+
+
+def test_a_missing_log_dir_is_a_bad_call(empty: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    (empty.folder / "b2").rmdir()
+    assert empty.call("format") == 2
+    assert "b2" in capsys.readouterr().err
+    assert not (empty.folder / "b1" / "broker.json").exists()

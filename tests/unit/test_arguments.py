@@ -1,0 +1,223 @@
+"""Command lines: what words mean, what a bad call looks like, and which exit status an outcome has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+
+from engine import Failure, OffsetSpec, OperationFailedError, Report
+from jobs import arguments, main, run
+from jobs.arguments import bound, count, job_parser, names, numbers, pair, position, time
+from jobs.progress import TerminalProgress, terminal_progress
+from jobs.run import run_job
+from partitions.errors import CorruptSegmentError, StratalogError, UnknownTopicOrPartitionError
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("1000", 1000),
+        ("0", 0),
+        ("0:1000,3:20", {0: 1000, 3: 20}),
+        ("earliest", OffsetSpec.EARLIEST),
+        ("Earliest-Pending-Upload", OffsetSpec.EARLIEST_PENDING_UPLOAD),
+        ("2013-06-01", datetime(2013, 6, 1, tzinfo=UTC)),
+        ("2013-06-01T12:30:00.000001Z", datetime(2013, 6, 1, 12, 30, 0, 1, tzinfo=UTC)),
+        ("2013-06-01T12:30+02:00", datetime(2013, 6, 1, 12, 30, tzinfo=timezone(timedelta(hours=2)))),
+    ],
+)
+def test_a_bound_is_an_offset_offsets_by_partition_a_position_or_a_time(text: str, wanted: object) -> None:
+    assert bound(text) == wanted
+    assert type(bound(text)) is type(wanted)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "1.5", "yesterday", "0:1,", "1:x", "2013-13-01", "²"])
+def test_what_is_no_bound_is_refused(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        bound(text)
+
+
+def test_every_named_position_of_list_offsets_can_be_written() -> None:
+    assert {position(text) for text in arguments.POSITIONS} == set(OffsetSpec)
+
+
+def test_lists_and_pairs() -> None:
+    assert names("a, b") == ["a", "b"]
+    assert numbers("1, 20") == [1, 20]
+    assert pair("k = v=w") == ("k", " v=w")
+    assert pair("k=") == ("k", "")
+    assert time("2013-06-01").tzinfo is UTC
+
+
+@pytest.mark.parametrize(
+    ("parse", "text"),
+    [(names, "a,,b"), (numbers, "1,x"), (numbers, "-1"), (count, "0"), (count, "1,2"), (pair, "k"), (pair, "=v")],
+)
+def test_malformed_lists_and_pairs_are_refused(parse: type, text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse(text)
+
+
+def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def chosen(*argv: str) -> str:
+        return str(job_parser("x", "").parse_args(argv).cluster)
+
+    monkeypatch.delenv(arguments.CLUSTER_VARIABLE, raising=False)
+    assert chosen() == arguments.USUAL_CLUSTER_FILE
+    monkeypatch.setenv(arguments.CLUSTER_VARIABLE, "mine.toml")
+    assert chosen() == "mine.toml"
+    assert chosen("--cluster", "this.toml") == "this.toml"
+
+
+# --------------------------------------------------------------------------------- exit status
+
+DONE = Report("x", [{"partition": 1}], totals={"bytes": 1})
+HALF = Report("x", [], [Failure("t-0", "LOG_GAP", "offsets are\nmissing")])
+
+
+def outcome(result: Report | Exception, *argv: str) -> int:
+    def body(_: run.Job) -> Report:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    return run_job("x", job_parser("x", "about"), body, argv)
+
+
+@pytest.mark.parametrize(
+    ("result", "status"),
+    [
+        (DONE, 0),
+        (HALF, 1),
+        (CorruptSegmentError("broken"), 1),
+        (OperationFailedError("x", HALF), 1),
+        (UnknownTopicOrPartitionError("no such topic"), 2),
+    ],
+)
+def test_the_exit_status_tells_done_failed_and_bad_call(
+    result: Report | Exception, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert outcome(result) == outcome(result, "--json") == status
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert json.loads(last)["ok"] is (status == 0)
+
+
+def test_an_error_is_one_line_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome(StratalogError("first\nsecond"))
+    assert capsys.readouterr().err == "ERROR UNKNOWN_SERVER_ERROR: first second\n"
+
+
+def test_with_json_failures_are_told_on_standard_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome(HALF, "--json")
+    said = capsys.readouterr()
+    assert said.err == "FAILED t-0: LOG_GAP: offsets are missing\n"
+    assert len(said.out.splitlines()) == 1
+
+
+def test_people_get_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    outcome(DONE)
+    assert capsys.readouterr().out.splitlines()[1:] == ["partition", "---------", "        1"]
+
+
+@pytest.mark.parametrize("argv", [("--nix",), ("--json", "surplus"), ("--clus", "x")])
+def test_an_unknown_argument_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert outcome(DONE, *argv) == 2
+    assert "jobs/x.py: error:" in capsys.readouterr().err
+
+
+def test_a_bug_shows_its_traceback() -> None:
+    with pytest.raises(ZeroDivisionError):
+        outcome(ZeroDivisionError())
+
+
+def test_an_interrupted_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    def body(_: run.Job) -> Report:
+        raise KeyboardInterrupt
+
+    assert run_job("x", job_parser("x", ""), body, []) == 130
+    assert "run it again" in capsys.readouterr().err
+
+
+def test_the_master_is_spark_submits_own_option(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert outcome(DONE, "--master", "local[1]") == 2
+    assert "before the script's name" in capsys.readouterr().err
+
+
+# ---------------------------------------------------------------------------- without a JVM
+
+
+@pytest.mark.parametrize("name", main.JOBS)
+def test_every_job_explains_itself(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([name, "--help"]) == 0
+    said = capsys.readouterr().out
+    assert f"jobs/{name}.py" in said
+    assert "spark-submit --properties-file conf/spark-defaults.conf" in said
+    assert "Exit status" in said
+
+
+def test_one_command_has_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["--help"]) == 0
+    assert main.main(["nix"]) == main.main([]) == 2
+    assert "replicate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("describe",),
+        ("topics", "list"),
+        ("topics", "create", "t", "--value", "a INT"),
+        ("offsets", "--topics", "t"),
+        ("append", "--topic", "t", "--input", "x"),
+        ("read", "--topic", "t"),
+        ("tier", "--topics", "t", "--master", "local[1]"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_cluster_file_is_found_before_spark_is_loaded(argv: tuple[str, ...], tmp_path: Path) -> None:
+    code = "import sys; from jobs.main import main; status = main(sys.argv[1:])\n"
+    code += "sys.exit(9 if 'pyspark' in sys.modules else s)"
+    called = [sys.executable, "-c", code, *argv, "--cluster", str(tmp_path / "none.toml")]
+    done = subprocess.run(called, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("ERROR INVALID_REQUEST: cluster file")
+    assert len(done.stderr.splitlines()) == 1
+
+
+# ----------------------------------------------------------------------------------- progress
+
+
+def test_without_a_terminal_there_is_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = terminal_progress()
+    progress.start("tier", 2, "partitions")
+    progress.advance(10)
+    progress.finish()
+    assert capsys.readouterr().err == ""
+
+
+def test_on_a_terminal_partitions_and_bytes_are_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    progress = TerminalProgress()
+    progress.start("tier", 2, "partitions")
+    progress.advance(1_500_000)
+    progress.advance(500_000)
+    progress.finish()
+    said = capsys.readouterr().err
+    assert "2/2" in said
+    assert "partitions" in said
+    assert "2.0 MB" in said

@@ -1,0 +1,211 @@
+"""Every storage call of every operation fails once, and the next run goes on (protocol, I7; issue 3).
+
+"A full disk or a failed upload: the step fails, the next run goes on from there, nothing is lost and no half
+file is visible." A scenario goes through the life of a log, step by step. Before each step the cluster is
+copied; on copies of it the step's first, second, ... call that changes something fails, in each of three ways,
+and the step is run again. Whatever the fault, the outcome is that of the step without it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+import pytest
+
+from engine.cluster import Cluster
+from partitions.clock import Clock, ManualClock
+from partitions.errors import (
+    BrokerUnreachableError,
+    OutcomeUnknownError,
+    StaleBrokerError,
+    StorageError,
+    StratalogError,
+)
+from partitions.listing import parse
+from partitions.segment import read_segment
+from partitions.store import Store, StoreOptions
+from partitions.store.local import LocalStore
+from partitions.store.memory import MemoryStore
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import CHANGES, Faults
+
+
+class Fault(Enum):
+    """How the n-th change fails."""
+
+    REFUSED = "once, without any effect"
+    UNKNOWN = "once, with its effect, and without an answer"
+    FULL = "and so do all that come after it: the disk is full, or the driver is dead"
+
+
+Step = Callable[[LiveCluster], object]
+
+
+def _append(name: str, sequence: int, acks: str = "all") -> Step:
+    def step(live: LiveCluster) -> object:
+        return live.append([f"{name}{sequence}"], producer=name, sequence=sequence, acks=acks)
+
+    return step
+
+
+STEPS: dict[str, Step] = {
+    "create the topic": lambda live: (
+        "t" in live.cluster.image.topic_ids
+        or live.tiered(copies=2, segment_bytes="6000", segment_merge_min_files="2", local_retention_bytes="2000")
+    ),
+    "append": _append("p", 0),
+    "append to a log": _append("p", 1),
+    "append for others": _append("q", 0, acks="leader"),
+    "replicate": lambda live: live.cluster.replicate(),
+    "append once more": _append("p", 2),
+    "tier appends as one segment": lambda live: live.cluster.tier(),
+    "merge": lambda live: live.cluster.merge(),
+    "replicate what was merged": lambda live: live.cluster.replicate(),
+    "local retention": lambda live: live.cluster.retain(),
+    "deletion": lambda live: live.cluster.retain(),
+    "append after retention": _append("p", 3),
+    "bootstrap of a lost broker": lambda live: live.cluster.bootstrap(2),
+    "seal": lambda live: live.cluster.alter_configs("t", {"segment.bytes": "1"}),
+    "tier segments as they are": lambda live: live.cluster.tier(),
+    "limit the log": lambda live: live.cluster.alter_configs("t", {"retention.bytes": "4000"}),
+    "total retention": lambda live: live.cluster.retain(),
+    "deletion of that": lambda live: live.cluster.retain(),
+    "append at last": _append("q", 1),
+}
+RECORDS = ["p0", "p1", "q0", "p2", "p3", "q1"]
+"""The log in the end."""
+LOSES_ITS_DISK = {"bootstrap of a lost broker": 2}
+"""What happens just before a step."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A cluster at rest: every file of it."""
+
+    roots: dict[str, dict[str, bytes]]
+    remote: Path
+    now_ms: int
+
+
+def _save(live: LiveCluster, folder: Path) -> Saved:
+    roots = {
+        store.uri: {stored.name: store.read(stored.name) for stored in store.list("")}
+        for store in live.cluster.stores.values()
+    }
+    shutil.copytree(live.remote, folder)
+    return Saved(roots, folder, live.clock.now_ms())
+
+
+class Copy(LiveCluster):
+    """A copy of a cluster, on storage that can fail."""
+
+    def __init__(self, saved: Saved, original: LiveCluster, folder: Path) -> None:
+        self.faults = Faults()
+        self.folder, self.file = folder, original.file
+        self.remote = folder / "remote"
+        shutil.copytree(saved.remote, self.remote)
+        self.clock = ManualClock(saved.now_ms)
+        self.new_id = original.new_id  # type: ignore[method-assign]
+        self.stores_of = {uri: MemoryStore(uri, self.clock) for uri in saved.roots}
+        for uri, files in saved.roots.items():
+            for name, data in files.items():
+                self.stores_of[uri].create(name, data)
+        self.cluster = Cluster.open(self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root)
+
+    def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
+        store: Store = self.stores_of[uri] if uri in self.stores_of else LocalStore(str(self.remote), clock)
+        return self.faults.wrap(uri, store)
+
+    def fail(self, fault: Fault, nth: int) -> Callable[[], int]:
+        """From now on the ``nth`` change fails; tells how many changes there were."""
+        seen = 0
+
+        def before(uri: str, what: str, name: str) -> None:
+            nonlocal seen
+            if what in CHANGES:
+                seen += 1
+                if (seen == nth and fault is Fault.REFUSED) or (seen >= nth and fault is Fault.FULL):
+                    raise StorageError(f"{uri}: no space left for {name}")
+
+        def after(uri: str, what: str, name: str) -> None:
+            if what in CHANGES and seen == nth and fault is Fault.UNKNOWN and what != "stage":
+                raise OutcomeUnknownError(f"{uri}: no answer about {name}")
+
+        self.faults.before, self.faults.after = before, after
+        return lambda: seen
+
+
+def _run(step: Step, live: LiveCluster) -> bool:
+    """Whether the step says that all is done."""
+    try:
+        outcome = step(live)
+    except StratalogError:
+        return False
+    return bool(getattr(outcome, "ok", True))
+
+
+def _seen(live: LiveCluster) -> object:
+    """What must not depend on faults: the records, the positions, the ISR; and everything is whole."""
+    live.cluster.verify(checksums=False).raise_for_failures()
+    image = live.cluster.image
+    if "t" not in image.topic_ids:
+        return None
+    (partition,) = image.topic("t").partitions
+    return (
+        live.read(),
+        set(partition.isr),
+        partition.adding,
+        partition.log_start_offset,
+        live.log(live.leader()).high_watermark,
+    )
+
+
+def _no_half_state(live: LiveCluster) -> None:
+    """Every file that has a name is whole, and readers see a stretch of the log."""
+    if "t" not in live.cluster.image.topic_ids:
+        return
+    site = live.site()
+    for broker in site.view.replicas:
+        replica = site.replica(broker)
+        for file in parse(replica.store.list(replica.folder)).data:
+            read_segment(replica.store, file)
+    try:
+        values = live.read().get(0, [])
+    except (BrokerUnreachableError, StaleBrokerError):
+        return  # the leader has lost its disk, and nobody else leads yet
+    assert "".join(values) in "".join(RECORDS)
+
+
+@pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
+def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
+    live = LiveCluster(tmp_path, brokers=2)
+    failed = 0
+    for number, (name, step) in enumerate(STEPS.items()):
+        if name in LOSES_ITS_DISK:
+            live.wipe(LOSES_ITS_DISK[name])
+        saved = _save(live, tmp_path / f"saved-{number}")
+        assert _run(step, live), name
+        expected = _seen(live)
+        nth = 0
+        while True:
+            nth += 1
+            folder = tmp_path / "copy"
+            shutil.rmtree(folder, ignore_errors=True)
+            copy = Copy(saved, live, folder)
+            changes = copy.fail(fault, nth)
+            ok = _run(step, copy)
+            copy.faults.none()
+            if changes() < nth:
+                assert nth > 1, f"{name} changes nothing"
+                break
+            what = f"{name}, change {nth}: {fault.value}"
+            _no_half_state(copy)
+            failed += not ok
+            assert _run(step, copy), what
+            assert _seen(copy) == expected, what
+    assert failed > 40
+    assert live.read(start=live.site().view.log_start_offset)[0] == RECORDS[live.site().view.log_start_offset :]
