@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine import Cluster, Report
 from jobs.arguments import add_dry_run, job_parser, names, number, pair
+from jobs.progress import open_terminal
 from jobs.run import Job, run_job
 from jobs.streaming import append_stream
 from partitions.errors import InvalidCallError
@@ -77,7 +78,7 @@ def append(job: Job) -> Report:
     if given.checkpoint is not None and not given.stream:
         raise InvalidCallError("--checkpoint is for --stream")
     job.cluster().image.topic(given.topic)
-    spark_bar = {"spark.ui.showConsoleProgress": "true"} if sys.stderr.isatty() else None
+    spark_bar = {"spark.ui.showConsoleProgress": "true"} if open_terminal() is not None else None
     cluster = job.on_spark(spark_bar)
     frame = prepared(given, read_input(given, job.session()))
     if not given.stream:

@@ -6,8 +6,10 @@ partitions, and bytes are what was really moved.
 
 from __future__ import annotations
 
+import os
 import sys
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
 
 from engine.context import Progress, Silent
 
@@ -17,23 +19,39 @@ if TYPE_CHECKING:
 
 
 def terminal_progress() -> Progress:
-    """A bar on standard error where that is a terminal, and rich is installed; else silence."""
-    if not sys.stderr.isatty():
+    """A bar where somebody is looking, and rich is installed; else silence."""
+    terminal = open_terminal()
+    if terminal is None:
         return Silent()
     try:
-        return TerminalProgress()
+        return TerminalProgress(terminal)
     except ImportError:
         return Silent()
+
+
+def open_terminal() -> TextIO | None:
+    """Standard error, if it is a terminal. spark-submit gives its driver a pipe: then its own standard error,
+    where the system tells which that is.
+    """
+    if sys.stderr.isatty():
+        return sys.stderr
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        with suppress(OSError):
+            terminal = open(f"/proc/{os.getppid()}/fd/2", "w", encoding="utf-8")  # noqa: SIM115 - kept open
+            if terminal.isatty():
+                return terminal
+            terminal.close()
+    return None
 
 
 class TerminalProgress:
     """See ``engine.context.Progress``. One bar a stretch of work; it stays when the work has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: TextIO) -> None:
         """Raises: ImportError without rich."""
         from rich.console import Console
 
-        self._console = Console(stderr=True)
+        self._console = Console(file=terminal)
         self._bars: Bars | None = None
         self._task: TaskID | None = None
         self._bytes = 0

@@ -5,7 +5,7 @@
     2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, and what
        Spark's analyser refuses
 A traceback is a bug of ours. With ``--json`` the last line of standard output is one report object, of
-failures too.
+failures too. (spark-submit puts the driver's standard error on its own standard output: before that line.)
 
 What is wrong with the call is found before a JVM is started, as far as it can be found without one.
 """
@@ -108,6 +108,7 @@ def run_job(
     except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
         return int(stop.code or 0)
     job = Job(name, arguments)
+    status: int | None = None
     try:
         if getattr(arguments, "master", None) is not None and under_spark_submit():
             raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
@@ -122,21 +123,23 @@ def run_job(
         if said is None:
             raise
         code, message, status = said
-        print(f"ERROR {code}: {message}", file=sys.stderr)
-        if arguments.json:
-            print(Report(name, (), [Failure(name, code, message)]).to_json(), flush=True)
-        return status
+        print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
+        report = Report(name, (), [Failure(name, code, message)])
     finally:
         job.close()
-    show_report(report, as_json=arguments.json)
-    return ALL_DONE if report.ok else FAILED
+    if status is None:
+        show_report(report, as_json=arguments.json)
+        return ALL_DONE if report.ok else FAILED
+    if arguments.json:
+        print(report.to_json(), flush=True)
+    return status
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
     """The table, or the object, on standard output; failures on standard error as well."""
     if as_json:
         for failure in report.failures:
-            print(f"FAILED {failure.item}: {failure.code}: {_line(failure.message)}", file=sys.stderr)
+            print(f"FAILED {failure.item}: {failure.code}: {_line(failure.message)}", file=sys.stderr, flush=True)
         print(report.to_json(), flush=True)
     else:
         print(report, flush=True)

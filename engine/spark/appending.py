@@ -67,19 +67,20 @@ def to_records(
         if columns.timestamp is not None:
             given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
             timestamp = F.coalesce(given, F.current_timestamp())
-        headers_type = "array<struct<key:string,value:binary>>"
-        headers = F.lit(None) if columns.headers is None else _named(frame, columns.headers, f"{what}: headers")
-        records = frame.select(
-            (
+        chosen = {
+            PARTITION: (
                 F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
                 if columns.partition is None
                 else _partition(frame, columns.partition, partitions, what)
-            ).alias(PARTITION),
-            timestamp.alias("timestamp"),
-            key.alias("key"),
-            value.alias("value"),
-            headers.cast(headers_type).alias("headers"),
-        )
+            ),
+            "timestamp": timestamp,
+            "key": key,
+            "value": value,
+        }
+        if columns.headers is not None:  # else the log fills them in
+            headers = _named(frame, columns.headers, f"{what}: headers")
+            chosen["headers"] = headers.cast("array<struct<key:string,value:binary>>")
+        records = frame.select(*(column.alias(name) for name, column in chosen.items()))
         records.schema  # noqa: B018 - analysis happens here, at the latest
         return records
 

@@ -187,7 +187,7 @@ def test_one_command_has_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
 )
 def test_a_wrong_cluster_file_is_found_before_spark_is_loaded(argv: tuple[str, ...], tmp_path: Path) -> None:
     code = "import sys; from jobs.main import main; status = main(sys.argv[1:])\n"
-    code += "sys.exit(9 if 'pyspark' in sys.modules else s)"
+    code += "sys.exit(9 if 'pyspark' in sys.modules else status)"
     called = [sys.executable, "-c", code, *argv, "--cluster", str(tmp_path / "none.toml")]
     done = subprocess.run(called, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
@@ -212,7 +212,7 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
     pytest.importorskip("rich")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "120")
-    progress = TerminalProgress()
+    progress = TerminalProgress(sys.stderr)
     progress.start("tier", 2, "partitions")
     progress.advance(1_500_000)
     progress.advance(500_000)
