@@ -2,8 +2,15 @@
 
 Purpose
     One module per operation of the cluster, each a thin ``main(argv) -> int``: parse, open the
-    cluster, take a session, call ``engine``, say what was done and what it cost. ``session`` builds
-    the Spark session, ``java`` finds a JVM that Spark can run on, ``jars`` fetches what pyspark lacks.
+    cluster, take a session, call ``engine``, say what was done and what it cost. ``main`` has them all
+    under one command; ``demo`` and ``bench`` are made of them.
+
+    run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
+    streaming                  a stream as a run of appends
+    session, java, jars        Spark: its session, the JVM it runs on, what pyspark lacks
+
+    spark-submit puts this folder first on ``sys.path``: no module here may have a name of the standard
+    library's.
 
 May not know
     How anything is stored, replicated or tiered: that is ``engine`` and below.

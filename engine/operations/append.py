@@ -26,10 +26,8 @@ from engine.settings import TopicConfig
 from partitions.clock import Clock
 from partitions.errors import (
     InvalidCallError,
-    LeaderNotAvailableError,
     NotEnoughReplicasAfterAppendError,
     RetriableError,
-    StaleBrokerError,
     StaleMetadataError,
     StratalogError,
 )
@@ -42,9 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from engine.spark.appending import RecordColumns
-
-_NOT_BY_REFRESHING = (StaleBrokerError, LeaderNotAvailableError)
-"""Stale, and no fresher either until somebody registers the broker."""
 
 _ROUNDS = 10
 """How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
@@ -251,12 +246,13 @@ def _append_all(
     """Append, and bring every partition to an end: acknowledged, or failed."""
     states: dict[int, _Pending] = {}
     again: Sequence[int] | None = None
+    image = context.metadata.image()
     for _ in range(_ROUNDS):
-        image = context.metadata.image()
         views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
         sites = {view.partition: context.site(view) for view in views}
         task = partition_task(sites, who, options, context.clock)
-        retry: list[int] = []
+        raced: list[int] = []
+        stale: list[int] = []
         appended: dict[int, _Pending] = {}
         for result in run(task, again):
             state = states[result.partition] = _Pending(views[result.partition])
@@ -266,16 +262,20 @@ def _append_all(
                     appended[result.partition] = state
                 case Raced():
                     state.error = RetriableError("another append was faster; run it again with the same sequence")
-                    retry.append(result.partition)
+                    raced.append(result.partition)
                 case StratalogError() as error:
                     state.error = error
-                    if isinstance(error, StaleMetadataError) and not isinstance(error, _NOT_BY_REFRESHING):
-                        retry.append(result.partition)
+                    if isinstance(error, StaleMetadataError):
+                        stale.append(result.partition)
         if options.acks_all:
-            retry += _acknowledge(context, appended, options)
-        if not retry:
+            stale += _acknowledge(context, appended, options)
+        if not raced and not stale:
             break
-        again = retry
+        # A fresh view that is no other than the stale one (a lost disk that nobody has registered) helps nobody.
+        image = context.metadata.image()
+        again = raced + [p for p in stale if image.view(topic.topic_id, p) != views[p]]
+        if not again:
+            break
     return states
 
 

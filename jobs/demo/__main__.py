@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.demo.prepare import value_ddl
+from jobs.demo.prepare import COMMANDS, value_ddl
 from jobs.demo.steps import Done, StepFailedError, Steps, table
 from partitions.clock import SystemClock
 from partitions.errors import EnvironmentUnusableError
@@ -93,12 +93,11 @@ def story(steps: Steps, folder: str) -> list[str]:
     verified = job("verify", "verify")
     check(not verified.sum("findings"), "verify has findings")
     job("read everything", "read", "--topic", TOPIC, "--output", f"{folder}/read")
-    remote = next(path for path in (ROOT / folder / "remote").iterdir() if path.name.startswith(TOPIC))
     compared = steps.submit(
         "compare with the source",
         "jobs/demo/compare.py",
         *("--source", f"{folder}/source", "--read", f"{folder}/read"),
-        *("--remote", f"{folder}/remote/{remote.name}"),
+        *("--remote", f"{folder}/remote", "--topic", TOPIC),
     )
 
     print("\n" + "\n".join(table(steps.done)))
@@ -120,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = os.path.relpath(os.environ.get("DEMO_DIR") or ROOT / "demo-data", ROOT)
     clock = SystemClock()
     began = clock.monotonic_s()
-    steps = Steps(ROOT, ROOT / folder / "commands.sh", clock)
+    steps = Steps(ROOT, ROOT / folder / COMMANDS, clock)
     try:
         wrong = story(steps, folder)
     except (StepFailedError, EnvironmentUnusableError) as error:
@@ -129,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for what in wrong:
         print(f"WRONG: {what}", file=sys.stderr)
     took = clock.monotonic_s() - began
-    print(f"{'FAILED' if wrong else 'All equal'}, {took:.0f} s. What was run: {folder}/commands.sh")
+    print(f"{'FAILED' if wrong else 'All equal'}, {took:.0f} s. What was run: {folder}/{COMMANDS}")
     return 1 if wrong else 0
 
 

@@ -1,8 +1,9 @@
 """Source, log and remote table, row for row. Imports nothing of stratalog: what anybody's Spark would do.
 
-    spark-submit ... compare.py --source DIR --read DIR --remote TABLE
-``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave. Prints one
-object, the last line of standard output, and ends with 1 when anything differs.
+    spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME
+``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave, ``--remote``
+the tables of all topics, each in a folder that begins with its name. Prints one object, the last line of
+standard output, and ends with 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import sys
 import time
 from functools import reduce
 from itertools import zip_longest
+from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
@@ -117,12 +119,13 @@ def compare(spark: SparkSession, source_path: str, read_path: str, remote_path: 
 def main() -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for name in ("source", "read", "remote"):
-        parser.add_argument(f"--{name}", metavar="PATH", required=True)
+    for name in ("source", "read", "remote", "topic"):
+        parser.add_argument(f"--{name}", required=True)
     given = parser.parse_args()
+    (table,) = Path(given.remote).glob(f"{given.topic}-*")
     began = time.monotonic()
     spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "8").getOrCreate()
-    checks = compare(spark, given.source, given.read, given.remote)
+    checks = compare(spark, given.source, given.read, str(table))
     spark.stop()
     ok = all(row["differences"] == 0 for row in checks.rows)
     seconds = round(time.monotonic() - began, 3)

@@ -22,6 +22,9 @@ BATCHES = 10
 BATCH_ROWS = 20_000
 BROKERS = {1: "a", 2: "b", 3: "c"}
 
+COMMANDS = "commands.sh"
+"""What was run, for a shell."""
+
 _MADE_BY_US = ".stratalog-demo"
 _TIME = pa.timestamp("us", tz="UTC")
 _TEXT = ("carrier", "tailnum", "origin", "dest")
@@ -70,8 +73,12 @@ def prepare(folder: Path) -> None:
     if folder.exists():
         if any(folder.iterdir()) and not (folder / _MADE_BY_US).exists():
             raise SystemExit(f"{folder} is not empty, and no demo has made it: name another folder by DEMO_DIR")
-        shutil.rmtree(folder)
-    folder.mkdir(parents=True)
+        for found in folder.iterdir():
+            if found.is_dir():
+                shutil.rmtree(found)
+            elif found.name != COMMANDS:  # it may be what is running
+                found.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / _MADE_BY_US).touch()
     for name in (*(f"broker-{broker}" for broker in BROKERS), "remote", "source/bulk", "source/batches"):
         (folder / name).mkdir(parents=True)

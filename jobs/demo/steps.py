@@ -119,7 +119,7 @@ class Steps:
         print(line if line.startswith("#") else f"$ {line}", flush=True)
         self._written.append(line)
         if self.log.parent.is_dir():
-            head = "#!/usr/bin/env bash\nset -e\n"
+            head = "#!/usr/bin/env bash\n# What the demo ran; in the project's root.\nset -e\n"
             self.log.write_text(head + "\n".join(self._written) + "\n", encoding="utf-8")
 
 

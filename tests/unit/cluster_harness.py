@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pyarrow as pa
-
 from engine.cluster import Cluster
 from engine.context import Progress
 from engine.operations.read import Bound
@@ -268,8 +266,3 @@ def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
         int(str(p)): (int(str(a)), int(str(b)))
         for p, a, b in rows_of(appended, "partition", "base_offset", "next_offset")
     }
-
-
-def table(values: Sequence[str]) -> pa.RecordBatch:
-    """Records with these values."""
-    return batch(values)

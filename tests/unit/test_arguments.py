@@ -221,3 +221,9 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
     assert "2/2" in said
     assert "partitions" in said
     assert "2.0 MB" in said
+
+
+def test_no_job_hides_a_module_of_the_standard_library() -> None:
+    """spark-submit puts the folder of the script first on ``sys.path``."""
+    scripts = {path.stem for path in Path(arguments.__file__).parent.rglob("*.py")}
+    assert scripts & set(sys.stdlib_module_names) == set()

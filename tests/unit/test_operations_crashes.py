@@ -193,9 +193,7 @@ def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: 
         nth = 0
         while True:
             nth += 1
-            folder = tmp_path / "copy"
-            shutil.rmtree(folder, ignore_errors=True)
-            copy = Copy(saved, live, folder)
+            copy = Copy(saved, live, tmp_path / f"copy-{number}-{nth}")
             changes = copy.fail(fault, nth)
             ok = _run(step, copy)
             copy.faults.none()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,6 +29,7 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
+from partitions.paths import base_name, join
 from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
@@ -34,10 +37,19 @@ from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Three brokers on folders; ``t`` holds a to e, one file each, on all of them."""
-    made = LiveCluster(tmp_path, on_disk=True)
+    """Three brokers; ``t`` holds a to e, one file each, on all of them."""
+    made = LiveCluster(tmp_path)
     made.topic()
     made.fill("abcde")
+    return made
+
+
+@pytest.fixture
+def disks(tmp_path: Path) -> LiveCluster:
+    """Three brokers on folders; ``t`` holds a on all of them."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    made.topic()
+    made.append(["a"])
     return made
 
 
@@ -158,16 +170,16 @@ def test_a_log_dir_without_permission_to_write_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("open_it", [Cluster.format, Cluster.open])
 def test_a_log_dir_of_another_cluster_or_broker_is_named(
-    live: LiveCluster, open_it: Callable[[Path], Cluster]
+    disks: LiveCluster, open_it: Callable[[Path], Cluster]
 ) -> None:
     """Issue, "Bad input": "belongs to another cluster or another broker"."""
-    (live.folder / "x1").mkdir()
-    with live.unchanged():
+    (disks.folder / "x1").mkdir()
+    with disks.unchanged():
         with pytest.raises(InconsistentClusterIdError, match="b2 of broker 2 belongs to cluster 'c', not to 'd'"):
-            open_it(_file(live.folder, "x1", "b2", cluster_id="d"))
-        assert contents(live.folder / "x1") == {}
+            open_it(_file(disks.folder, "x1", "b2", cluster_id="d"))
+        assert contents(disks.folder / "x1") == {}
         with pytest.raises(LogDirError, match="b3 of broker 2 belongs to broker 3"):
-            open_it(_file(live.folder, "b1", "b3"))
+            open_it(_file(disks.folder, "b1", "b3"))
 
 
 @pytest.mark.parametrize("second", ["x1", "x1/", "./x1", "x1/inner", "link"])
@@ -180,20 +192,20 @@ def test_two_brokers_on_one_folder_are_found_in_the_file(tmp_path: Path, second:
     assert contents(tmp_path / "x1") == {}
 
 
-def test_a_folder_that_is_copied_to_another_brokers_is_found(live: LiveCluster) -> None:
-    shutil.rmtree(live.root(3))
-    shutil.copytree(live.root(2), live.root(3))
-    with live.unchanged(), pytest.raises(LogDirError, match="b3 of broker 3 belongs to broker 2"):
-        Cluster.open(live.file)
+def test_a_folder_that_is_copied_to_another_brokers_is_found(disks: LiveCluster) -> None:
+    shutil.rmtree(disks.root(3))
+    shutil.copytree(disks.root(2), disks.root(3))
+    with disks.unchanged(), pytest.raises(LogDirError, match="b3 of broker 3 belongs to broker 2"):
+        Cluster.open(disks.file)
 
 
-def test_a_typo_in_the_cluster_file_is_named_with_its_place(live: LiveCluster) -> None:
+def test_a_typo_in_the_cluster_file_is_named_with_its_place(disks: LiveCluster) -> None:
     """Issue, "Bad input": "a cluster file with a typo"."""
-    live.file.write_text(live.file.read_text().replace('log_dir = "b2"', 'logdir = "b2"'))
-    with live.unchanged(), pytest.raises(InvalidCallError, match="number 2: unknown key 'logdir'; did you mean"):
-        Cluster.open(live.file)
+    disks.file.write_text(disks.file.read_text().replace('log_dir = "b2"', 'logdir = "b2"'))
+    with disks.unchanged(), pytest.raises(InvalidCallError, match="number 2: unknown key 'logdir'; did you mean"):
+        Cluster.open(disks.file)
     with pytest.raises(InvalidCallError, match=r"nowhere\.toml cannot be read"):
-        Cluster.open(live.folder / "nowhere.toml")
+        Cluster.open(disks.folder / "nowhere.toml")
 
 
 def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> None:
@@ -203,13 +215,13 @@ def test_a_cluster_that_was_never_formatted_is_no_cluster(tmp_path: Path) -> Non
     assert contents(tmp_path / "x1") == {}
 
 
-def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(live: LiveCluster) -> None:
-    shutil.rmtree(live.root(1))
+def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(disks: LiveCluster) -> None:
+    shutil.rmtree(disks.root(1))
     with pytest.raises((NoMajorityError, InvalidCallError), match=r"voter|metadata"):
-        live.driver()
-    live.root(1).mkdir()
+        disks.driver()
+    disks.root(1).mkdir()
     with pytest.raises(InvalidCallError, match="no voter holds its metadata"):
-        Cluster.format(live.file, opener=live.open_root)
+        Cluster.format(disks.file, opener=disks.open_root)
 
 
 class Overwriting(LocalStore):
@@ -237,82 +249,96 @@ def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- damage in log dirs
 
 
-def data_file(live: LiveCluster, broker: int, index: int) -> Path:
-    """The path of a file of a replica's log."""
-    link = live.log(broker).chain[index]
-    return Path(live.store(broker).uri_of(link.file.object.name).removeprefix("file://"))
+@dataclass(frozen=True)
+class Spot:
+    """A file of a replica, for tampering."""
+
+    store: Store
+    path: str
+
+    @property
+    def name(self) -> str:
+        return base_name(self.path)
+
+    def read(self) -> bytes:
+        return self.store.read(self.path)
+
+    def remove(self) -> None:
+        self.store.delete([self.path])
+
+    def replace(self, data: bytes) -> None:
+        self.remove()
+        self.store.create(self.path, data)
+
+    def flip(self, at: int) -> None:
+        """Flip a bit of a byte."""
+        data = bytearray(self.read())
+        data[at] ^= 1
+        self.replace(bytes(data))
 
 
-def _truncate(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[:-100])
+def spot(live: LiveCluster, broker: int, index: int) -> Spot:
+    """A file of a replica's log."""
+    return Spot(live.store(broker), live.log(broker).chain[index].file.object.name)
 
 
-def _flip_a_data_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[30] ^= 1
-    path.write_bytes(data)
+def parquet(columns: dict[str, list[int]]) -> bytes:
+    """A Parquet file of somebody else."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table(columns), sink)
+    return sink.getvalue()
 
 
-def _flip_a_footer_bit(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[-200] ^= 1
-    path.write_bytes(data)
+DAMAGES: dict[str, Callable[[Spot], None]] = {
+    "truncated": lambda file: file.replace(file.read()[:-100]),
+    "a bit of the data flipped": lambda file: file.flip(30),
+    "a bit of the footer flipped": lambda file: file.flip(-200),
+    "foreign": lambda file: file.replace(parquet({"x": [1]})),
+    "no Parquet": lambda file: file.replace(b"hello" * 100),
+    "empty": lambda file: file.replace(b""),
+}
 
 
-def _foreign(path: Path) -> None:
-    pq.write_table(pa.table({"x": [1]}), path)
-
-
-def _no_parquet(path: Path) -> None:
-    path.write_bytes(b"hello" * 100)
-
-
-def _empty(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-DAMAGES = [_truncate, _flip_a_data_bit, _flip_a_footer_bit, _foreign, _no_parquet, _empty]
-
-
-@pytest.mark.parametrize("index", [1, 4], ids=["in the middle", "the last file"])
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
-@pytest.mark.parametrize("broker", [1, 2], ids=["leader", "follower"])
+@pytest.mark.parametrize(
+    ("broker", "index"), [(1, 1), (2, 4)], ids=["in the middle of the leader", "the last one of a follower"]
+)
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_found_by_verify_once_and_named(
-    live: LiveCluster, damage: Callable[[Path], None], index: int, broker: int
+    live: LiveCluster, damage: str, index: int, broker: int
 ) -> None:
     """Issue, "Bad input": "a truncated, bit-flipped or foreign Parquet file in a log dir; a missing footer"."""
-    path = data_file(live, broker, index)
-    damage(path)
+    file = spot(live, broker, index)
+    DAMAGES[damage](file)
     with live.unchanged():
         report = live.driver().verify()
         assert codes(report) == {"CORRUPT_SEGMENT": 1}
-        assert path.name in the_failure(report)
+        assert file.name in the_failure(report)
         assert f"b{broker}" in the_failure(report)
 
 
-@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__.strip("_"))
-def test_a_damaged_file_is_named_when_it_is_merged(live: LiveCluster, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_named_when_it_is_merged(live: LiveCluster, damage: str) -> None:
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
-    path = data_file(live, 1, 1)
-    damage(path)
+    file = spot(live, 1, 1)
+    DAMAGES[damage](file)
     with live.unchanged():
         report = live.driver().merge()
         assert codes(report) == {"CORRUPT_SEGMENT": 1}
-        assert path.name in the_failure(report)
+        assert file.name in the_failure(report)
 
 
-@pytest.mark.parametrize("damage", [_truncate, _flip_a_footer_bit, _foreign, _no_parquet, _empty])
-def test_a_damaged_file_is_named_when_a_read_is_planned(live: LiveCluster, damage: Callable[[Path], None]) -> None:
+@pytest.mark.parametrize("damage", [name for name in DAMAGES if "of the data" not in name])
+def test_a_damaged_file_is_named_when_a_read_is_planned(live: LiveCluster, damage: str) -> None:
     """A flipped bit in the records themselves is Spark's to find, by the checksums of the pages."""
-    path = data_file(live, 1, 1)
-    damage(path)
-    with live.unchanged(), pytest.raises(CorruptSegmentError, match=path.name):
+    file = spot(live, 1, 1)
+    DAMAGES[damage](file)
+    with live.unchanged(), pytest.raises(CorruptSegmentError, match=file.name):
         live.driver().plan_read("t")
 
 
 def test_a_file_that_is_not_of_the_log_is_found_by_verify_and_changes_nothing_else(live: LiveCluster) -> None:
-    stranger = data_file(live, 1, 0).with_name("part-00000.snappy.parquet")
-    pq.write_table(pa.table({"x": [1]}), stranger)
+    stranger = Spot(live.store(1), join(live.replica(1).folder, "part-00000.snappy.parquet"))
+    stranger.replace(parquet({"x": [1]}))
     live.append(["f"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: list("abcdef")}
@@ -330,9 +356,9 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
     """Issue, "Bad input": "a gap". A listing alone cannot show it (the end of an append follows from the next
     file); footers do, and the followers' files. Nothing is acknowledged until it is mended."""
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
-    path = data_file(live, 1, 2)
-    content = path.read_bytes()
-    path.unlink()
+    file = spot(live, 1, 2)
+    content = file.read()
+    file.remove()
     with live.unchanged():
         error = _try(lambda: live.cluster.plan_read("t"))
         assert isinstance(error, LogGapError)
@@ -342,14 +368,14 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
             assert set(codes(report)) == {"LOG_GAP"}
             assert all("b1" in f.message or "t-0 on broker 1" in f.message for f in report.failures)
     assert codes(live.append(["f"], producer="p")) == {"LOG_GAP": 1}
-    path.write_bytes(content)
+    file.replace(content)
     live.append(["f"], producer="p").raise_for_failures()
     assert live.read() == {0: list("abcdef")}
 
 
 def test_a_file_that_is_missing_at_the_end_of_the_leader_is_committed_data_lost(live: LiveCluster) -> None:
     """Protocol, section 1: "it is not silently shorter"."""
-    data_file(live, 1, 4).unlink()
+    spot(live, 1, 4).remove()
     with live.unchanged():
         error = _try(lambda: live.cluster.plan_read("t"))
         assert isinstance(error, CorruptionError)
@@ -360,40 +386,41 @@ def test_a_file_that_is_missing_at_the_end_of_the_leader_is_committed_data_lost(
 
 def test_a_gap_of_a_follower_is_healed_by_replicate(live: LiveCluster) -> None:
     """Protocol, section 3, step 4: copy what is missing, in order."""
-    path = data_file(live, 2, 2)
-    path.unlink()
+    file = spot(live, 2, 2)
+    content = file.read()
+    file.remove()
     with live.unchanged():
         assert codes(live.cluster.verify()) == {"LOG_GAP": 1}
     live.cluster.replicate().raise_for_failures()
-    assert path.exists()
+    assert file.read() == content
     live.cluster.verify().raise_for_failures()
 
 
 def test_a_name_with_two_sizes_stops_the_follower(live: LiveCluster) -> None:
     """Protocol, section 1: "a name with two sizes is corruption and is reported"."""
-    path = data_file(live, 2, 2)
-    path.write_bytes(path.read_bytes() + b"x")
+    file = spot(live, 2, 2)
+    file.replace(file.read() + b"x")
     with live.unchanged():
-        assert path.name in the_failure(live.cluster.replicate())
+        assert file.name in the_failure(live.cluster.replicate())
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"not json", b'{"cluster_id": 3}'])
-def test_a_broker_file_that_cannot_be_understood_is_named(live: LiveCluster, content: bytes) -> None:
-    path = live.root(2) / "broker.json"
+def test_a_broker_file_that_cannot_be_understood_is_named(disks: LiveCluster, content: bytes) -> None:
+    path = disks.root(2) / "broker.json"
     path.write_bytes(content)
-    with live.unchanged():
-        report = live.cluster.replicate()
+    with disks.unchanged():
+        report = disks.cluster.replicate()
         assert codes(report) == {"CORRUPT_MESSAGE": 1}
         assert "b2/broker.json is no broker.json" in the_failure(report)
 
 
 @pytest.mark.parametrize("content", [b"", b"[[1,0],[1,3]]", b"[[2,0]]", b"not json"])
-def test_an_epoch_file_that_contradicts_itself_is_named(live: LiveCluster, content: bytes) -> None:
+def test_an_epoch_file_that_contradicts_itself_is_named(disks: LiveCluster, content: bytes) -> None:
     """Protocol, section 1: "corruption, call a human"."""
-    (path,) = live.root(2).rglob("*.epoch")
+    (path,) = disks.root(2).rglob("*.epoch")
     path.write_bytes(content)
-    with live.unchanged():
-        report = live.driver().replicate()
+    with disks.unchanged():
+        report = disks.driver().replicate()
         assert codes(report) == {"CORRUPT_MESSAGE": 1}
         assert path.name in the_failure(report)
 
@@ -433,7 +460,7 @@ def test_a_remote_object_of_which_a_bit_was_flipped_is_found_by_verify(tmp_path:
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
     path = sorted(live.remote.rglob("0/*.parquet"))[1]
-    _flip_a_data_bit(path)
+    Spot(LocalStore(str(live.remote)), str(path.relative_to(live.remote))).flip(30)
     with live.unchanged():
         report = live.cluster.verify()
         assert codes(report) == {"CORRUPT_SEGMENT": 1}

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from partitions.errors import InvalidRecordError, StorageError, UnknownTopicOrPartitionError
+from partitions.replica import format_root
 from tests.unit.cluster_harness import LiveCluster, codes, offsets_of, rows_of, the_failure
 from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
 
 
 @pytest.fixture
@@ -81,7 +84,6 @@ def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
     live.topic(copies=3, min_insync_replicas="3")
     live.append(["a"])
     live.wipe(2)
-    live.cluster.bootstrap(2, dry_run=True)
     _format_anew(live, 2)
     with live.unchanged():
         assert "min.insync.replicas is 3" in the_failure(live.append(["b"]))
@@ -99,10 +101,63 @@ def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> Non
             live.append({0: ["a"], 2: ["b"]})
         with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist"):
             live.append(["a"], "u")
-        from tests.unit.harness import batch
-
         with pytest.raises(InvalidRecordError, match="'headers' is missing"):
             live.cluster.append_batches("t", {0: [batch(["a"]).select(["timestamp", "key", "value"])]})
+
+
+def test_two_attempts_of_one_append_at_once_append_once(live: LiveCluster) -> None:
+    """Issue, item 3: "safe for ... speculation"; protocol, section 2, step 2."""
+    live.topic(partitions=2)
+    drivers = [live.driver() for _ in range(4)]
+    for sequence in range(5):
+        with ThreadPoolExecutor(len(drivers)) as pool:
+            runs = [
+                pool.submit(live.append, {0: ["a"], 1: ["b"]}, producer="p", sequence=sequence, driver=driver)
+                for driver in drivers
+            ]
+            places = [offsets_of(run.result()) for run in runs]
+        assert places == [{0: (sequence, sequence + 1), 1: (sequence, sequence + 1)}] * len(drivers)
+    assert live.read() == {0: ["a"] * 5, 1: ["b"] * 5}
+
+
+def test_drivers_that_append_at_once_get_one_offset_each(live: LiveCluster) -> None:
+    """Protocol, section 2, step 3: "It exists already: someone else appended first, go to 1"."""
+    live.topic()
+    drivers = [live.driver() for _ in range(4)]
+    with ThreadPoolExecutor(len(drivers)) as pool:
+        runs = [pool.submit(live.append, [str(n)], driver=drivers[n % 4]) for n in range(24)]
+        places = [offsets_of(run.result())[0][0] for run in runs]
+    assert sorted(places) == list(range(24))
+    assert sorted(live.read()[0], key=int) == [str(n) for n in range(24)]
+
+
+def test_an_append_whose_leader_is_lost_on_the_way_goes_to_the_next_one(tmp_path: Path) -> None:
+    """Protocol, section 2, step 6: "else refresh and go to 1 with the same sequence"."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic(partitions=3)
+    p = next(p for p in range(3) if live.leader(partition=p) == 2)
+    live.append({p: ["a"]}).raise_for_failures()
+    other = live.driver()
+
+    def lose_the_leader(uri: str, what: str, name: str) -> None:
+        if (uri, what) == ("memory://b2", "commit"):
+            faults.none()
+            live.wipe(2)
+            other.bootstrap(2)
+
+    faults.after = lose_the_leader
+    assert rows_of(live.append({p: ["b"]}), "outcome", "base_offset") == [("appended", 1)]
+    assert live.leader(partition=p) != 2
+    assert live.read() == {p: ["a", "b"]}
+    assert live.data(2, partition=p) == live.data(live.leader(partition=p), partition=p)
+
+
+def test_a_lost_disk_that_nobody_has_registered_is_no_reason_to_try_again(live: LiveCluster) -> None:
+    live.topic()
+    live.wipe(3)
+    format_root(live.store(3), "c", 3, live.new_id)
+    assert "register the broker first" in the_failure(live.append(["a"]))
 
 
 # ------------------------------------------------------------------- lost disks, and the ISR
@@ -110,8 +165,6 @@ def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> Non
 
 def _format_anew(live: LiveCluster, broker: int) -> None:
     """The broker's root is another incarnation, and registered; nothing is replicated to it."""
-    from partitions.replica import format_root
-
     format_root(live.store(broker), "c", broker, live.new_id)
     live.cluster.register([broker]).raise_for_failures()
 
@@ -233,7 +286,7 @@ def test_an_append_with_an_unreachable_follower_fails_and_its_retry_is_recognise
     with disks.unreachable(3):
         report = disks.append(["b"], producer="p", sequence=2)
         assert "BROKER_NOT_AVAILABLE" in the_failure(report)
-        assert rows_of_failed(report) == ["failed"]
+        assert [row["outcome"] for row in report.rows] == ["failed"]
         assert disks.read() == {0: ["a"]}
     again = disks.append(["b"], producer="p", sequence=2)
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]
@@ -249,10 +302,6 @@ def test_an_append_with_an_unreachable_leader_fails_and_goes_through_later(disks
         assert "BROKER_NOT_AVAILABLE" in the_failure(report)
     assert rows_of(disks.append({led: ["a"]}, producer="p", sequence=1), "outcome") == [("appended",)]
     assert disks.read() == {led: ["a"]}
-
-
-def rows_of_failed(report: object) -> list[object]:
-    return [row["outcome"] for row in report.rows]  # type: ignore[attr-defined]
 
 
 # -------------------------------------------------------------------------------------- merge
