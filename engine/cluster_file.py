@@ -30,6 +30,7 @@ _OPTIONS = {field.name: type(field.default) for field in fields(StoreOptions)} |
     "endpoint_url": str,
     "region": str,
     "profile": str,
+    "exclusive_multipart": bool,
 }
 
 T = TypeVar("T")
@@ -146,7 +147,7 @@ class _Reader:
             for key, kind in _OPTIONS.items()
             if key in table
         }
-        if any(isinstance(value, (int, float)) and value <= 0 for value in given.values()):
+        if any(isinstance(value, (int, float)) and value is not False and value <= 0 for value in given.values()):
             raise self._error("[s3]", "numbers must be above 0")
         endpoint = given.get("endpoint_url", "")
         if "@" in urlsplit(str(endpoint)).netloc:
@@ -218,8 +219,8 @@ class _Reader:
         value = table.get(key)
         if value is None:
             raise self._error(place, f"{key} is missing")
-        if isinstance(value, bool) or not isinstance(value, kind) or value == "":
-            kinds = kind if isinstance(kind, tuple) else (kind,)
+        kinds = kind if isinstance(kind, tuple) else (kind,)
+        if (isinstance(value, bool) and bool not in kinds) or not isinstance(value, kind) or value == "":
             names = " or ".join(_KIND_NAMES[one] for one in kinds)
             raise self._error(place, f"{key} = {value!r}: this takes {names}")
         return cast(T, value)
@@ -233,6 +234,7 @@ _KIND_NAMES: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
     list: "a list",
+    bool: "true or false",
 }
 
 

@@ -44,8 +44,8 @@ def append(bench: Bench) -> list[Line]:
             shutil.rmtree(target)
             return seconds
 
-        pair = in_turn(append_all, write_plain)
-        lines.append(speed_line(f"append, {what}", bench.options.bytes, pair.ours_s, pair.peer_s, AT_LEAST))
+        ours, peer = in_turn(append_all, write_plain)
+        lines.append(speed_line(f"append, {what}", bench.options.bytes, ours, peer, AT_LEAST))
         if partitions == 1:
             lines += _memory_line(peaks)
     return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -137,15 +138,17 @@ class BenchCluster:
         shutil.rmtree(self.folder)
 
 
-def cluster_file(folder: Path, name: str, brokers: int, remote: str, endpoint: str | None = None) -> Path:
-    """Write the cluster file of a folder; another ``remote`` makes it another file."""
+def cluster_file(
+    folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
+) -> Path:
+    """Write the cluster file of a folder. With options of S3 it is another file beside that without."""
     lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
     for broker in range(1, brokers + 1):
         log_dir = folder / f"broker-{broker}"
         lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{log_dir}"']
-    if endpoint is not None:
-        lines += ["[s3]", f'endpoint_url = "{endpoint}"']
-    file = folder / ("cluster.toml" if endpoint is None else "cluster-s3.toml")
+    if s3 is not None:
+        lines += ["[s3]", *(f"{key} = {json.dumps(value)}" for key, value in s3.items())]
+    file = folder / ("cluster.toml" if s3 is None else "cluster-s3.toml")
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import shutil
 
-from jobs.benchmarks.bench import SOURCE_FILES, TOPIC, Bench, BenchCluster, data_files, size_of
-from jobs.benchmarks.measuring import Pair, in_turn, seconds_of
+from jobs.benchmarks.bench import TOPIC, Bench, BenchCluster, data_files, size_of
+from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Limit, Line
 
@@ -26,16 +26,14 @@ def bootstrap(bench: Bench) -> list[Line]:
     made.tiered()
     bench.records()
     lines = []
-    taken: dict[int, Pair] = {}
+    taken: list[float] = []
     tiered = 0
     for scale in SCALES:
         bench.say(f"bootstrap, {scale}x tiered")
         # What was the tail at the smaller scale is tiered now, too.
-        taken_slices = range(tiered, min(scale, SOURCE_FILES))
-        if taken_slices:
-            made.append(bench.records(taken_slices), acks="all")
+        made.append(bench.records(range(tiered, scale)), acks="all")
         made.cluster.tier().raise_for_failures()
-        made.append(bench.records([SOURCE_FILES - 1]), acks="all")
+        made.append(bench.records([0]), acks="all")
         tiered = scale + 1
         everything = size_of(data_files(made.replicas(leading=True)))
         tail = size_of(max(data_files([folder])) for folder in made.replicas(leading=True))
@@ -44,16 +42,33 @@ def bootstrap(bench: Bench) -> list[Line]:
         def bootstrapped(from_last_tiered: bool, copied: dict[bool, int] = copied) -> float:
             return _bootstrap(made, from_last_tiered, copied)
 
-        taken[scale] = in_turn(lambda: bootstrapped(True), lambda: bootstrapped(False))
-        lines += _lines(scale, tail, everything, copied, taken[scale])
+        ours, full = in_turn(lambda: bootstrapped(True), lambda: bootstrapped(False))
+        if copied[False] != everything:
+            raise AssertionError(f"a full copy moved {copied[False]} of {everything} bytes")
+        taken.append(ours)
+        lines += [
+            Line(
+                f"bootstrap, {scale}x tiered: bytes; not tiered",
+                size_text(copied[True]),
+                size_text(tail),
+                copied[True] / tail,
+                BYTES_RATIO,
+            ),
+            Line(
+                f"    seconds; of a full copy, {size_text(everything)}",
+                f"{ours:.2f} s",
+                f"{full:.2f} s",
+                full / ours,
+            ),
+        ]
     made.remove()
-    first, last = taken[SCALES[0]], taken[SCALES[-1]]
+    first, last = taken[0], taken[-1]
     lines.append(
         Line(
             f"bootstrap, seconds at {SCALES[-1]}x against {SCALES[0]}x",
-            f"{last.ours_s:.2f} s",
-            f"{first.ours_s:.2f} s",
-            last.ours_s / first.ours_s,
+            f"{last:.2f} s",
+            f"{first:.2f} s",
+            last / first,
             GROWTH,
         )
     )
@@ -76,23 +91,3 @@ def _bootstrap(made: BenchCluster, from_last_tiered: bool, copied: dict[bool, in
         raise AssertionError(f"broker {LOST} is not in every ISR after its bootstrap")
     copied[from_last_tiered] = bytes_copied[0]
     return seconds
-
-
-def _lines(scale: int, tail: int, everything: int, copied: dict[bool, int], pair: Pair) -> list[Line]:
-    if copied[False] != everything:
-        raise AssertionError(f"a full copy moved {copied[False]} of {everything} bytes")
-    return [
-        Line(
-            f"bootstrap, {scale}x tiered: bytes; not tiered",
-            size_text(copied[True]),
-            size_text(tail),
-            copied[True] / tail,
-            BYTES_RATIO,
-        ),
-        Line(
-            f"    seconds; of a full copy, {size_text(everything)}",
-            f"{pair.ours_s:.2f} s",
-            f"{pair.peer_s:.2f} s",
-            pair.peer_s / pair.ours_s,
-        ),
-    ]

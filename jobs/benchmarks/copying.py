@@ -8,7 +8,7 @@ from pathlib import Path
 
 from engine.report import Report
 from jobs.benchmarks.bench import Bench, BenchCluster, copy_durably, data_files, size_of
-from jobs.benchmarks.measuring import Pair, in_turn, seconds_of
+from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.table import Line, speed_line
 
 AT_LEAST = 0.8
@@ -27,9 +27,9 @@ def replicate(bench: Bench) -> list[Line]:
                 shutil.rmtree(folder)
             return _checked(made.cluster.replicate, "copied_bytes", size)
 
-        pair = _against_copy(bench, made, replicate_all)
+        ours, peer = _against_copy(bench, made, replicate_all)
         what = "1 partition" if partitions == 1 else f"{partitions} partitions"
-        lines.append(speed_line(f"replicate, {what}", size, pair.ours_s, pair.peer_s, AT_LEAST))
+        lines.append(speed_line(f"replicate, {what}", size, ours, peer, AT_LEAST))
     return lines
 
 
@@ -46,11 +46,11 @@ def tier(bench: Bench) -> list[Line]:
             shutil.rmtree(folder)
         return _checked(made.cluster.tier, "uploaded_bytes", size)
 
-    pair = _against_copy(bench, made, tier_all)
-    return [speed_line("tier to a folder", size, pair.ours_s, pair.peer_s, AT_LEAST)]
+    ours, peer = _against_copy(bench, made, tier_all)
+    return [speed_line("tier to a folder", size, ours, peer, AT_LEAST)]
 
 
-def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> Pair:
+def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> list[float]:
     folder = bench.folder / "copy"
 
     def copy_all() -> float:

@@ -46,8 +46,8 @@ def scan(bench: Bench) -> list[Line]:
             raise AssertionError(f"a scan found {found[0]}, not {wanted}")
         return seconds
 
-    pair = in_turn(lambda: scanned(read), lambda: scanned(read_plain))
-    return [speed_line("scan: count, sum(length(value))", size_of(files), pair.ours_s, pair.peer_s, AT_LEAST)]
+    ours, peer = in_turn(lambda: scanned(read), lambda: scanned(read_plain))
+    return [speed_line("scan: count, sum(length(value))", size_of(files), ours, peer, AT_LEAST)]
 
 
 def pruned(bench: Bench) -> list[Line]:
@@ -69,16 +69,16 @@ def pruned(bench: Bench) -> list[Line]:
         read_bytes[count] = bytes_read(bench, group)
         return seconds
 
-    pair = in_turn(lambda: lengths(1), lambda: lengths(COLUMNS))
+    one, full = in_turn(lambda: lengths(1), lambda: lengths(COLUMNS))
     bench.spark.sparkContext._jsc.sc().clearJobGroup()
     made.remove()
     ours, all_columns = read_bytes[1], read_bytes[COLUMNS]
     return [
         Line(
             f"typed scan, 1 column against {COLUMNS}",
-            f"{pair.ours_s:.2f} s",
-            f"{pair.peer_s:.2f} s",
-            pair.peer_s / pair.ours_s,
+            f"{one:.2f} s",
+            f"{full:.2f} s",
+            full / one,
             Limit(PRUNED_AT_LEAST),
         ),
         Line(

@@ -35,6 +35,8 @@ class Line:
     peer: str
     ratio: float | None = None
     limit: Limit | None = None
+    note: str = ""
+    """What a reader has to know to judge the line."""
 
     @property
     def verdict(self) -> str:
@@ -52,13 +54,14 @@ class Line:
         return self.what, self.ours, self.peer, ratio, "" if self.limit is None else str(self.limit), self.verdict
 
 
-def speed_line(what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float) -> Line:
+def speed_line(what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float, note: str = "") -> Line:
     """Our speed as a part of the peer's, over the same bytes."""
 
     def told(seconds: float) -> str:
         return f"{seconds:.2f} s, {size_bytes / seconds / 1e6:.0f} MB/s"
 
-    return Line(f"{what}, {size_text(size_bytes)}", told(ours_s), told(peer_s), peer_s / ours_s, Limit(at_least))
+    what = f"{what}, {size_text(size_bytes)}"
+    return Line(what, told(ours_s), told(peer_s), peer_s / ours_s, Limit(at_least), note)
 
 
 def ratio_text(ratio: float) -> str:
@@ -67,12 +70,16 @@ def ratio_text(ratio: float) -> str:
 
 
 def render(lines: Sequence[Line]) -> str:
-    """The lines as a Markdown table, aligned to be read as it is."""
-    rows = [HEADINGS, *(line.cells for line in lines)]
+    """The lines as a Markdown table, aligned to be read as it is; their notes below it."""
+    notes = list(dict.fromkeys(line.note for line in lines if line.note))
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    for line in lines:
+        mark = f" [{notes.index(line.note) + 1}]" if line.note else ""
+        rows.append((line.what + mark, *line.cells[1:]))
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
     ruler = tuple("-" * width for width in widths)
     texts = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
         for row in (rows[0], ruler, *rows[1:])
     ]
-    return "\n".join(texts)
+    return "\n".join([*texts, *(f"\n[{number}] {note}" for number, note in enumerate(notes, start=1))])

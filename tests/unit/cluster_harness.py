@@ -155,10 +155,10 @@ class LiveCluster:
             sequence=sequence,
         )
 
-    def fill(self, values: Iterable[str], topic: str = "t", **options: int) -> None:
+    def fill(self, values: Iterable[str], topic: str = "t", *, at_ms: int = 1) -> None:
         """One append a value, to partition 0."""
         for value in values:
-            self.append([value], topic, **options).raise_for_failures()
+            self.append([value], topic, at_ms=at_ms).raise_for_failures()
 
     def read(
         self, topic: str = "t", start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None

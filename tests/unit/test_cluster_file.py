@@ -57,6 +57,12 @@ def test_a_cluster_file_says_who_is_where(tmp_path: Path) -> None:
     assert file.broker(3) is None
 
 
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False)])
+def test_a_server_may_be_said_to_complete_uploads_exclusively(tmp_path: Path, text: str, value: bool) -> None:
+    file = load_cluster_file(write(tmp_path, GOOD + f"exclusive_multipart = {text}\n"))
+    assert file.store_options.exclusive_multipart is value
+
+
 def test_the_example_is_a_good_one() -> None:
     file = load_cluster_file(Path(__file__).parents[2] / "conf" / "cluster.toml")
     assert [broker.broker_id for broker in file.brokers] == [1, 2, 3]
@@ -111,6 +117,7 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("[1]", '["1"]', r"voters = \['1'\]"),
         ("[1]", "1", r"voters = 1: this takes a list"),
         ("timeout_s = 5", 'timeout_s = "5"', r"\[s3\]: timeout_s = '5': this takes a whole number or a number"),
+        ("timeout_s = 5", "exclusive_multipart = 1", r"exclusive_multipart = 1: this takes true or false"),
         ("timeout_s = 5", "timeout_s = 0", r"\[s3\]: numbers must be above 0"),
         ("s3://bucket/two", "s3://", "use a folder, file:///folder or s3://bucket/prefix"),
         ("s3://bucket/two", "hdfs://x/two", "use a folder, file:///folder or s3://bucket/prefix"),

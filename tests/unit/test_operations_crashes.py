@@ -52,11 +52,14 @@ def _append(name: str, sequence: int, acks: str = "all") -> Step:
     return step
 
 
+def _create(live: LiveCluster) -> object:
+    if "t" not in live.cluster.image.topic_ids:
+        live.tiered(copies=2, segment_bytes="6000", segment_merge_min_files="2", local_retention_bytes="2000")
+    return live
+
+
 STEPS: dict[str, Step] = {
-    "create the topic": lambda live: (
-        "t" in live.cluster.image.topic_ids
-        or live.tiered(copies=2, segment_bytes="6000", segment_merge_min_files="2", local_retention_bytes="2000")
-    ),
+    "create the topic": _create,
     "append": _append("p", 0),
     "append to a log": _append("p", 1),
     "append for others": _append("q", 0, acks="leader"),
