@@ -11,7 +11,6 @@ from typing import cast
 
 import pyarrow as pa
 
-from partitions.clock import Clock
 from partitions.errors import LogGapError, SourceChangedError
 from partitions.lineage import Lineage
 from partitions.merge import Run
@@ -21,7 +20,7 @@ from partitions.segment import SegmentFooter, SegmentWriter, read_batches, read_
 from partitions.store.protocol import Staged, StagedWriter, Store
 
 
-def merge_run(replica: Replica, run: Run, *, clock: Clock, compression: str) -> int | None:
+def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
     """Merge a run of the replica's log into one segment there; the bytes of the new file, or None when
     somebody else has made it already.
 
@@ -33,7 +32,6 @@ def merge_run(replica: Replica, run: Run, *, clock: Clock, compression: str) -> 
         run,
         replica.store,
         replica.path(run.segment_name),
-        clock=clock,
         compression=compression,
     )
     try:
@@ -57,7 +55,7 @@ def check_in_log(replica: Replica, run: Run) -> None:
 
 
 def stage_run(
-    source: Store, run: Run, target: Store, name: str, *, clock: Clock, compression: str
+    source: Store, run: Run, target: Store, name: str, *, compression: str
 ) -> tuple[Staged, SegmentFooter]:
     """Write the records ``[run.start, run.end)`` as one segment, staged under ``name`` in ``target``.
 
@@ -73,7 +71,7 @@ def stage_run(
     last = segments[-1].footer
     staged = target.stage_writer(name)
     try:
-        footer = _write(source, run, staged, last, clock, compression)
+        footer = _write(source, run, staged, last, compression)
     except BaseException:
         with suppress(Exception):
             staged.abort()
@@ -81,9 +79,7 @@ def stage_run(
     return staged, footer
 
 
-def _write(
-    source: Store, run: Run, staged: StagedWriter, last: SegmentFooter, clock: Clock, compression: str
-) -> SegmentFooter:
+def _write(source: Store, run: Run, staged: StagedWriter, last: SegmentFooter, compression: str) -> SegmentFooter:
     writer: SegmentWriter | None = None
     try:
         for link in run.links:
@@ -109,7 +105,8 @@ def _write(
     def producers(_: int) -> dict[str, ProducerEntry]:
         return last.producers
 
-    return writer.close(lineage=Lineage(last.lineage), producers=producers, created_ms=clock.now_ms())
+    # Nothing of the moment: whoever merges the same files makes the same bytes.
+    return writer.close(lineage=Lineage(last.lineage), producers=producers, created_ms=last.created_ms)
 
 
 def _binary_schema(schema: pa.Schema) -> pa.Schema:

@@ -21,7 +21,6 @@ import hashlib
 from contextlib import suppress
 
 from partitions import paths
-from partitions.clock import Clock
 from partitions.errors import CorruptionError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.merge import Run
@@ -35,7 +34,7 @@ from tiering.statistics import statistics_json
 _READ_BYTES = 8 * 1024 * 1024
 
 
-def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Clock, compression: str) -> Uploaded:
+def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
     """Bring ``run`` into ``folder`` (the topic's) of ``remote``, under the name of its segment.
 
     1. stage the bytes; 2. list the leader again: the run must still be in its log; 3. give them their name;
@@ -48,7 +47,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Cloc
     name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
     if _is_there(remote, name):
         return _reused(leader, run, remote, name)
-    staged, expected = _stage(leader, run, remote, name, clock, compression)
+    staged, expected = _stage(leader, run, remote, name, compression)
     try:
         check_in_log(leader, run)
         created = staged.commit()
@@ -66,11 +65,9 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, clock: Cloc
     return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), staged.size_bytes)
 
 
-def _stage(
-    leader: Replica, run: Run, remote: Store, name: str, clock: Clock, compression: str
-) -> tuple[Staged, SegmentFooter]:
+def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:
     if not run.is_segment:
-        return stage_run(leader.store, run, remote, name, clock=clock, compression=compression)
+        return stage_run(leader.store, run, remote, name, compression=compression)
     file = run.links[0].file
     footer = read_segment(leader.store, file).footer
     if footer.next_offset != run.end:

@@ -55,7 +55,7 @@ def merge_partition(work: MergeWork) -> MergeResult:
     written = 0
     for run in runs:
         if not work.dry_run:
-            written += merge_run(work.site.leader, run, clock=work.clock, compression=work.compression) or 0
+            written += merge_run(work.site.leader, run, compression=work.compression) or 0
     return MergeResult(
         len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
     )

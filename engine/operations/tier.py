@@ -81,9 +81,7 @@ def upload_partition(work: TierWork) -> TierResult:
         return TierResult((), plan.size_bytes, pending)
 
     def one(run: Run) -> Uploaded:
-        return upload(
-            work.site.leader, run, work.remote, work.folder, clock=work.clock, compression=work.compression
-        )
+        return upload(work.site.leader, run, work.remote, work.folder, compression=work.compression)
 
     done: dict[int, Uploaded] = {}
     failed: StratalogError | None = None

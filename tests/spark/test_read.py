@@ -14,7 +14,6 @@ from engine import Cluster, OffsetSpec
 from engine.reading.plan import FileRange
 from engine.spark.scanning import scan
 from engine.spark.types import BINARY, record_schema
-from partitions.clock import SystemClock
 from partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from partitions.merge import Run
 from partitions.records import physical_schema
@@ -224,7 +223,7 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
     )
     links = replica.log().chain
     staged = [
-        stage_run(store, run, store, replica.path(run.segment_name), clock=SystemClock(), compression="zstd")[0]
+        stage_run(store, run, store, replica.path(run.segment_name), compression="zstd")[0]
         for run in (Run(links[0:4]), Run(links[2:6]))
     ]
     assert [merged.commit() for merged in staged] == [True, True]

@@ -138,7 +138,7 @@ def test_merges_are_copied_and_replicas_stay_equal() -> None:
         one.append([value])
     leader = one.site.leader
     [run] = plan_merges(leader.log(), MergePolicy(10**9, 10**12, 3), 0, one.clock.now_ms())
-    merge_run(leader, run, clock=one.clock, compression="zstd")
+    merge_run(leader, run, compression="zstd")
     assert len(leader.log().chain) == 1
     assert one.sync(2).copied_files == 1
     assert one.read(1) == one.read(2) == list("abcdef")

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from partitions.clock import ManualClock
 from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
 from partitions.merge import Run
 from partitions.store import Store
@@ -26,9 +25,7 @@ def part(tmp_path: Path) -> TieredPartition:
 
 
 def bring(part: TieredPartition, run: Run, remote: Store | None = None) -> Uploaded:
-    return upload(
-        part.leader, run, remote or part.remote, part.table.folder, clock=ManualClock(), compression="zstd"
-    )
+    return upload(part.leader, run, remote or part.remote, part.table.folder, compression="zstd")
 
 
 def object_of(part: TieredPartition, of: Uploaded, tmp_path: Path) -> Path:

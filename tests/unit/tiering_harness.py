@@ -92,10 +92,7 @@ class TieredPartition:
         )
 
     def upload(self, plan: UploadPlan) -> list[Uploaded]:
-        return [
-            upload(self.leader, run, self.remote, self.table.folder, clock=ManualClock(), compression="zstd")
-            for run in plan.runs
-        ]
+        return [upload(self.leader, run, self.remote, self.table.folder, compression="zstd") for run in plan.runs]
 
     def tier(self, policy: MergePolicy = EACH_FILE) -> Committed:
         """One tier run."""
