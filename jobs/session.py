@@ -11,6 +11,7 @@ No secret is ever put in a Spark setting: S3A asks the environment, the profile 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import sys
@@ -34,6 +35,9 @@ from partitions.store.protocol import StoreOptions
 _NOISE = (b"WARNING: Using incubator modules",)
 """What the JVM itself says of Spark's own flags on every start, out of reach of log4j."""
 
+_ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
+"""Loggers by which PySpark prints an error as a page of JSON before it raises it."""
+
 _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
 
 
@@ -53,6 +57,8 @@ def spark_session(
     Raises: EnvironmentUnusableError for a missing or wrong Java, jars that cannot be fetched, or a
     spark-submit that was not given Delta's jars.
     """
+    for echo in _ECHOES:
+        logging.getLogger(echo).disabled = True
     session = _running_session()
     if session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted_session(app_name, settings or {})
