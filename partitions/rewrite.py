@@ -16,7 +16,9 @@ from partitions.lineage import Lineage
 from partitions.merge import Run
 from partitions.producers import ProducerEntry
 from partitions.replica import Replica
-from partitions.segment import SegmentFooter, SegmentWriter, read_batches, read_segment
+from partitions.segment import read_batches, read_segment
+from partitions.segment_footer import SegmentFooter
+from partitions.segment_writer import SegmentWriter
 from partitions.store.protocol import Staged, StagedWriter, Store
 
 

@@ -17,7 +17,8 @@ from partitions.errors import CorruptionError, CorruptSegmentError, Inconsistent
 from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.records import TIMESTAMP, physical_schema
-from partitions.segment import FOOTER_KEY, SegmentFooter, SegmentWriter
+from partitions.segment_footer import FOOTER_KEY, SegmentFooter
+from partitions.segment_writer import SegmentWriter
 
 
 @dataclass(frozen=True, slots=True)

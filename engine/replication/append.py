@@ -28,7 +28,7 @@ from partitions.producers import (
     unexpired,
 )
 from partitions.runner import Runner, values
-from partitions.segment import SegmentWriter
+from partitions.segment_writer import SegmentWriter
 from partitions.store import StagedWriter
 
 _ATTEMPTS = 50

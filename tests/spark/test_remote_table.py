@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.records import TIMESTAMP, physical_schema
-from partitions.segment import SegmentWriter
+from partitions.segment_writer import SegmentWriter
 from partitions.store.local import LocalStore
 from tests.unit.tiering_harness import table_in
 from tiering.delta_table import DeltaTopicTable

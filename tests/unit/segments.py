@@ -12,7 +12,7 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
-from partitions.segment import ROW_GROUP_BYTES, SegmentWriter
+from partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
 from partitions.store.protocol import Store
 
 BINARY = physical_schema()

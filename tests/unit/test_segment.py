@@ -22,7 +22,9 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
-from partitions.segment import CHECKSUM_KEY, FOOTER_KEY, SegmentWriter, read_batches, read_segment, verify_segment
+from partitions.segment import read_batches, read_segment, verify_segment
+from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
+from partitions.segment_writer import SegmentWriter
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store

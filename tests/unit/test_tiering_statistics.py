@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from partitions.lineage import Lineage
 from partitions.records import TIMESTAMP, physical_schema
-from partitions.segment import SegmentWriter
+from partitions.segment_writer import SegmentWriter
 from tiering.statistics import INDEXED_COLUMNS, STRING_PREFIX, statistics_json
 
 
