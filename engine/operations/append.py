@@ -16,24 +16,23 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from engine.operations.replicate import COPY_THREADS, is_current
-from engine.replication.append import Appended, AppendOptions, Raced, append, replicate
+from engine.metadata.image import TopicImage
+from engine.operations.acknowledge import PendingAppend, acknowledge
+from engine.operations.replicate import COPY_THREADS
+from engine.replication.append import Appended, AppendOptions, Raced, append
 from engine.replication.site import Site
-from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
 from partitions.clock import Clock
 from partitions.errors import (
     InvalidCallError,
-    NotEnoughReplicasAfterAppendError,
     RetriableError,
     StaleMetadataError,
     StratalogError,
 )
 from partitions.producers import ProducerAppend
 from partitions.records import check_columns, physical_schema, type_from_json
-from partitions.runner import Done, Failed, Outcome, ThreadRunner, values
+from partitions.runner import ThreadRunner, values
 from partitions.store import StoreCounts
 
 if TYPE_CHECKING:
@@ -59,15 +58,6 @@ PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], bytes]
 
 RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
 """Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    """A partition whose append is not acknowledged yet."""
-
-    view: PartitionView
-    appended: Appended | None = None
-    error: StratalogError | None = None
 
 
 def append_frame(
@@ -242,9 +232,9 @@ def partition_task(
 
 def _append_all(
     context: Context, topic: TopicImage, run: RunTasks, who: ProducerAppend, options: AppendOptions
-) -> dict[int, _Pending]:
+) -> dict[int, PendingAppend]:
     """Append, and bring every partition to an end: acknowledged, or failed."""
-    states: dict[int, _Pending] = {}
+    states: dict[int, PendingAppend] = {}
     again: Sequence[int] | None = None
     image = context.metadata.image()
     for _ in range(_ROUNDS):
@@ -253,9 +243,9 @@ def _append_all(
         task = partition_task(sites, who, options, context.clock)
         raced: list[int] = []
         stale: list[int] = []
-        appended: dict[int, _Pending] = {}
+        appended: dict[int, PendingAppend] = {}
         for result in run(task, again):
-            state = states[result.partition] = _Pending(views[result.partition])
+            state = states[result.partition] = PendingAppend(views[result.partition])
             match result.outcome:
                 case Appended():
                     state.appended = result.outcome
@@ -268,7 +258,7 @@ def _append_all(
                     if isinstance(error, StaleMetadataError):
                         stale.append(result.partition)
         if options.acks_all:
-            stale += _acknowledge(context, appended, options)
+            stale += acknowledge(context, appended, options.min_insync_replicas)
         if not raced and not stale:
             break
         # A fresh view that is no other than the stale one (a lost disk that nobody has registered) helps nobody.
@@ -285,73 +275,7 @@ def _result(pickled: bytes) -> TaskResult:
     return result
 
 
-def _acknowledge(context: Context, states: dict[int, _Pending], options: AppendOptions) -> list[int]:
-    """Steps 6 and 7. Returns the partitions that have to be appended again, under another leader."""
-    again: list[int] = []
-    for _ in range(_ROUNDS):
-        if not states:
-            return again
-        image = context.metadata.image()
-        settled = {p: s for p, s in states.items() if is_current(image, s.view)}
-        moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
-        _record(context, settled, options)
-        for partition in moved:
-            states[partition].error = StaleMetadataError("the leader changed before the append was acknowledged")
-        states = {p: s for p, s in states.items() if p not in settled and p not in moved}
-        again += moved
-        _sync_again(context, image, states)
-    for state in states.values():
-        state.error = RetriableError("the ISR kept changing; run it again with the same sequence")
-    return again
-
-
-def _same_leader(image: ClusterImage, view: PartitionView) -> bool:
-    topic = image.topics.get(view.topic_id)
-    if topic is None:
-        return False
-    partition = topic.partitions[view.partition]
-    return (partition.leader, partition.leader_epoch) == (view.leader, view.leader_epoch)
-
-
-def _sync_again(context: Context, image: ClusterImage, states: dict[int, _Pending]) -> None:
-    """Step 6 with another view: step 5 again, for the members of the ISR as it is now."""
-
-    def sync_all(partition: int) -> None:
-        state = states[partition]
-        state.view = image.view(state.view.topic_id, partition)
-        replicate(context.site(state.view), ThreadRunner(COPY_THREADS))
-
-    _note_failures(states, context.threads.run(sync_all, list(states)))
-    for partition in [p for p, s in states.items() if s.error is not None]:
-        del states[partition]
-
-
-def _record(context: Context, states: dict[int, _Pending], options: AppendOptions) -> None:
-    """Step 7: the high watermark, on the leader first. Acknowledged."""
-
-    def write(partition: int) -> None:
-        state = states[partition]
-        if len(state.view.isr) < options.min_insync_replicas:
-            raise NotEnoughReplicasAfterAppendError(
-                f"{len(state.view.isr)} replicas are in sync by now, min.insync.replicas is "
-                f"{options.min_insync_replicas}: the records are in the log, but not acknowledged"
-            )
-        assert state.appended is not None
-        advance_high_watermark(context.site(state.view), state.appended.next_offset)
-
-    _note_failures(states, context.threads.run(write, list(states)))
-
-
-def _note_failures(states: dict[int, _Pending], outcomes: Iterator[Outcome[int, None]]) -> None:
-    for outcome in outcomes:
-        match outcome:
-            case Failed(partition, error):
-                states[partition].error = error
-            case Done():
-                pass
-
-
-def _row(topic: str, partition: int, state: _Pending) -> dict[str, Value]:
+def _row(topic: str, partition: int, state: PendingAppend) -> dict[str, Value]:
     appended = state.appended
     done = appended is not None and state.error is None
     return {

@@ -10,11 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, PartitionView
-from engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal, Member, Refused
+from engine.metadata.image import ClusterImage
+from engine.operations.in_sync import PartitionKey, Progressed, is_current, partition_key, propose
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.replication.sync import RemoteTail, Synced, sync
@@ -25,9 +25,6 @@ from partitions.runner import Done, Failed, ThreadRunner, attempt
 from partitions.store import Store
 
 COPY_THREADS = 4
-
-PartitionKey = tuple[str, int]
-"""Topic id and partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,19 +85,6 @@ def sync_followers(work: SyncWork) -> SyncResult:
         log = leader_log(work.site)
         log_end, high_watermark = log.log_end, log.high_watermark
     return SyncResult(tuple(synced), tuple(failed), log_end, high_watermark)
-
-
-@dataclass(slots=True)
-class _Progressed:
-    """One partition in the course of a run."""
-
-    site: Site
-    copied_files: int = 0
-    copied_bytes: int = 0
-    log_end: int = 0
-    high_watermark: int = 0
-    caught_up: dict[int, Synced] = field(default_factory=dict)
-    failures: list[Failure] = field(default_factory=list)
 
 
 def replicate(
@@ -177,22 +161,18 @@ def plan(
     return works
 
 
-def _run(context: Context, works: Sequence[SyncWork]) -> list[_Progressed]:
-    states = {_key(work.site.view): _Progressed(work.site) for work in works}
+def _run(context: Context, works: Sequence[SyncWork]) -> list[Progressed]:
+    states = {partition_key(work.site.view): Progressed(work.site) for work in works}
     _sync_all(context, works, states)
     _prove(context, list(states.values()))
     _expand(context, works, states)
     return list(states.values())
 
 
-def _key(view: PartitionView) -> PartitionKey:
-    return view.topic_id, view.partition
-
-
-def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, _Progressed]) -> None:
+def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, Progressed]) -> None:
     context.progress.start("replicate", len(works), "partitions")
     for outcome in context.tasks.run(sync_followers, works):
-        state = states[_key(outcome.item.site.view)]
+        state = states[partition_key(outcome.item.site.view)]
         size_bytes = 0
         match outcome:
             case Done(_, result):
@@ -211,7 +191,7 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[Partitio
     context.progress.finish()
 
 
-def _prove(context: Context, states: Sequence[_Progressed]) -> None:
+def _prove(context: Context, states: Sequence[Progressed]) -> None:
     """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
     partition is unchanged by a linearizable read made afterwards.
     """
@@ -221,7 +201,7 @@ def _prove(context: Context, states: Sequence[_Progressed]) -> None:
     image = context.metadata.image()
     unchanged = [state for state in candidates if is_current(image, state.site.view)]
 
-    def write(state: _Progressed) -> int:
+    def write(state: Progressed) -> int:
         advance_high_watermark(state.site, _proven(state))
         return _proven(state)
 
@@ -233,7 +213,7 @@ def _prove(context: Context, states: Sequence[_Progressed]) -> None:
                 state.failures.append(Failure.of(state.site, error))
 
 
-def _proven(state: _Progressed) -> int:
+def _proven(state: Progressed) -> int:
     """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen."""
     if state.log_end == 0:
         return 0
@@ -245,20 +225,14 @@ def _proven(state: _Progressed) -> int:
     return min(ends)
 
 
-def is_current(image: ClusterImage, view: PartitionView) -> bool:
-    """Whether the partition is as the view says it is."""
-    topic = image.topics.get(view.topic_id)
-    return topic is not None and topic.partitions[view.partition].partition_epoch == view.partition_epoch
-
-
-def _expand(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, _Progressed]) -> None:
+def _expand(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, Progressed]) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
         for key, state in states.items()
     }
     # 1. *adding*: from here on an append needs them too.
-    added = _propose(context, states, newcomers, into_isr=False)
+    added = propose(context, states, newcomers, into_isr=False)
     if not added:
         return
     # 2. Whatever was appended before that.
@@ -267,62 +241,12 @@ def _expand(context: Context, works: Sequence[SyncWork], states: dict[PartitionK
     again = [
         replace(work, site=states[key].site, followers=tuple(added[key]))
         for work in works
-        if (key := _key(work.site.view)) in added
+        if (key := partition_key(work.site.view)) in added
     ]
     _sync_all(context, again, states)
     # 3. In the ISR: those that were reached again.
     reached = {key: [b for b in brokers if b in states[key].caught_up] for key, brokers in added.items()}
-    _propose(context, states, reached, into_isr=True)
-
-
-def _propose(
-    context: Context,
-    states: dict[PartitionKey, _Progressed],
-    brokers: dict[PartitionKey, list[int]],
-    *,
-    into_isr: bool,
-) -> dict[PartitionKey, list[int]]:
-    """Commit one change for all partitions, and take the views that follow from it. What is refused goes
-    back to the committed state; the rest is returned.
-    """
-    wanted = {key: found for key, found in brokers.items() if found}
-    if not wanted:
-        return {}
-    proposals = tuple(isr_proposal(states[key].site.view, found, into_isr) for key, found in wanted.items())
-    answers = context.metadata.submit(AlterPartition(proposals))
-    image = context.metadata.image()
-    done: dict[PartitionKey, list[int]] = {}
-    for (key, found), answer in zip(wanted.items(), answers, strict=True):
-        state = states[key]
-        match answer:
-            case Altered(_, _, partition_epoch):
-                state.site = context.site(image.view(*key))
-                # Somebody else may have changed it since: what we did next would rest on that.
-                if state.site.view.partition_epoch == partition_epoch:
-                    done[key] = found
-            case Refused(_, _, error):
-                state.failures.append(Failure.of(state.site, error))
-    return done
-
-
-def isr_proposal(view: PartitionView, brokers: Sequence[int], into_isr: bool) -> IsrProposal:
-    """The next commit of an expansion by ``brokers``, with the broker epochs under which the view's
-    storage was seen (KIP-903).
-    """
-    isr = (*view.isr, *brokers) if into_isr else view.isr
-    adding = {*view.adding} - {*brokers} if into_isr else {*view.adding} | {*brokers}
-
-    def seen(members: Iterable[int]) -> tuple[Member, ...]:
-        return tuple(Member(broker, view.brokers[broker].broker_epoch) for broker in members)
-
-    return IsrProposal(
-        topic_id=view.topic_id,
-        partition=view.partition,
-        leader_epoch=view.leader_epoch,
-        partition_epoch=view.partition_epoch,
-        isr=seen(isr),
-        adding=seen(sorted(adding)),
-    )
+    propose(context, states, reached, into_isr=True)
 
 
 def _planned(work: SyncWork) -> dict[str, Value]:
@@ -334,7 +258,7 @@ def _planned(work: SyncWork) -> dict[str, Value]:
     }
 
 
-def _row(state: _Progressed) -> dict[str, Value]:
+def _row(state: Progressed) -> dict[str, Value]:
     view = state.site.view
     return {
         "topic": view.topic,

@@ -4,7 +4,7 @@ Purpose
     To commit batches of metadata records, each at one offset for ever, and to read all that is committed,
     with any number of drivers at once, some of them zombies, and no server.
 
-        batch      one committed batch: a data file of ``partitions.segment``, one row per record
+        batch      one committed batch: a data file of ``partitions``, one row per record
         voter      one voter: a folder on the root of a broker; list, claim, create
         log        claim an epoch, commit a batch, read linearizably
         client     what the engine uses: ``image()`` and ``submit(command)``
