@@ -1,7 +1,7 @@
 """The jobs as functions: plan, run tasks keyed by partition, commit in batches, report.
 
-    append      a DataFrame -> acknowledged offsets
-    replicate   leaders to followers, the high watermark, the expansion of the ISR
+    append      a DataFrame -> acknowledged offsets (acknowledge: its second half, on the driver)
+    replicate   leaders to followers, the high watermark, the expansion of the ISR (in_sync: its proposals)
     merge       small appends into segments
     tier        sealed segments -> the remote table (KIP-405's Remote Log Manager)
     retain      local and total retention, and what may be deleted after its delay
@@ -10,6 +10,6 @@
     describe    brokers, topics, partitions as tables
     read        a range of a topic as a DataFrame; ListOffsets
 
-Each takes a ``Context``. Tasks only create files, and are harmless when run twice; whatever commits (to
-the metadata, to the remote table) or deletes runs on the driver.
+Each takes a ``Context``. Tasks create files, those of ``retain`` also delete what no log can need again; all are
+harmless when run twice. Whatever commits, to the metadata or to the remote table, runs on the driver.
 """
