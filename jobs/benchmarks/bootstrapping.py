@@ -24,7 +24,7 @@ def bootstrap(bench: Bench) -> list[Line]:
     made = bench.cluster("bootstrap", brokers=2)
     made.create_topic(bench.options.partitions, replicas=2)
     made.tiered()
-    bench.records()
+    _drop_first_records(bench, made)
     lines = []
     taken: list[float] = []
     tiered = 0
@@ -73,6 +73,19 @@ def bootstrap(bench: Bench) -> list[Line]:
         )
     )
     return lines
+
+
+def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
+    """Let a first little of the log be in the remote tier only: a follower that finds the whole log on its
+    leader's disk has no need of the tier (KIP-1023), and copies it.
+    """
+    for _ in range(2):  # the last file of a log always stays
+        made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
+    made.cluster.tier().raise_for_failures()
+    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
+    for _ in range(2):  # the second time, what left the log is deleted
+        made.cluster.retain().raise_for_failures()
+    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
 
 
 def _bootstrap(made: BenchCluster, from_last_tiered: bool, copied: dict[bool, int]) -> float:

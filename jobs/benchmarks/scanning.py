@@ -13,9 +13,11 @@ from jobs.benchmarks.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size
 from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Limit, Line, speed_line
+from partitions.identity import random_id
 
 AT_LEAST = 0.9
 PRUNED_AT_LEAST = 8.0
+VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 
 def scan(bench: Bench) -> list[Line]:
@@ -59,20 +61,15 @@ def pruned(bench: Bench) -> list[Line]:
     made.append(records, value=typed_columns(records["value"]))
     made.cluster.replicate().raise_for_failures()
     bench.say("pruned scan")
-    read_bytes: dict[int, int] = {}
 
-    def lengths(count: int) -> float:
+    def lengths(count: int) -> None:
         sums: list[Column] = [F.sum(F.length(f"value.c{i:02d}")) for i in range(COLUMNS)][-count:]
-        group = f"bench-pruned-{count}"
-        bench.spark.sparkContext.setJobGroup(group, group)
-        seconds = seconds_of(lambda: made.cluster.read(TOPIC).agg(*sums).collect())
-        read_bytes[count] = bytes_read(bench, group)
-        return seconds
+        made.cluster.read(TOPIC).agg(*sums).collect()
 
-    one, full = in_turn(lambda: lengths(1), lambda: lengths(COLUMNS))
-    bench.spark.sparkContext._jsc.sc().clearJobGroup()
+    one, full = in_turn(lambda: seconds_of(lambda: lengths(1)), lambda: seconds_of(lambda: lengths(COLUMNS)))
+    ours = bytes_read(bench, lambda: lengths(1))
+    all_columns = bytes_read(bench, lambda: lengths(COLUMNS))
     made.remove()
-    ours, all_columns = read_bytes[1], read_bytes[COLUMNS]
     return [
         Line(
             f"typed scan, 1 column against {COLUMNS}",
@@ -90,13 +87,18 @@ def pruned(bench: Bench) -> list[Line]:
     ]
 
 
-def bytes_read(bench: Bench, group: str) -> int:
-    """What the tasks of a job group's last job read, as Spark counted it."""
+def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
+    """What the tasks of ``run`` read, as Spark counts it where it reads ranges one after the other."""
     context = bench.spark.sparkContext
-    tracker = context.statusTracker()
-    store = context._jsc.sc().statusStore()
-    total = 0
-    job = tracker.getJobInfo(max(tracker.getJobIdsForGroup(group)))
-    for stage in [] if job is None else job.stageIds:
-        total += store.lastStageAttempt(stage).inputBytes()
-    return total
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    group = f"bench-{random_id()}"
+    bench.spark.conf.set(VECTORED_READS, "false")
+    context.setJobGroup(group, group)
+    try:
+        run()
+    finally:
+        context._jsc.sc().clearJobGroup()
+        bench.spark.conf.unset(VECTORED_READS)
+    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {stage for info in infos if info is not None for stage in info.stageIds}
+    return sum(store.lastStageAttempt(stage).inputBytes() for stage in stages)
