@@ -120,7 +120,8 @@ class IneligibleReplicaError(StaleMetadataError):
 
 
 class StaleBrokerError(StaleMetadataError):
-    """The root of a broker holds another directory id than the registered one: register it first."""
+    """The root of a broker is another incarnation than the registered one, or the broker has been registered
+    anew since: register it, or read the metadata again."""
 
     code = "STALE_BROKER_EPOCH"
 
@@ -129,6 +130,18 @@ class LeaderNotAvailableError(StaleMetadataError):
     """The partition has no leader at present."""
 
     code = "LEADER_NOT_AVAILABLE"
+
+
+class PreferredLeaderNotAvailableError(LeaderNotAvailableError):
+    """The preferred (first) replica is fenced or not in the ISR; it cannot be elected at present."""
+
+    code = "PREFERRED_LEADER_NOT_AVAILABLE"
+
+
+class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
+    """Nobody whom the election would allow is there: unfenced, and in the ISR or, if unclean, a replica."""
+
+    code = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 
 
 # ----------------------------------------------------------------------------------- stop
@@ -191,6 +204,24 @@ class InvalidReplicationFactorError(InvalidCallError):
     code = "INVALID_REPLICATION_FACTOR"
 
 
+class InvalidReplicaAssignmentError(InvalidCallError):
+    """The replicas asked for are none, name a broker twice or a fenced one, or leave nobody in sync."""
+
+    code = "INVALID_REPLICA_ASSIGNMENT"
+
+
+class NoReassignmentInProgressError(InvalidCallError):
+    """There is no reassignment of the partition that could be cancelled."""
+
+    code = "NO_REASSIGNMENT_IN_PROGRESS"
+
+
+class ElectionNotNeededError(InvalidCallError):
+    """An unclean election was asked for while a member of the ISR can lead."""
+
+    code = "ELECTION_NOT_NEEDED"
+
+
 class UnknownBrokerError(InvalidCallError):
     """No such broker in the cluster file or the metadata."""
 
@@ -240,6 +271,9 @@ class CorruptionError(StratalogError):
     """Storage contradicts itself; no automatic step is safe."""
 
     code = "CORRUPT_MESSAGE"
+
+    broker_id: int | None = None
+    """The broker whose storage is to blame, where that is known."""
 
 
 class CorruptSegmentError(CorruptionError):

@@ -4,13 +4,19 @@ Purpose
     The only authority on brokers, topics and partitions (protocol sections 2 and 4). It is a log of small
     records; everything else here is a function of it.
 
-        records             the typed records and their JSON
-        image               the state that the records add up to, as frozen values
-        fold                the one fold: ``apply(image, offset, records) -> image``
-        commands            what may be asked: ``command.decide(image) -> records + answer``; brokers
-        topic_commands      ... topics and configs
-        partition_commands  ... ISRs, log starts, elections
-        placement           replicas over racks
+        records                 the typed records and their JSON
+        image                   the state that the records add up to, as frozen values
+        fold                    the one fold: ``apply(image, offset, records) -> image``
+        commands                what may be asked: ``command.decide(image) -> records + answer``; brokers
+        topic_commands          ... topics and configs
+        partition_commands      ... ISRs and log starts, in batches
+        election_commands       ... elections
+        reassignment_commands   ... other replicas
+        partition_changes       what the commands on partitions share
+        together                several commands in one commit
+        settling                what follows from how the roots of the brokers were found
+        placement               replicas over racks
+        reassignment_plan       which replicas a reassignment asks for
 
 In and out
     In: committed records (from ``engine.quorum``), commands (from everybody). Out: ``ClusterImage`` and,
@@ -25,10 +31,15 @@ What a replay derives
     touches: the fold derives the new leaders, leader epochs and ISRs. Other changes of a partition are
     spelt out in its ``PartitionChangeRecord``.
 
-Where this differs from the protocol's text
-    * A partition whose ISR became empty (its last member's disk was lost) waits for an unclean election.
-      The registration of the *old* storage does not bring it back by itself: the image does not remember
-      who was last in the ISR.
+Where this goes beyond the protocol's text
+    * Another *incarnation* of a root is also a restored older copy of it: the same directory id, and another
+      ``broker.json`` as an object. Until a person says that it is a faithful copy.
+    * A partition whose ISR became empty remembers whose storage the last member was (``lost``). That storage,
+      registered again, is the ISR and leads; any other incarnation of it waits for an unclean election.
+    * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR.
     * ``AlterPartition`` refuses an ISR member that was not *being added* in the present partition epoch:
       the two commits of an expansion are enforced here, not only asked of proposers.
+    * A reassignment is the replicas that it leads to (``target``), and those that are here only because of it
+      (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica
+      outside the ISR, when its like is asked for again, or when it is cancelled.
 """

@@ -5,8 +5,9 @@ and says which records would carry it out. Nothing is changed by deciding; the q
 under the very image that they were decided on, or the command is decided again. A command that has nothing
 to change decides on no records, and is answered all the same.
 
-This module has the protocol and the life of brokers; topics and configs are in ``topic_commands``, the ISR
-and what else drivers change of partitions in ``partition_commands``.
+This module has the protocol of commands and the life of brokers; topics and configs are in
+``topic_commands``, what changes partitions is in ``partition_commands``, ``election_commands`` and
+``reassignment_commands``.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from engine.metadata.image import ClusterImage
+from engine.metadata.image import BrokerImage, ClusterImage
 from engine.metadata.records import (
     FenceBrokerRecord,
     MetadataRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from partitions.errors import InvalidCallError, LogDirError, StaleBrokerError
 from partitions.identity import is_id
@@ -48,14 +50,18 @@ class Command(Protocol[Answer]):
 
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
-    """A broker's root was found, for the first time, again, or as another incarnation. Unfences it.
-    Answer: its broker epoch.
+    """A broker's root was found, for the first time, again, or as another incarnation: with another directory
+    id, or with the same one and another ``root`` (a restored older copy), unless ``trusted``: a person says
+    that it is a faithful copy. Unfences the broker, however it was fenced. Answer: its broker epoch.
     """
 
     broker_id: int
     directory_id: str
     rack: str | None
     log_dir: str
+    root: str = ""
+    """Identity of the root's ``broker.json`` as an object; empty: not known."""
+    trusted: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[int]:
         """Raises: InvalidCallError, LogDirError when another broker has that directory."""
@@ -75,26 +81,38 @@ class RegisterBroker:
             directory_id=self.directory_id,
             log_dir=self.log_dir,
             rack=self.rack,
+            root=self.root,
+            trusted=self.trusted,
         )
         return Decision((record,), answer=image.next_offset)
 
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker:
-    """The broker is unreachable, or is to be left alone. Nothing to do when it is fenced already."""
+    """The broker is unreachable, or (``by_hand``) is to be left alone until a person says otherwise. Nothing to
+    do when it is fenced so already.
+    """
 
     broker_id: int
+    broker_epoch: int | None = None
+    """The registration that was found unreachable; None: whatever is registered."""
+    by_hand: bool = False
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownBrokerError."""
-        if image.broker(self.broker_id).fenced:
+        """Raises: UnknownBrokerError, StaleBrokerError when it was registered anew since."""
+        broker = image.broker(self.broker_id)
+        if self.broker_epoch is not None:
+            _check_registration(broker, self.broker_epoch)
+        if broker.fenced and (broker.held or not self.by_hand):
             return Decision((), None)
-        return Decision((FenceBrokerRecord(broker_id=self.broker_id),), None)
+        return Decision((FenceBrokerRecord(broker_id=self.broker_id, by_hand=self.by_hand),), None)
 
 
 @dataclass(frozen=True, slots=True)
 class UnfenceBroker:
-    """The broker, as registered with ``broker_epoch``, is there again. Nothing to do when it is unfenced."""
+    """The broker, as registered with ``broker_epoch``, is there again, also if it was fenced by hand. Nothing to
+    do when it is unfenced.
+    """
 
     broker_id: int
     broker_epoch: int
@@ -102,11 +120,49 @@ class UnfenceBroker:
     def decide(self, image: ClusterImage) -> Decision[None]:
         """Raises: UnknownBrokerError, StaleBrokerError when it was registered anew since."""
         broker = image.broker(self.broker_id)
-        if broker.broker_epoch != self.broker_epoch:
-            raise StaleBrokerError(
-                f"broker {self.broker_id} has broker epoch {broker.broker_epoch}, not {self.broker_epoch}"
-            )
+        _check_registration(broker, self.broker_epoch)
         if not broker.fenced:
             return Decision((), None)
         record = UnfenceBrokerRecord(broker_id=self.broker_id, broker_epoch=self.broker_epoch)
         return Decision((record,), None)
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker:
+    """The broker is gone for good, and holds nothing that the cluster needs."""
+
+    broker_id: int
+
+    def decide(self, image: ClusterImage) -> Decision[None]:
+        """Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or while it is a
+        metadata voter.
+        """
+        image.broker(self.broker_id)
+        if any(voter.broker_id == self.broker_id for voter in image.voters):
+            raise InvalidCallError(
+                f"broker {self.broker_id} is a metadata voter, and cannot be unregistered while it is one"
+            )
+        held = [
+            f"{topic.name}-{partition.partition}"
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if self.broker_id in partition.replicas
+        ]
+        if held:
+            some = ", ".join(held[:_NAMED]) + (f" and {len(held) - _NAMED} more" if len(held) > _NAMED else "")
+            raise InvalidCallError(
+                f"broker {self.broker_id} still has replicas of {some}: drain it by a reassignment first"
+            )
+        return Decision((UnregisterBrokerRecord(broker_id=self.broker_id),), None)
+
+
+_NAMED = 5
+"""So many partitions are named in an error."""
+
+
+def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:
+    if broker.broker_epoch != broker_epoch:
+        raise StaleBrokerError(
+            f"broker {broker.broker_id} has broker epoch {broker.broker_epoch}, not {broker_epoch}: it was "
+            "registered anew; read the metadata again"
+        )

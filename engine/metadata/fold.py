@@ -12,7 +12,8 @@ from typing import assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
+from engine.metadata.partition_changes import first_candidate
 from engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
@@ -25,6 +26,7 @@ from engine.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
     VotersRecord,
 )
 from partitions.errors import CorruptionError, LogGapError
@@ -81,10 +83,12 @@ class _Draft:
                 pass
             case RegisterBrokerRecord():
                 self._register(offset, record)
-            case FenceBrokerRecord(broker_id=broker_id):
-                self._fence(broker_id)
+            case FenceBrokerRecord():
+                self._fence(record)
             case UnfenceBrokerRecord():
                 self._unfence(record)
+            case UnregisterBrokerRecord(broker_id=broker_id):
+                self._unregister(broker_id)
             case TopicRecord():
                 self._create_topic(record)
             case PartitionRecord():
@@ -103,53 +107,66 @@ class _Draft:
     # ------------------------------------------------------------------------------- brokers
 
     def _register(self, offset: int, record: RegisterBrokerRecord) -> None:
-        broker_id = record.broker_id
+        broker_id, root = record.broker_id, record.root
         before = self._brokers.get(broker_id)
-        self._brokers[broker_id] = BrokerImage(
+        if before is not None and before.directory_id == record.directory_id and not (root or record.trusted):
+            root = before.root  # Nobody has looked; what was seen last still tells a copy from the original.
+        now = BrokerImage(
             broker_id=broker_id,
             broker_epoch=offset,
             directory_id=record.directory_id,
             rack=record.rack,
             log_dir=record.log_dir,
             fenced=False,
+            root=root,
         )
-        if before is not None and before.directory_id != record.directory_id:
-            # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
-            for topic_id, partition in self._partitions_on(broker_id):
-                self._settle(topic_id, partition, _without(partition.isr, broker_id), broker_id)
-        self._elect_where_there_is_no_leader(broker_id)
-
-    def _fence(self, broker_id: int) -> None:
-        self._brokers[broker_id] = replace(self._broker(broker_id), fenced=True)
+        self._brokers[broker_id] = now
+        if before is None:
+            return  # No partition has a replica on a broker that is not registered.
+        another = not now.incarnation.is_same(before.incarnation, trusted=record.trusted)
         for topic_id, partition in self._partitions_on(broker_id):
+            # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
+            isr = _without(partition.isr, broker_id) if another else partition.isr
+            if any(now.incarnation.is_same(lost, trusted=record.trusted) for lost in partition.lost):
+                isr = (broker_id,)
+            self._settle(topic_id, partition, isr, before.incarnation if another else None)
+
+    def _fence(self, record: FenceBrokerRecord) -> None:
+        broker = self._broker(record.broker_id)
+        self._brokers[record.broker_id] = replace(broker, fenced=True, held=broker.held or record.by_hand)
+        for topic_id, partition in self._partitions_on(record.broker_id):
             # The last member stays: it alone is known to have everything.
-            isr = _without(partition.isr, broker_id) or partition.isr
-            self._settle(topic_id, partition, isr, broker_id)
+            isr = _without(partition.isr, record.broker_id) or partition.isr
+            self._settle(topic_id, partition, isr, broker.incarnation)
 
     def _unfence(self, record: UnfenceBrokerRecord) -> None:
         broker = self._broker(record.broker_id)
         if broker.broker_epoch != record.broker_epoch:
             raise CorruptionError(f"{record} unfences another registration than {broker}")
-        self._brokers[record.broker_id] = replace(broker, fenced=False)
-        self._elect_where_there_is_no_leader(record.broker_id)
+        self._brokers[record.broker_id] = replace(broker, fenced=False, held=False)
+        for topic_id, partition in self._partitions_on(record.broker_id):
+            self._settle(topic_id, partition, partition.isr, None)
 
-    def _elect_where_there_is_no_leader(self, broker_id: int) -> None:
-        for topic_id, partition in self._partitions_on(broker_id):
-            if partition.leader is None:
-                self._settle(topic_id, partition, partition.isr, None)
+    def _unregister(self, broker_id: int) -> None:
+        if any(self._partitions_on(broker_id)) or broker_id in {voter.broker_id for voter in self._voters}:
+            raise CorruptionError(f"a metadata record unregisters broker {broker_id}, which is still in use")
+        del self._brokers[self._broker(broker_id).broker_id]
 
-    def _settle(self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: int | None) -> None:
+    def _settle(
+        self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: Incarnation | None
+    ) -> None:
         """Give the partition this ISR, without adding ``gone`` any longer. The leader stays while it is in
         the ISR and unfenced; else the preferred one that is, or none.
         """
         leader, leader_epoch = partition.leader, partition.leader_epoch
-        adding = _without(partition.adding, gone)
+        adding = partition.adding if gone is None else _without(partition.adding, gone.broker_id)
         if leader is None or leader not in isr or self._brokers[leader].fenced:
-            leader = next((b for b in partition.replicas if b in isr and not self._brokers[b].fenced), None)
+            leader = first_candidate(partition.replicas, isr, self._brokers)
         if leader != partition.leader:
             leader_epoch, adding = leader_epoch + 1, ()
         if (leader, isr, adding) == (partition.leader, partition.isr, partition.adding):
             return
+        lost = (gone,) if gone is not None and not isr else ()  # Only who was the last member empties an ISR.
         self._put(
             topic_id,
             replace(
@@ -158,6 +175,7 @@ class _Draft:
                 leader_epoch=leader_epoch,
                 isr=isr,
                 adding=adding,
+                lost=lost,
                 partition_epoch=partition.partition_epoch + 1,
             ),
         )
@@ -204,6 +222,8 @@ class _Draft:
         placed = dict(zip(old.replicas, old.assignments, strict=True))
         election = record.leader is not UNSET
         adding = () if election else old.adding
+        isr = old.isr if record.isr is UNSET else record.isr
+        last = tuple(self._brokers[member].incarnation for member in old.isr) or old.lost
         for broker_id in replicas:
             self._broker(broker_id)
         partitions[record.partition] = PartitionImage(
@@ -212,12 +232,15 @@ class _Draft:
             assignments=tuple(placed.get(broker_id, offset) for broker_id in replicas),
             leader=old.leader if record.leader is UNSET else record.leader,
             leader_epoch=old.leader_epoch + election,
-            isr=old.isr if record.isr is UNSET else record.isr,
+            isr=isr,
             adding=adding if record.adding is UNSET else record.adding,
             log_start_offset=(
                 old.log_start_offset if record.log_start_offset is UNSET else record.log_start_offset
             ),
             partition_epoch=old.partition_epoch + 1,
+            target=old.target if record.target is UNSET else record.target,
+            joining=old.joining if record.joining is UNSET else record.joining,
+            lost=() if isr else tuple(lost for lost in last if lost.broker_id in replicas),
         )
 
     def _configure(self, record: ConfigRecord) -> None:
@@ -261,7 +284,7 @@ class _Draft:
         self._partitions(topic_id)[partition.partition] = partition
 
 
-def _without(brokers: tuple[int, ...], broker_id: int | None) -> tuple[int, ...]:
+def _without(brokers: tuple[int, ...], broker_id: int) -> tuple[int, ...]:
     return tuple(other for other in brokers if other != broker_id)
 
 

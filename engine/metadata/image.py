@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgspec
 
@@ -16,8 +17,27 @@ from engine.metadata.records import VoterId
 from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
 
 
+class Incarnation(NamedTuple):
+    """What a broker's root was when it was registered."""
+
+    broker_id: int
+    directory_id: str
+    root: str
+    """Identity of the root's ``broker.json`` as an object; empty: not known, which equals any.
+
+    A restored older copy has the directory id of the original, and another one of these.
+    """
+
+    def is_same(self, other: Incarnation, *, trusted: bool = False) -> bool:
+        """Whether this is the storage that ``other`` was. ``trusted``: a person says that a root with that
+        directory id is a faithful copy.
+        """
+        roots_agree = trusted or not self.root or not other.root or self.root == other.root
+        return self[:2] == other[:2] and roots_agree
+
+
 class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered broker."""
+    """A registered broker. Raises: CorruptionError when it is held and not fenced."""
 
     broker_id: int
     broker_epoch: int
@@ -27,6 +47,19 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     rack: str | None
     log_dir: str
     fenced: bool
+    root: str = ""
+    """See ``Incarnation``."""
+    held: bool = False
+    """Fenced by hand: it stays fenced until a person says otherwise, however well its root answers."""
+
+    def __post_init__(self) -> None:
+        if self.held and not self.fenced:
+            raise CorruptionError(f"the metadata holds a broker that is held and not fenced: {self}")
+
+    @property
+    def incarnation(self) -> Incarnation:
+        """What its root was at its registration."""
+        return Incarnation(self.broker_id, self.directory_id, self.root)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -34,7 +67,7 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     partition: int
     replicas: tuple[int, ...]
-    """Brokers in order of preference; distinct."""
+    """Brokers in order of preference; distinct. While a reassignment goes on: the original ones, ``joining``."""
     assignments: tuple[int, ...]
     """Per replica the metadata offset of the record that placed it here, part of its folder's name."""
     leader: int | None
@@ -42,13 +75,22 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     leader_epoch: int
     """From 1; grows by one with every election and whenever the leader changes, also to none."""
     isr: tuple[int, ...]
-    """Among the replicas; empty only after the last member's disk was lost."""
+    """Among the replicas; empty only after the last member's storage was lost, or removed by force."""
     adding: tuple[int, ...]
     """Replicas outside the ISR whose acknowledgement appends need already; only while there is a leader."""
     log_start_offset: int
     """Only grows."""
     partition_epoch: int
     """Grows by one on every change of this value."""
+    target: tuple[int, ...] = ()
+    """The replicas, in order of preference, that the reassignment in progress leads to; empty: there is none.
+    Among ``replicas``; distinct."""
+    joining: tuple[int, ...] = ()
+    """The replicas that are here only because of the reassignment: the last ones of ``replicas``, all of them
+    in ``target``. Never all replicas; empty exactly where ``target`` is."""
+    lost: tuple[Incarnation, ...] = ()
+    """While the ISR is empty: the storages that were its last members, each of a broker in ``replicas``. One of
+    them, registered again, is the ISR and leads."""
 
     def __post_init__(self) -> None:
         held = set(self.replicas)
@@ -59,8 +101,22 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and len(members) == len(self.isr) + len(self.adding)
             and (self.leader in self.isr if self.leader is not None else not self.adding)
         )
+        if whole and (self.target or self.joining):
+            whole = (
+                0 < len(self.joining) < len(self.replicas)
+                and self.replicas[len(self.original) :] == self.joining
+                and set(self.joining) <= set(self.target) <= held
+                and len(set(self.target)) == len(self.target)
+            )
+        if whole and self.lost:
+            whole = not self.isr and {incarnation.broker_id for incarnation in self.lost} <= held
         if not whole:
             raise CorruptionError(f"the metadata holds a partition that contradicts itself: {self}")
+
+    @property
+    def original(self) -> tuple[int, ...]:
+        """The replicas as they were before the reassignment in progress; without one, the replicas."""
+        return self.replicas[: len(self.replicas) - len(self.joining)]
 
 
 class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +156,9 @@ class PartitionView:
     log_start_offset: int
     brokers: Mapping[int, BrokerImage]
     """The brokers of ``replicas``."""
+    target: tuple[int, ...] = ()
+    """As in ``PartitionImage``; ``joining`` likewise."""
+    joining: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +222,8 @@ class ClusterImage:
             partition_epoch=image.partition_epoch,
             log_start_offset=image.log_start_offset,
             brokers={broker_id: self.brokers[broker_id] for broker_id in image.replicas},
+            target=image.target,
+            joining=image.joining,
         )
 
     def views(self, topic: str) -> list[PartitionView]:

@@ -6,18 +6,19 @@ do; the others go on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from engine.metadata.commands import Decision
 from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from engine.metadata.partition_changes import in_order, is_complete, replace_replicas
 from engine.metadata.records import PartitionChangeRecord
 from partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
     InvalidCallError,
     InvalidUpdateVersionError,
-    LeaderNotAvailableError,
     StratalogError,
 )
 
@@ -41,6 +42,48 @@ class Refused:
 
 
 PartitionAnswer = Altered | Refused
+
+
+class Request(Protocol):
+    """What is asked of one partition."""
+
+    @property
+    def topic_id(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+
+
+R = TypeVar("R", bound=Request)
+
+
+def decide_each(
+    image: ClusterImage,
+    requests: Sequence[R],
+    change: Callable[[ClusterImage, PartitionImage, R], PartitionChangeRecord | None],
+) -> Decision[tuple[PartitionAnswer, ...]]:
+    """One answer per request, in order. ``change`` says which record would carry a request out, None when
+    there is nothing to change, or raises the refusal. Of several requests for one partition only the first
+    one is looked at: the others rest on a partition epoch that passes.
+    """
+    records: dict[tuple[str, int], PartitionChangeRecord | None] = {}
+    answers: list[PartitionAnswer] = []
+    for request in requests:
+        key = request.topic_id, request.partition
+        try:
+            present = image.partition(*key)
+            if key in records:
+                raise InvalidUpdateVersionError(f"{request} is the second for its partition in one batch")
+            record = records[key] = change(image, present, request)
+        except StratalogError as error:
+            answers.append(Refused(*key, error))
+            continue
+        answers.append(Altered(*key, present.partition_epoch + (record is not None)))
+    return Decision(tuple(record for record in records.values() if record is not None), tuple(answers))
+
+
+def name_of(image: ClusterImage, request: Request) -> str:
+    """How messages name the partition. It exists."""
+    return f"partition {request.partition} of topic {image.topics[request.topic_id].name!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,35 +113,22 @@ class AlterPartition:
     ``Altered``, or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
     INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, or INVALID_REQUEST.
 
-    To expand by F takes two of these: the first one *adds* F, the second one makes it a member.
+    To expand by F takes two of these: the first one *adds* F, the second one makes it a member. The one that
+    leaves no *joining* replica outside the ISR also completes the reassignment, in the same record: the
+    target is what the replicas are, and who is not in it leaves the ISR and the lead. It may be a proposal of
+    the ISR as it is.
     """
 
     proposals: tuple[IsrProposal, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises: nothing; refusals are answers."""
-        records: dict[tuple[str, int], PartitionChangeRecord] = {}
-        answers: list[PartitionAnswer] = []
-        for proposal in self.proposals:
-            topic_id, partition = proposal.topic_id, proposal.partition
-            try:
-                present = image.partition(topic_id, partition)
-                if (topic_id, partition) in records:
-                    raise InvalidUpdateVersionError(f"{proposal} is the second for its partition in one batch")
-                record = _change(image, present, proposal)
-            except StratalogError as error:
-                answers.append(Refused(topic_id, partition, error))
-                continue
-            if record is not None:
-                records[topic_id, partition] = record
-            epoch = present.partition_epoch + (record is not None)
-            answers.append(Altered(topic_id, partition, epoch))
-        return Decision(tuple(records.values()), tuple(answers))
+        return decide_each(image, self.proposals, _change)
 
 
 def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal) -> PartitionChangeRecord | None:
     """The record that carries the proposal out; None when there is nothing to change."""
-    what = f"partition {proposal.partition} of topic {image.topics[proposal.topic_id].name!r}"
+    what = name_of(image, proposal)
     if proposal.leader_epoch != present.leader_epoch:
         raise FencedLeaderEpochError(
             f"{what}: leader epoch {proposal.leader_epoch} was proposed, {present.leader_epoch} is present"
@@ -108,8 +138,8 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
             f"{what}: partition epoch {proposal.partition_epoch} was proposed, "
             f"{present.partition_epoch} is present"
         )
-    isr = _in_order(present, (member.broker_id for member in proposal.isr))
-    adding = _in_order(present, (member.broker_id for member in proposal.adding))
+    isr = in_order(present.replicas, (member.broker_id for member in proposal.isr))
+    adding = in_order(present.replicas, (member.broker_id for member in proposal.adding))
     if len(isr) + len(adding) != len(proposal.isr) + len(proposal.adding) or set(isr) & set(adding):
         raise InvalidCallError(f"{what}: {proposal} names a broker twice, or one without a replica")
     if present.leader is None or present.leader not in isr:
@@ -121,15 +151,17 @@ def _change(image: ClusterImage, present: PartitionImage, proposal: IsrProposal)
         )
     for member in (*proposal.isr, *proposal.adding):
         _check_eligible(image.brokers[member.broker_id], member, what)
-    if (isr, adding) == (present.isr, present.adding):
-        return None
-    return PartitionChangeRecord(topic_id=proposal.topic_id, partition=proposal.partition, isr=isr, adding=adding)
-
-
-def _in_order(partition: PartitionImage, brokers: Iterable[int]) -> tuple[int, ...]:
-    """Those that have a replica, in order of preference."""
-    wanted = set(brokers)
-    return tuple(broker_id for broker_id in partition.replicas if broker_id in wanted)
+    complete = is_complete(present, isr)
+    return replace_replicas(
+        image,
+        proposal.topic_id,
+        present,
+        replicas=present.target if complete else present.replicas,
+        isr=isr,
+        adding=adding,
+        target=() if complete else present.target,
+        joining=() if complete else present.joining,
+    )
 
 
 def _check_eligible(broker: BrokerImage, member: Member, what: str) -> None:
@@ -180,38 +212,4 @@ class AdvanceLogStart:
                     log_start_offset=greatest[topic_id, partition],
                 )
             answers.append(Altered(topic_id, partition, present.partition_epoch + grows))
-        return Decision(tuple(records.values()), tuple(answers))
-
-
-@dataclass(frozen=True, slots=True)
-class ElectPreferredLeaders:
-    """Make the preferred (first) replica the leader of these partitions, given as topic id and partition,
-    where it is not already. One answer per partition, in order; ``Refused`` with LEADER_NOT_AVAILABLE when
-    the preferred replica is fenced or not in the ISR.
-    """
-
-    partitions: tuple[tuple[str, int], ...]
-
-    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; refusals are answers."""
-        records: dict[tuple[str, int], PartitionChangeRecord] = {}
-        answers: list[PartitionAnswer] = []
-        for topic_id, partition in self.partitions:
-            try:
-                present = image.partition(topic_id, partition)
-                preferred = present.replicas[0]
-                if preferred not in present.isr or image.brokers[preferred].fenced:
-                    raise LeaderNotAvailableError(
-                        f"partition {partition} of topic {image.topics[topic_id].name!r}: its preferred replica, "
-                        f"broker {preferred}, is fenced or not in the ISR {present.isr}"
-                    )
-            except StratalogError as error:
-                answers.append(Refused(topic_id, partition, error))
-                continue
-            changes = present.leader != preferred
-            if changes:
-                records[topic_id, partition] = PartitionChangeRecord(
-                    topic_id=topic_id, partition=partition, leader=preferred
-                )
-            answers.append(Altered(topic_id, partition, present.partition_epoch + changes))
         return Decision(tuple(records.values()), tuple(answers))

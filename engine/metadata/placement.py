@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of new partitions (Kafka's rack-aware placement). Pure.
+"""Which brokers hold the replicas of partitions, new ones and moved ones (Kafka's rack-aware placement). Pure.
 
 Aims, in this order: the replicas of a partition stand in as many racks as can be; racks hold nearly equal
 shares of replicas and of leaders, and so do the brokers within a rack; who follows whom varies, so that
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from partitions.errors import InvalidReplicationFactorError
@@ -30,14 +30,18 @@ def place_replicas(
             f"replication factor {replication_factor} with {len(racks)} unfenced brokers: "
             "it must be at least 1 and at most their number"
         )
-    placer = _Placer(racks, rng)
+    placer = Placer(racks, rng)
     return [placer.place(replication_factor) for _ in range(partitions)]
 
 
-class _Placer:
-    """Counts what it has placed, and takes the least loaded; ties are broken by ``rng``."""
+class Placer:
+    """Counts what is placed, and takes the least loaded; ties are broken by ``rng``."""
 
-    def __init__(self, racks: Mapping[int, str | None], rng: random.Random) -> None:
+    def __init__(
+        self, racks: Mapping[int, str | None], rng: random.Random, full: Mapping[int, str | None] | None = None
+    ) -> None:
+        """``racks`` has every broker that may be used; ``full`` those that hold replicas and take no more."""
+        self._racks = {**(full or {}), **racks}
         self._members: dict[str | None, list[int]] = {}
         for broker_id in sorted(racks):
             self._members.setdefault(racks[broker_id], []).append(broker_id)
@@ -61,6 +65,32 @@ class _Placer:
             rack = self._least([rack for rack in free if free[rack]], used, self._rack_replicas)
             self._take(self._least(free[rack], self._replicas), rack, chosen, used)
         return tuple(chosen)
+
+    def count(self, replicas: Sequence[int], times: int = 1) -> None:
+        """A partition that is placed already, its preferred leader first; ``times`` -1: it is no longer."""
+        self._rack_leaders[self._racks[replicas[0]]] += times
+        self._leaders[replicas[0]] += times
+        for broker_id in replicas:
+            self._rack_replicas[self._racks[broker_id]] += times
+            self._replicas[broker_id] += times
+
+    def another(self, kept: Collection[int]) -> int | None:
+        """The broker for one more replica beside ``kept``; None when all have one. It is not counted yet."""
+        used = Counter(self._racks[broker_id] for broker_id in kept)
+        free = {rack: [b for b in brokers if b not in kept] for rack, brokers in self._members.items()}
+        racks = [rack for rack in free if free[rack]]
+        if not racks:
+            return None
+        return self._least(free[self._least(racks, used, self._rack_replicas)], self._replicas)
+
+    def dispensable(self, replicas: Sequence[int], candidates: Sequence[int]) -> int:
+        """Which of the candidates to give up: one that shares its rack, on the most loaded broker."""
+        used = Counter(self._racks[broker_id] for broker_id in replicas)
+        return max(candidates, key=lambda b: (used[self._racks[b]], self._replicas[b], self._rng.random()))
+
+    def leader(self, candidates: Sequence[int]) -> int:
+        """Who of the candidates leads least, the preferred ones first."""
+        return min(candidates, key=lambda b: (self._leaders[b], self._rack_leaders[self._racks[b]]))
 
     def _take(self, broker_id: int, rack: str | None, chosen: list[int], used: Counter[str | None]) -> None:
         chosen.append(broker_id)

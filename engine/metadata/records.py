@@ -46,18 +46,25 @@ class NoOpRecord(_Record, frozen=True):
 
 
 class RegisterBrokerRecord(_Record, frozen=True):
-    """A broker's root was found; the offset of this record is its broker epoch. Unfences it."""
+    """A broker's root was found; the offset of this record is its broker epoch. Unfences it.
+
+    ``root`` is the identity of the root's ``broker.json`` as an object; empty when it is not known.
+    ``trusted``: a person says that the root is a faithful copy of what was registered with this directory id.
+    """
 
     broker_id: int
     directory_id: str
     log_dir: str
     rack: str | None = None
+    root: str = ""
+    trusted: bool = False
 
 
 class FenceBrokerRecord(_Record, frozen=True):
     """The broker is unreachable, or was fenced by hand."""
 
     broker_id: int
+    by_hand: bool = False
 
 
 class UnfenceBrokerRecord(_Record, frozen=True):
@@ -65,6 +72,12 @@ class UnfenceBrokerRecord(_Record, frozen=True):
 
     broker_id: int
     broker_epoch: int
+
+
+class UnregisterBrokerRecord(_Record, frozen=True):
+    """The broker is gone for good; no partition has a replica there."""
+
+    broker_id: int
 
 
 class TopicRecord(_Record, frozen=True):
@@ -98,6 +111,8 @@ class PartitionChangeRecord(_Record, frozen=True):
     topic_id: str
     partition: int
     replicas: tuple[int, ...] | UnsetType = UNSET
+    target: tuple[int, ...] | UnsetType = UNSET
+    joining: tuple[int, ...] | UnsetType = UNSET
     isr: tuple[int, ...] | UnsetType = UNSET
     adding: tuple[int, ...] | UnsetType = UNSET
     leader: int | UnsetType | None = UNSET
@@ -134,6 +149,7 @@ MetadataRecord = (
     | RegisterBrokerRecord
     | FenceBrokerRecord
     | UnfenceBrokerRecord
+    | UnregisterBrokerRecord
     | TopicRecord
     | PartitionRecord
     | PartitionChangeRecord

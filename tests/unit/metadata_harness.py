@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from engine.metadata.commands import Command, FenceBroker, RegisterBroker
+from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker
+from engine.metadata.election_commands import Election, ElectLeaders
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage, PartitionImage
-from engine.metadata.partition_commands import AlterPartition, IsrProposal, Member, PartitionAnswer
+from engine.metadata.partition_commands import AlterPartition, IsrProposal, Member, PartitionAnswer, Refused
+from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from engine.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
 
 Answer = TypeVar("Answer")
@@ -16,6 +18,12 @@ Answer = TypeVar("Answer")
 def an_id(number: int) -> str:
     """An id that tells its number."""
     return f"{number:032x}"
+
+
+def refusal(answer: PartitionAnswer) -> Exception:
+    """The error of an answer that must be one."""
+    assert isinstance(answer, Refused)
+    return answer.error
 
 
 class Metadata:
@@ -43,14 +51,18 @@ class Metadata:
         self.commit(*decision.records)
         return decision.answer
 
-    def register(self, broker_id: int, incarnation: int = 0) -> int:
+    def register(self, broker_id: int, incarnation: int = 0, root: str = "", *, trusted: bool = False) -> int:
         """Register a broker's root; another ``incarnation`` is another directory id."""
         directory_id = an_id(1000 * incarnation + broker_id)
-        return self.do(RegisterBroker(broker_id, directory_id, chr(96 + broker_id), f"file:///{broker_id}"))
+        rack, log_dir = chr(96 + broker_id), f"file:///{broker_id}"
+        return self.do(RegisterBroker(broker_id, directory_id, rack, log_dir, root, trusted))
 
     def fence(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
             self.do(FenceBroker(broker_id))
+
+    def unfence(self, broker_id: int) -> None:
+        self.do(UnfenceBroker(broker_id, self.image.brokers[broker_id].broker_epoch))
 
     @property
     def t(self) -> PartitionImage:
@@ -74,3 +86,31 @@ class Metadata:
 
     def member(self, broker_id: int) -> Member:
         return Member(broker_id, self.image.brokers[broker_id].broker_epoch)
+
+    def expand(self, *broker_ids: int) -> PartitionAnswer:
+        """The two commits that take brokers into the ISR of ``t``; the answer to the second one."""
+        self.propose([*self.t.isr], adding=[*broker_ids])
+        return self.propose([*self.t.isr, *broker_ids])
+
+    def elect(
+        self,
+        leader: int | None = None,
+        *,
+        unclean: bool = False,
+        resign: bool = False,
+        partition_epoch: int | None = None,
+    ) -> PartitionAnswer:
+        """ElectLeaders for ``t``."""
+        election = Election(an_id(99), 0, leader, unclean, resign, partition_epoch)
+        (answer,) = self.do(ElectLeaders((election,)))
+        return answer
+
+    def reassign(self, *target: int, force: bool = False) -> PartitionAnswer:
+        """AlterPartitionReassignments for ``t``."""
+        (answer,) = self.do(AlterPartitionReassignments((Reassignment(an_id(99), 0, target, force),)))
+        return answer
+
+    def cancel(self, *, force: bool = False) -> PartitionAnswer:
+        """Cancel the reassignment of ``t``."""
+        (answer,) = self.do(AlterPartitionReassignments((Reassignment(an_id(99), 0, None, force),)))
+        return answer

@@ -1,26 +1,15 @@
-"""What a replay of the metadata derives (protocol section 4), and that there is one way to fold."""
+"""What a replay of the metadata derives from its records (protocol section 4), and what it refuses."""
 
 from __future__ import annotations
 
 import pickle
-import random
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker
+from engine.metadata.commands import UnfenceBroker
 from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.partition_commands import (
-    AdvanceLogStart,
-    AlterPartition,
-    ElectPreferredLeaders,
-    IsrProposal,
-    LogStart,
-    Member,
-)
+from engine.metadata.image import ClusterImage, Incarnation
 from engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
@@ -32,6 +21,7 @@ from engine.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
     UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
     VoterId,
     VotersRecord,
 )
@@ -39,89 +29,10 @@ from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopi
 from partitions.errors import (
     CorruptionError,
     LogGapError,
-    StratalogError,
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
 from tests.unit.metadata_harness import Metadata, an_id
-
-# ------------------------------------------------------------------------------- register
-
-
-def test_a_broker_epoch_is_the_offset_of_the_registration() -> None:
-    """Section 4, "Register": commits a record whose offset is the broker epoch."""
-    metadata = Metadata()
-    offset = metadata.image.next_offset
-    assert metadata.register(2) == offset
-    assert metadata.image.brokers[2].broker_epoch == offset
-
-
-def test_registering_the_same_root_changes_no_partition() -> None:
-    metadata = Metadata()
-    before = metadata.t
-    metadata.register(1)
-    assert metadata.t == before
-
-
-def test_registering_unfences_and_gives_leaderless_partitions_a_leader() -> None:
-    """Section 4, "Register": it unfences, and partitions without a leader whose ISR it is in get one."""
-    metadata = Metadata()
-    metadata.fence(2, 3, 1)
-    assert (metadata.t.leader, metadata.t.isr) == (None, (1,))
-    epoch = metadata.t.leader_epoch
-    metadata.register(1)
-    assert not metadata.image.brokers[1].fenced
-    assert (metadata.t.leader, metadata.t.leader_epoch) == (1, epoch + 1)
-
-
-def test_registering_a_broker_outside_the_isr_elects_nobody() -> None:
-    metadata = Metadata()
-    metadata.fence(2, 3, 1)
-    metadata.register(2)
-    assert metadata.t.leader is None
-
-
-def test_another_incarnation_leaves_every_isr_and_what_it_led_is_led_by_another() -> None:
-    """Section 4, "Register": in the same commit the old one leaves every ISR, and every partition it led
-    gets a new leader epoch."""
-    metadata = Metadata()
-    metadata.register(1, incarnation=1)
-    assert (metadata.t.leader, metadata.t.leader_epoch, metadata.t.isr) == (2, 2, (2, 3))
-    assert metadata.t.partition_epoch == 1
-
-
-def test_another_incarnation_of_a_follower_leaves_the_isr_in_the_same_leader_epoch() -> None:
-    metadata = Metadata()
-    metadata.register(3, incarnation=1)
-    assert (metadata.t.leader, metadata.t.leader_epoch, metadata.t.isr) == (1, 1, (1, 2))
-
-
-def test_another_incarnation_leaves_the_isr_also_as_its_last_member() -> None:
-    """Section 4, "Register", marked (!): V5 of the attack. The acknowledged data may live on elsewhere; the
-    empty root must not lead and truncate it."""
-    metadata = Metadata()
-    metadata.fence(2, 3)
-    metadata.register(1, incarnation=1)
-    assert (metadata.t.leader, metadata.t.isr, metadata.t.leader_epoch) == (None, (), 2)
-
-
-def test_an_empty_isr_has_no_leader_whoever_registers() -> None:
-    """Section 4: an empty ISR: no leader until ... an unclean election."""
-    metadata = Metadata()
-    metadata.fence(2, 3)
-    metadata.register(1, incarnation=1)
-    for broker_id in (1, 2, 3):
-        metadata.register(broker_id, incarnation=broker_id == 1)
-    assert metadata.t.leader is None
-
-
-def test_another_incarnation_is_not_being_added_any_longer() -> None:
-    metadata = Metadata()
-    metadata.propose([1, 2])
-    metadata.propose([1, 2], adding=[3])
-    metadata.register(3, incarnation=1)
-    assert (metadata.t.isr, metadata.t.adding) == ((1, 2), ())
-
 
 # ---------------------------------------------------------------------------- fence, unfence
 
@@ -181,6 +92,12 @@ def test_fencing_touches_no_partition_without_the_broker_in_isr_or_adding() -> N
     assert metadata.t == before
 
 
+def test_a_fence_that_is_not_by_hand_does_not_end_a_hold() -> None:
+    metadata = Metadata()
+    metadata.commit(FenceBrokerRecord(broker_id=1, by_hand=True), FenceBrokerRecord(broker_id=1))
+    assert metadata.image.brokers[1].held
+
+
 def test_unfencing_gives_leaderless_partitions_a_leader() -> None:
     """Attack C3: a fenced last ISR member stays; when it is unfenced it leads in a new epoch."""
     metadata = Metadata()
@@ -216,6 +133,18 @@ def test_one_batch_may_change_a_partition_several_times() -> None:
     change = PartitionChangeRecord(topic_id=an_id(99), partition=0, log_start_offset=1)
     metadata.commit(change, FenceBrokerRecord(broker_id=1), FenceBrokerRecord(broker_id=2))
     assert (metadata.t.partition_epoch, metadata.t.leader, metadata.t.leader_epoch) == (3, 3, 3)
+
+
+def test_whoever_was_in_an_isr_that_became_empty_is_remembered_while_it_has_a_replica() -> None:
+    metadata = Metadata()
+    metadata.propose([1, 2])
+    emptied = PartitionChangeRecord(topic_id=an_id(99), partition=0, replicas=(2, 3), isr=(), leader=None)
+    metadata.commit(emptied)
+    assert metadata.t.lost == ((2, an_id(2), ""),)
+    metadata.commit(PartitionChangeRecord(topic_id=an_id(99), partition=0, log_start_offset=1))
+    assert metadata.t.lost == ((2, an_id(2), ""),)
+    metadata.commit(PartitionChangeRecord(topic_id=an_id(99), partition=0, isr=(3,), leader=3))
+    assert metadata.t.lost == ()
 
 
 # -------------------------------------------------------------------------- topics, configs
@@ -305,6 +234,15 @@ T = an_id(99)
         PartitionChangeRecord(topic_id=T, partition=0, adding=(3,)),
         PartitionChangeRecord(topic_id=T, partition=0, replicas=(1, 2)),
         PartitionChangeRecord(topic_id=T, partition=0, leader=None, isr=(1, 2), adding=(3,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(1, 2)),
+        PartitionChangeRecord(topic_id=T, partition=0, joining=(3,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(1, 2), joining=(3,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(1, 2), joining=(2,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(3, 3), joining=(3,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(3, 9), joining=(3,)),
+        PartitionChangeRecord(topic_id=T, partition=0, target=(1, 2, 3), joining=(1, 2, 3)),
+        UnregisterBrokerRecord(broker_id=1),
+        UnregisterBrokerRecord(broker_id=9),
         RemoveTopicRecord(topic_id=an_id(5)),
         ConfigRecord(resource=ConfigResource.TOPIC, name="u", key="segment.bytes", value="1"),
     ],
@@ -318,135 +256,27 @@ def test_a_record_that_does_not_fit_is_corruption_and_changes_nothing(record: Me
     assert metadata.image == before == Metadata().image
 
 
+def test_a_metadata_voter_that_is_unregistered_is_corruption() -> None:
+    metadata = Metadata()
+    metadata.register(4)
+    metadata.commit(VotersRecord(cluster_id="c", voters=(VoterId(4, an_id(4)),)))
+    with pytest.raises(CorruptionError, match="broker 4, which is still in use"):
+        metadata.commit(UnregisterBrokerRecord(broker_id=4))
+
+
+@pytest.mark.parametrize(("isr", "broker_id"), [((1,), 1), ((), 9)])
+def test_a_partition_remembers_lost_storage_of_its_replicas_while_its_isr_is_empty(
+    isr: tuple[int, ...], broker_id: int
+) -> None:
+    t = replace(Metadata().t, leader=None, isr=())
+    assert replace(t, lost=(Incarnation(1, an_id(1), ""),)).lost
+    with pytest.raises(CorruptionError, match="contradicts itself"):
+        replace(t, isr=isr, lost=(Incarnation(broker_id, an_id(1), ""),))
+
+
 @pytest.mark.parametrize("offset", [0, 4, 6])
 def test_a_gap_or_an_overlap_of_offsets_is_refused(offset: int) -> None:
     metadata = Metadata()
     assert metadata.image.next_offset == 5
     with pytest.raises(LogGapError, match="known up to offset 5"):
         apply(metadata.image, offset, [NoOpRecord()])
-
-
-# ----------------------------------------------------------------------------- one fold
-
-
-def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
-    """Any command, likely to be allowed."""
-    names = ["t", "u", "v"]
-    partitions = [(t.topic_id, p) for t in image.topics.values() for p in t.partitions]
-    brokers = list(image.brokers.values())
-    match rng.randrange(10):
-        case 0 | 1:
-            broker_id = rng.randint(1, 4)
-            return RegisterBroker(broker_id, an_id(1000 * rng.randint(0, 2) + broker_id), "a", "x")
-        case 2 if brokers:
-            return FenceBroker(rng.choice(brokers).broker_id)
-        case 3 if brokers:
-            broker = rng.choice(brokers)
-            return UnfenceBroker(broker.broker_id, broker.broker_epoch)
-        case 4:
-            configs = {"segment.bytes": str(rng.randint(1, 9))} if rng.random() < 0.5 else {}
-            return CreateTopic(
-                name=rng.choice(names),
-                topic_id=an_id(rng.randrange(10**6) + 10**6),
-                partitions=rng.randint(1, 3),
-                replication_factor=rng.randint(1, 3),
-                configs=configs,
-            )
-        case 5:
-            return DeleteTopic(rng.choice(names))
-        case 6:
-            value = rng.choice([None, "1", "2"])
-            return AlterConfigs(rng.choice([None, *names]), {rng.choice(["segment.bytes", "segment.ms"]): value})
-        case 7 if partitions:
-            topic_id, partition = rng.choice(partitions)
-            return ElectPreferredLeaders(((topic_id, partition.partition),))
-        case 8 if partitions:
-            topic_id, partition = rng.choice(partitions)
-            return AdvanceLogStart((LogStart(topic_id, partition.partition, rng.randint(0, 20)),))
-        case _ if partitions:
-            topic_id, partition = rng.choice(partitions)
-            some = [b for b in partition.replicas if b in partition.isr or rng.random() < 0.5]
-            isr = [b for b in some if b in (*partition.isr, *partition.adding)]
-            epochs = {b: Member(b, image.brokers[b].broker_epoch) for b in some}
-            return AlterPartition(
-                (
-                    IsrProposal(
-                        topic_id=topic_id,
-                        partition=partition.partition,
-                        leader_epoch=partition.leader_epoch,
-                        partition_epoch=partition.partition_epoch,
-                        isr=tuple(epochs[b] for b in isr),
-                        adding=tuple(epochs[b] for b in some if b not in isr),
-                    ),
-                )
-            )
-        case _:
-            return RegisterBroker(1, an_id(1), "a", "x")
-
-
-def random_history(rng: random.Random, commands: int) -> tuple[list[MetadataRecord], ClusterImage]:
-    records: list[MetadataRecord] = []
-    image = ClusterImage()
-    for _ in range(commands):
-        try:
-            decision = random_command(rng, image).decide(image)
-        except StratalogError:
-            continue
-        after = apply(image, image.next_offset, decision.records)
-        check_step(image, after)
-        records += decision.records
-        image = after
-    return records, image
-
-
-def check_step(before: ClusterImage, after: ClusterImage) -> None:
-    """What holds of every change of every partition."""
-    for topic_id, topic in after.topics.items():
-        if topic_id not in before.topics:
-            continue
-        for old, new in zip(before.topics[topic_id].partitions, topic.partitions, strict=True):
-            assert (new.partition_epoch == old.partition_epoch) == (new == old)
-            assert new.partition_epoch >= old.partition_epoch
-            assert new.log_start_offset >= old.log_start_offset
-            if new.leader != old.leader:
-                assert new.leader_epoch > old.leader_epoch
-                assert not new.adding
-            assert new.leader_epoch >= old.leader_epoch
-            if new.leader is None and new.isr:
-                assert all(after.brokers[b].fenced for b in new.isr), "a candidate, and yet no leader"
-            if new.leader is not None:
-                assert not after.brokers[new.leader].fenced
-            assert all(not after.brokers[b].fenced for b in new.adding)
-            assert len(new.isr) == 1 or all(not after.brokers[b].fenced for b in new.isr)
-            for b in set(new.isr) - set(old.isr):
-                assert b in old.adding
-    assert {name: after.topics[i].name for name, i in after.topic_ids.items()} == {
-        name: name for name in after.topic_ids
-    }
-    assert len(after.topic_ids) == len(after.topics)
-
-
-@settings(max_examples=150, deadline=None)
-@given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 200), max_size=8))
-def test_a_fold_in_one_go_equals_a_fold_in_steps(seed: int, cuts: list[int]) -> None:
-    """Issue 5: deleting and re-creating a topic of the same name with other configs included."""
-    records, image = random_history(random.Random(seed), 60)
-    at_once = apply(ClusterImage(), 0, records)
-    in_steps = ClusterImage()
-    bounds = sorted({0, *(min(cut, len(records)) for cut in cuts), len(records)})
-    for start, end in pairwise(bounds):
-        in_steps = apply(in_steps, start, records[start:end])
-    assert at_once == in_steps == image or not records
-
-
-def test_the_random_histories_reach_what_they_are_for() -> None:
-    """A proof that cannot fail proves nothing."""
-    recreated = leaderless = adding = 0
-    for seed in range(60):
-        records, image = random_history(random.Random(seed), 60)
-        created = [record.name for record in records if isinstance(record, TopicRecord)]
-        recreated += len(created) > len(set(created))
-        states = [p for t in image.topics.values() for p in t.partitions]
-        leaderless += any(p.leader is None for p in states)
-        adding += any(isinstance(record, PartitionChangeRecord) and bool(record.adding) for record in records)
-    assert min(recreated, leaderless, adding) > 10

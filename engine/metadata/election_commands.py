@@ -1,0 +1,118 @@
+"""Elections: by preference, by hand, away from a damaged leader, unclean (protocol section 4, "Elect")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import UNSET, UnsetType
+
+from engine.metadata.commands import Decision
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.metadata.partition_changes import first_candidate
+from engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
+from engine.metadata.records import PartitionChangeRecord
+from partitions.errors import (
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
+    InvalidCallError,
+    InvalidUpdateVersionError,
+    PreferredLeaderNotAvailableError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Election:
+    """Who shall lead one partition, and how. ``unclean`` and ``resign`` exclude each other."""
+
+    topic_id: str
+    partition: int
+    leader: int | None = None
+    """None: the preferred replica, which is the first one; where the leader resigns, the first member of the
+    ISR that may lead; in an unclean election, the first replica that is not fenced."""
+    unclean: bool = False
+    """Also from outside the ISR, which has nobody who could lead: what only the ISR had is lost."""
+    resign: bool = False
+    """The storage of the present leader is damaged: it leaves the ISR in the same record. Say the partition
+    epoch too: the leader may be another one meanwhile."""
+    partition_epoch: int | None = None
+    """Of the view on which the election rests; None: whatever is present."""
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeaders:
+    """Elect leaders. One answer per election, in order: ``Altered``, also where the leader led already (and
+    nothing is committed); or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, INVALID_UPDATE_VERSION,
+    PREFERRED_LEADER_NOT_AVAILABLE, ELIGIBLE_LEADERS_NOT_AVAILABLE, ELECTION_NOT_NEEDED or INVALID_REQUEST.
+    """
+
+    elections: tuple[Election, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises: nothing; refusals are answers."""
+        return decide_each(image, self.elections, _elect)
+
+
+def _elect(image: ClusterImage, present: PartitionImage, election: Election) -> PartitionChangeRecord | None:
+    what = name_of(image, election)
+    if election.partition_epoch is not None and election.partition_epoch != present.partition_epoch:
+        raise InvalidUpdateVersionError(
+            f"{what}: the election is for partition epoch {election.partition_epoch}, {present.partition_epoch} "
+            "is present; read the metadata again"
+        )
+    if election.unclean and election.resign:
+        raise InvalidCallError(
+            f"{what}: a leader resigns in favour of a member of the ISR, never by an unclean election"
+        )
+    isr: tuple[int, ...] | UnsetType = UNSET
+    if election.unclean:
+        leader = _unclean(image, present, election, what)
+        isr = (leader,)
+    elif election.resign:
+        leader = _successor(image, present, election, what)
+        isr = tuple(member for member in present.isr if member != present.leader)
+    else:
+        leader = _clean(image, present, election, what)
+        if leader == present.leader:
+            return None
+    return PartitionChangeRecord(topic_id=election.topic_id, partition=election.partition, isr=isr, leader=leader)
+
+
+def _clean(image: ClusterImage, present: PartitionImage, election: Election, what: str) -> int:
+    leader = present.replicas[0] if election.leader is None else election.leader
+    if first_candidate((leader,), present.isr, image.brokers) is None:
+        if election.leader is None:
+            raise PreferredLeaderNotAvailableError(
+                f"{what}: its preferred replica, broker {leader}, is fenced or not in the ISR {present.isr}"
+            )
+        raise EligibleLeadersNotAvailableError(
+            f"{what}: broker {leader} is fenced or not in the ISR {present.isr}; only an unclean election could "
+            "make it the leader"
+        )
+    return leader
+
+
+def _successor(image: ClusterImage, present: PartitionImage, election: Election, what: str) -> int:
+    others = [broker for broker in present.replicas if broker != present.leader]
+    wanted = others if election.leader is None else [broker for broker in others if broker == election.leader]
+    leader = first_candidate(wanted, present.isr, image.brokers)
+    if leader is None:
+        whom = "nobody" if election.leader is None else f"broker {election.leader} cannot: nobody"
+        raise EligibleLeadersNotAvailableError(
+            f"{what}: {whom} beside the leader {present.leader} is unfenced and in the ISR {present.isr}; the "
+            "last member does not resign"
+        )
+    return leader
+
+
+def _unclean(image: ClusterImage, present: PartitionImage, election: Election, what: str) -> int:
+    candidate = first_candidate(present.replicas, present.isr, image.brokers)
+    if candidate is not None:
+        raise ElectionNotNeededError(
+            f"{what}: broker {candidate} is in the ISR {present.isr} and can lead; nothing needs to be lost"
+        )
+    wanted = [b for b in present.replicas if election.leader in (None, b)]
+    leader = first_candidate(wanted, present.replicas, image.brokers)
+    if leader is None:
+        whom = "no replica" if election.leader is None else f"broker {election.leader} is no replica that"
+        raise EligibleLeadersNotAvailableError(f"{what}: {whom} is unfenced; the replicas are {present.replicas}")
+    return leader

@@ -1,0 +1,66 @@
+"""From one state of a partition to its next: what proposals, elections and reassignments share. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from engine.metadata.records import PartitionChangeRecord
+
+Value = TypeVar("Value")
+
+
+def first_candidate(order: Sequence[int], isr: Container[int], brokers: Mapping[int, BrokerImage]) -> int | None:
+    """Who leads by a clean election: the first in order of preference that is in the ISR and not fenced."""
+    return next((broker for broker in order if broker in isr and not brokers[broker].fenced), None)
+
+
+def in_order(order: Sequence[int], members: Iterable[int]) -> tuple[int, ...]:
+    """Those of ``members`` that stand in ``order``, as they stand there."""
+    wanted = set(members)
+    return tuple(broker for broker in order if broker in wanted)
+
+
+def is_complete(present: PartitionImage, isr: Iterable[int]) -> bool:
+    """Whether a reassignment is in progress that waits for no one any longer, with this ISR."""
+    return bool(present.target) and set(present.joining) <= set(isr)
+
+
+def replace_replicas(
+    image: ClusterImage,
+    topic_id: str,
+    present: PartitionImage,
+    *,
+    replicas: tuple[int, ...],
+    isr: Iterable[int],
+    adding: Iterable[int],
+    target: tuple[int, ...] = (),
+    joining: tuple[int, ...] = (),
+) -> PartitionChangeRecord | None:
+    """The record that makes these the replicas; None when everything is so already. Of the ISR and of those
+    being added stays who is among them. A leader that leaves is followed by a member of the ISR, or by none.
+    """
+    isr, adding = in_order(replicas, isr), in_order(replicas, adding)
+    leader: int | UnsetType | None = UNSET
+    if present.leader is not None and present.leader not in isr:
+        leader, adding = first_candidate(replicas, isr, image.brokers), ()
+    before = (present.replicas, present.target, present.joining, present.isr, present.adding)
+    if before == (replicas, target, joining, isr, adding):
+        return None
+    return PartitionChangeRecord(
+        topic_id=topic_id,
+        partition=present.partition,
+        replicas=_if_other(present.replicas, replicas),
+        target=_if_other(present.target, target),
+        joining=_if_other(present.joining, joining),
+        isr=_if_other(present.isr, isr),
+        adding=_if_other(present.adding, adding),
+        leader=leader,
+    )
+
+
+def _if_other(before: Value, after: Value) -> Value | UnsetType:
+    return UNSET if after == before else after

@@ -1,0 +1,86 @@
+"""Reassignments: other replicas for a partition, added before the old ones go (Kafka's KIP-455)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.metadata.commands import Decision
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.metadata.partition_changes import replace_replicas
+from engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
+from engine.metadata.records import PartitionChangeRecord
+from partitions.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """Which replicas one partition shall have."""
+
+    topic_id: str
+    partition: int
+    target: tuple[int, ...] | None
+    """In order of preference; None cancels the reassignment in progress."""
+    force: bool = False
+    """Also when nobody is in sync afterwards: the partition is without a leader then."""
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignments:
+    """Begin, replace or cancel reassignments. One answer per reassignment, in order: ``Altered``, or ``Refused``
+    with UNKNOWN_TOPIC_OR_PARTITION, INVALID_REPLICA_ASSIGNMENT, BROKER_ID_NOT_REGISTERED,
+    NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second for its partition in one batch).
+
+    Newcomers are *joining* until all of them are in the ISR; ``AlterPartition`` completes the reassignment
+    then. Who has nobody to wait for is done at once. Whatever happens in between, the replicas are the
+    original ones and those joining, so that to cancel leaves the partition as it would be without.
+    """
+
+    reassignments: tuple[Reassignment, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
+        """Raises: nothing; refusals are answers."""
+        return decide_each(image, self.reassignments, _reassign)
+
+
+def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment) -> PartitionChangeRecord | None:
+    what = name_of(image, wanted)
+    target: tuple[int, ...] = ()
+    joining: tuple[int, ...] = ()
+    if wanted.target is None:
+        if not present.target:
+            raise NoReassignmentInProgressError(f"{what}: no reassignment is in progress that could be cancelled")
+        replicas = present.original
+    else:
+        _check_target(image, present, wanted.target, what)
+        replicas = wanted.target
+        newcomers = tuple(broker for broker in wanted.target if broker not in present.original)
+        if not set(newcomers) <= set(present.isr):
+            replicas, target, joining = present.original + newcomers, wanted.target, newcomers
+    removed = [broker for broker in present.replicas if broker not in replicas]
+    if removed and not set(present.isr) & set(replicas) and not wanted.force:
+        raise InvalidReplicaAssignmentError(
+            f"{what}: without {removed} nobody is in sync any more (ISR {present.isr}); bring another replica "
+            "into the ISR first, or force it and lose what only they have"
+        )
+    return replace_replicas(
+        image,
+        wanted.topic_id,
+        present,
+        replicas=replicas,
+        isr=present.isr,
+        adding=present.adding,
+        target=target,
+        joining=joining,
+    )
+
+
+def _check_target(image: ClusterImage, present: PartitionImage, target: tuple[int, ...], what: str) -> None:
+    if not target or len(set(target)) != len(target):
+        raise InvalidReplicaAssignmentError(
+            f"{what}: {target} cannot be its replicas: there must be one at least, and none twice"
+        )
+    for broker_id in target:
+        if image.broker(broker_id).fenced and broker_id not in present.replicas:
+            raise InvalidReplicaAssignmentError(
+                f"{what}: broker {broker_id} is fenced; it cannot get a replica until it is back"
+            )

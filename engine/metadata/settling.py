@@ -1,0 +1,166 @@
+"""What follows for the metadata from how the roots of the brokers were found. Pure.
+
+The order of what is committed matters to a partition whose whole ISR is affected at once, for the last
+member of an ISR stays in it when it is fenced: whose data is gone for sure leaves first, whose root is
+somebody else's next, whose root only does not answer last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker, UnfenceBroker
+from engine.metadata.image import BrokerImage, ClusterImage
+from engine.metadata.together import Together
+from partitions.errors import StaleBrokerError, StratalogError
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """The root is the registered one. A root that cannot be written to is found so too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Another:
+    """The root is another incarnation; it was wiped, moved, or put back from a copy."""
+
+    registration: RegisterBroker
+
+
+@dataclass(frozen=True, slots=True)
+class NotOurs:
+    """The root belongs to another cluster or broker, or nobody can tell to whom."""
+
+    error: StratalogError
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """The root is not there, holds no ``broker.json``, or has not answered in time."""
+
+    error: StratalogError
+
+
+Finding = Same | Another | NotOurs | Unreachable
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How the root of a broker was found under one registration of the broker."""
+
+    broker_id: int
+    broker_epoch: int
+    finding: Finding
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The metadata, with what the probe has found committed; ``notes`` tell what was not as it should be."""
+
+    image: ClusterImage
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SettleBrokers:
+    """Fence, register, and unfence brokers as their roots were found; leave those alone that were fenced by
+    hand. Nothing at all changes unless a majority of the metadata voters was found the same: who does not reach
+    them is cut off, and metadata that was moved or put back from a copy is a person's business.
+    """
+
+    found: tuple[Found, ...]
+
+    def decide(self, image: ClusterImage) -> Decision[Settled]:
+        """Raises: StaleBrokerError when a broker was registered anew, or unregistered, since it was found."""
+        for each in self.found:
+            broker = image.brokers.get(each.broker_id)
+            if broker is None or broker.broker_epoch != each.broker_epoch:
+                raise StaleBrokerError(
+                    f"broker {each.broker_id} is not registered with broker epoch {each.broker_epoch} any more: "
+                    "look at its root again"
+                )
+        refusal = _not_trustworthy(image, self.found)
+        if refusal is not None:
+            return Decision((), Settled(image, (refusal,)))
+        steps = [_step(image.brokers[each.broker_id], each.finding) for each in self.found]
+        commands = [step.command for step in sorted(steps, key=lambda step: step.turn) if step.command is not None]
+        decided = Together(tuple(commands)).decide(image)
+        notes = tuple(step.note for step in steps if step.note is not None)
+        return Decision(decided.records, Settled(decided.answer, notes))
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What to do about one broker, and when: the smallest ``turn`` first."""
+
+    turn: int = 0
+    command: Command[object] | None = None
+    note: str | None = None
+
+
+def _step(broker: BrokerImage, finding: Finding) -> _Step:
+    who = f"broker {broker.broker_id}"
+    if broker.held:
+        return _Step(note=f"{who} was fenced by hand, and stays fenced{_also(finding)}")
+    match finding:
+        case Same():
+            if not broker.fenced:
+                return _Step()
+            unfence = UnfenceBroker(broker.broker_id, broker.broker_epoch)
+            return _Step(1, unfence, f"{who} is unfenced: its root is there again")
+        case Another(registration):
+            note = f"{who} is registered anew: {_what_another_is(broker, registration)}; it has left every ISR"
+            return _Step(0, registration, note)
+        case NotOurs(error):
+            turn = 2
+        case Unreachable(error):
+            turn = 3
+        case _:
+            assert_never(finding)
+    why = f"{error.code}: {error}"
+    if broker.fenced:
+        return _Step(note=f"{who} stays fenced: {why}")
+    return _Step(turn, FenceBroker(broker.broker_id, broker.broker_epoch), f"{who} is fenced: {why}")
+
+
+def _also(finding: Finding) -> str:
+    match finding:
+        case Same():
+            return ""
+        case Another():
+            return "; its root is another incarnation"
+        case NotOurs(error) | Unreachable(error):
+            return f"; {error.code}: {error}"
+        case _:
+            assert_never(finding)
+
+
+def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
+    if registration.directory_id != broker.directory_id:
+        return f"its root was formatted anew (directory {registration.directory_id})"
+    return "its root was put back from a copy, or moved"
+
+
+def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
+    """Why nothing may be committed on these findings; None when it may."""
+    voters = {voter.broker_id for voter in image.voters}
+    findings = {each.broker_id: each.finding for each in found}
+    same = {broker for broker in voters if isinstance(findings.get(broker), Same)}
+    if 2 * len(same) > len(voters):
+        return None
+    if any(isinstance(findings.get(broker), Another) for broker in voters):
+        return (
+            f"nothing was settled: roots of the metadata voters {_listed(voters)} were moved, or put back from a "
+            "copy. Where they hold all they ever held, bootstrap these brokers with --trust-copy; where the copy "
+            "is older, what was committed since may be lost: bootstrap them without it"
+        )
+    return (
+        f"nothing was settled: this driver does not reach the roots of a majority of the metadata voters "
+        f"{_listed(voters)}; are their volumes mounted here?"
+    )
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(brokers)))

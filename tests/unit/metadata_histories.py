@@ -1,0 +1,237 @@
+"""Random histories of the metadata: every command, likely to be allowed, and what must hold of each step."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
+from engine.metadata.election_commands import Election, ElectLeaders
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.metadata.partition_commands import (
+    AdvanceLogStart,
+    Altered,
+    AlterPartition,
+    IsrProposal,
+    LogStart,
+    Member,
+    Refused,
+)
+from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from engine.metadata.records import MetadataRecord, decode, encode
+from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
+from partitions.errors import StratalogError
+from tests.unit.metadata_harness import an_id
+
+BROKERS = 5
+
+
+@dataclass
+class History:
+    """What was committed, where it led, and what happened on the way."""
+
+    records: list[MetadataRecord] = field(default_factory=list)
+    image: ClusterImage = field(default_factory=ClusterImage)
+    seen: set[str] = field(default_factory=set)
+
+
+def random_history(rng: random.Random, commands: int) -> History:
+    """A history of so many commands, allowed or refused; every step of it is checked."""
+    history = History()
+    for _ in range(commands):
+        command = random_command(rng, history.image)
+        before = history.image
+        try:
+            decision = command.decide(before)
+        except StratalogError as error:
+            history.seen.add(f"{type(command).__name__}: {error.code}")
+            continue
+        assert command.decide(before).records == decision.records
+        assert tuple(decode(encode(record)) for record in decision.records) == decision.records
+        after = apply(before, before.next_offset, decision.records)
+        check_step(before, after, command, history.seen)
+        if isinstance(decision.answer, tuple):
+            check_answers(before, after, decision.answer, f"{type(command).__name__}: ", history.seen)
+        history.records += decision.records
+        history.image = after
+    return history
+
+
+# ------------------------------------------------------------------------------- commands
+
+
+def random_command(rng: random.Random, image: ClusterImage) -> Command[object]:
+    """Any command, likely to be allowed."""
+    partitions = [(topic.topic_id, p) for topic in image.topics.values() for p in topic.partitions]
+    if not image.brokers or rng.random() < 0.45:
+        return _broker_command(rng, image)
+    if not partitions or rng.random() < 0.15:
+        return _topic_command(rng)
+    topic_id, partition = rng.choice(partitions)
+    match rng.randrange(8):
+        case 0:
+            return AdvanceLogStart((LogStart(topic_id, partition.partition, rng.randint(0, 20)),))
+        case 1 | 2:
+            return ElectLeaders((_election(rng, topic_id, partition),))
+        case 3 | 4:
+            target = None if rng.random() < 0.3 else tuple(rng.sample(range(1, BROKERS + 1), rng.randint(1, 3)))
+            wanted = Reassignment(topic_id, partition.partition, target, force=rng.random() < 0.2)
+            return AlterPartitionReassignments((wanted, wanted) if rng.random() < 0.1 else (wanted,))
+        case _:
+            return AlterPartition((_proposal(rng, image, topic_id, partition),))
+
+
+def _broker_command(rng: random.Random, image: ClusterImage) -> Command[object]:
+    broker_id = rng.randint(1, BROKERS)
+    present = image.brokers.get(broker_id)
+    match rng.randrange(6):
+        case 0 if present is not None:
+            return FenceBroker(broker_id, rng.choice([None, present.broker_epoch, 0]), rng.random() < 0.3)
+        case 1 | 2 if present is not None:
+            return UnfenceBroker(broker_id, present.broker_epoch)
+        case 3 if present is not None:
+            return UnregisterBroker(broker_id)
+        case _:
+            incarnation = rng.choice([0, 0, 0, 1])
+            root = rng.choice(["", "a", "a", "b"])
+            directory_id = an_id(1000 * incarnation + broker_id)
+            return RegisterBroker(broker_id, directory_id, "a", "x", root, rng.random() < 0.2)
+
+
+def _topic_command(rng: random.Random) -> Command[object]:
+    names = ["t", "u", "v"]
+    match rng.randrange(4):
+        case 0:
+            return DeleteTopic(rng.choice(names))
+        case 1:
+            value = rng.choice([None, "1", "2"])
+            return AlterConfigs(rng.choice([None, *names]), {rng.choice(["segment.bytes", "segment.ms"]): value})
+        case _:
+            return CreateTopic(
+                name=rng.choice(names),
+                topic_id=an_id(rng.randrange(10**6) + 10**6),
+                partitions=rng.randint(1, 3),
+                replication_factor=rng.randint(1, 3),
+                configs={"segment.bytes": str(rng.randint(1, 9))} if rng.random() < 0.5 else {},
+            )
+
+
+def _election(rng: random.Random, topic_id: str, partition: PartitionImage) -> Election:
+    return Election(
+        topic_id,
+        partition.partition,
+        leader=rng.choice([None, *partition.replicas]),
+        unclean=partition.leader is None or rng.random() < 0.2,
+        resign=rng.random() < 0.3,
+        partition_epoch=rng.choice([None, partition.partition_epoch]),
+    )
+
+
+def _proposal(rng: random.Random, image: ClusterImage, topic_id: str, partition: PartitionImage) -> IsrProposal:
+    some = [b for b in partition.replicas if b in partition.isr or rng.random() < 0.7]
+    if rng.random() < 0.2:
+        some = [b for b in some if b == partition.leader or rng.random() < 0.5]
+    members = {b: Member(b, image.brokers[b].broker_epoch - (rng.random() < 0.03)) for b in some}
+    known = {*partition.isr, *partition.adding}
+    return IsrProposal(
+        topic_id=topic_id,
+        partition=partition.partition,
+        leader_epoch=partition.leader_epoch - (rng.random() < 0.03),
+        partition_epoch=partition.partition_epoch - (rng.random() < 0.03),
+        isr=tuple(members[b] for b in some if b in known),
+        adding=tuple(members[b] for b in some if b not in known),
+    )
+
+
+# ------------------------------------------------------------------------------ invariants
+
+
+def check_answers(
+    before: ClusterImage, after: ClusterImage, answers: tuple[object, ...], name: str, seen: set[str]
+) -> None:
+    """What a batch answers is what there is then; who is refused alone is as before."""
+    altered = {(a.topic_id, a.partition) for a in answers if isinstance(a, Altered)}
+    for answer in answers:
+        match answer:
+            case Altered(topic_id, partition, partition_epoch):
+                assert after.partition(topic_id, partition).partition_epoch == partition_epoch
+            case Refused(topic_id, partition, error):
+                seen.add(name + error.code)
+                if (topic_id, partition) not in altered:
+                    assert after.partition(topic_id, partition) == before.partition(topic_id, partition)
+
+
+def check_step(before: ClusterImage, after: ClusterImage, command: Command[object], seen: set[str]) -> None:
+    """What holds of every change of every partition, and of the names of topics."""
+    for topic_id, topic in after.topics.items():
+        for new in topic.partitions:
+            check_partition(after, topic_id, new)
+        if topic_id in before.topics:
+            for old, new in zip(before.topics[topic_id].partitions, topic.partitions, strict=True):
+                check_change(before, after, old, new, command, seen)
+    assert {name: after.topics[i].name for name, i in after.topic_ids.items()} == {
+        name: name for name in after.topic_ids
+    }
+    assert len(after.topic_ids) == len(after.topics)
+
+
+def check_partition(image: ClusterImage, topic_id: str, new: PartitionImage) -> None:
+    """What holds of every partition at any time, beside what ``PartitionImage`` checks itself."""
+    fenced = {b for b in new.replicas if image.brokers[b].fenced}
+    if new.leader is None:
+        assert set(new.isr) <= fenced, "a candidate, and yet no leader"
+    else:
+        assert new.leader in new.isr
+        assert new.leader not in fenced
+    assert not fenced & set(new.adding)
+    assert len(new.isr) <= 1 or not fenced & set(new.isr)
+    assert new.replicas == new.original + new.joining
+    assert bool(new.target) == bool(new.joining)
+    view = image.view(topic_id, new.partition)
+    assert view.brokers.keys() == view.assignments.keys() == set(new.replicas)
+    for name in ("leader", "leader_epoch", "isr", "adding", "replicas", "partition_epoch", "target", "joining"):
+        assert getattr(view, name) == getattr(new, name)
+
+
+def check_change(
+    before: ClusterImage,
+    after: ClusterImage,
+    old: PartitionImage,
+    new: PartitionImage,
+    command: Command[object],
+    seen: set[str],
+) -> None:
+    """What holds of one command's change of one partition."""
+    assert new.partition_epoch == old.partition_epoch + (new != old)
+    assert new.log_start_offset >= old.log_start_offset
+    assert new.leader_epoch == old.leader_epoch + (new.leader != old.leader)
+    if new.leader_epoch != old.leader_epoch:
+        assert not new.adding
+    if old.isr and not new.isr:
+        assert isinstance(command, RegisterBroker | AlterPartitionReassignments)
+        seen.add("storage lost" if isinstance(command, RegisterBroker) else "removed by force")
+    joined = set(new.isr) - set(old.isr)
+    if joined and not joined <= set(old.adding):
+        assert new.isr == (new.leader,) == tuple(joined)
+        if isinstance(command, RegisterBroker):
+            assert not old.isr
+            assert new.leader in {lost.broker_id for lost in old.lost}
+            seen.add("lost and back")
+        else:
+            assert isinstance(command, ElectLeaders)
+            assert all(before.brokers[b].fenced for b in old.isr)
+            seen.add("unclean")
+    placed = dict(zip(old.replicas, old.assignments, strict=True))
+    for broker_id, assignment in zip(new.replicas, new.assignments, strict=True):
+        assert assignment == placed.get(broker_id, before.next_offset)
+    if isinstance(command, AlterPartitionReassignments):
+        seen.add("reassigned")
+    elif isinstance(command, AlterPartition) and old.target and not new.target:
+        assert new.replicas == old.target
+        assert set(old.joining) <= set(new.isr) <= set(old.target)
+        seen.add("completed")
+    else:
+        assert (new.replicas, new.target, new.joining) == (old.replicas, old.target, old.joining)
+    if old.target and new.target:
+        assert new.original == old.original

@@ -1,0 +1,69 @@
+"""Random histories of all commands: the invariants hold after each, and there is one way to fold them."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import PartitionChangeRecord, TopicRecord
+from tests.unit.metadata_histories import random_history
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 200), max_size=8))
+def test_a_fold_in_one_go_equals_a_fold_in_steps(seed: int, cuts: list[int]) -> None:
+    """Deleting and re-creating a topic of the same name with other configs included."""
+    history = random_history(random.Random(seed), 120)
+    records = history.records
+    at_once = apply(ClusterImage(), 0, records)
+    in_steps = ClusterImage()
+    bounds = sorted({0, *(min(cut, len(records)) for cut in cuts), len(records)})
+    for start, end in pairwise(bounds):
+        in_steps = apply(in_steps, start, records[start:end])
+    assert at_once == in_steps == history.image
+
+
+EVENTS = {
+    "storage lost",
+    "removed by force",
+    "lost and back",
+    "unclean",
+    "reassigned",
+    "completed",
+    "recreated",
+    "adding",
+    "AlterPartition: FENCED_LEADER_EPOCH",
+    "AlterPartition: INVALID_UPDATE_VERSION",
+    "AlterPartition: INELIGIBLE_REPLICA",
+    "AlterPartition: INVALID_REQUEST",
+    "AlterPartitionReassignments: INVALID_REPLICA_ASSIGNMENT",
+    "AlterPartitionReassignments: INVALID_UPDATE_VERSION",
+    "AlterPartitionReassignments: NO_REASSIGNMENT_IN_PROGRESS",
+    "AlterPartitionReassignments: BROKER_ID_NOT_REGISTERED",
+    "ElectLeaders: ELECTION_NOT_NEEDED",
+    "ElectLeaders: ELIGIBLE_LEADERS_NOT_AVAILABLE",
+    "ElectLeaders: INVALID_REQUEST",
+    "ElectLeaders: PREFERRED_LEADER_NOT_AVAILABLE",
+    "FenceBroker: STALE_BROKER_EPOCH",
+    "UnregisterBroker: INVALID_REQUEST",
+}
+
+
+def test_the_random_histories_reach_what_they_are_for() -> None:
+    """A proof that cannot fail proves nothing."""
+    reached: dict[str, int] = dict.fromkeys(EVENTS, 0)
+    for seed in range(150):
+        history = random_history(random.Random(seed), 120)
+        created = [record.name for record in history.records if isinstance(record, TopicRecord)]
+        changes = [record for record in history.records if isinstance(record, PartitionChangeRecord)]
+        seen = history.seen
+        seen |= {"recreated"} if len(created) > len(set(created)) else set()
+        seen |= {"adding"} if any(record.adding for record in changes) else set()
+        for event in seen & EVENTS:
+            reached[event] += 1
+    assert min(reached.values()) >= 5, reached

@@ -1,0 +1,162 @@
+"""Commands on topics and configs: what they check, what they commit, what they answer."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import RemoveTopicRecord
+from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic, TopicCreated
+from partitions.errors import (
+    InvalidCallError,
+    InvalidConfigError,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.metadata_harness import Metadata, an_id
+
+# -------------------------------------------------------------------------- create, delete
+
+
+def test_a_topic_is_created_with_replicas_in_distinct_racks() -> None:
+    metadata = Metadata()
+    answer = metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=6, replication_factor=3))
+    assert answer == TopicCreated(an_id(5), 6, 3)
+    topic = metadata.image.topic("u")
+    assert [p.partition for p in topic.partitions] == list(range(6))
+    assert all(set(p.replicas) == {1, 2, 3} and p.isr == p.replicas for p in topic.partitions)
+    assert sorted(p.leader or 0 for p in topic.partitions) == [1, 1, 2, 2, 3, 3]
+    assert {(p.leader_epoch, p.partition_epoch) for p in topic.partitions} == {(1, 0)}
+
+
+def test_the_cluster_says_how_many_partitions_and_replicas() -> None:
+    metadata = Metadata()
+    metadata.do(AlterConfigs(None, {"num.partitions": "4", "default.replication.factor": "2"}))
+    answer = metadata.do(CreateTopic(name="u", topic_id=an_id(5)))
+    assert (answer.partitions, answer.replication_factor) == (4, 2)
+
+
+def test_replicas_are_not_placed_on_fenced_brokers() -> None:
+    metadata = Metadata()
+    metadata.fence(2)
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=9, replication_factor=2))
+    assert {b for p in metadata.image.topic("u").partitions for b in p.replicas} == {1, 3}
+    with pytest.raises(InvalidReplicationFactorError, match="replication factor 3 with 2 unfenced brokers"):
+        metadata.do(CreateTopic(name="v", topic_id=an_id(6), replication_factor=3))
+
+
+def test_a_retry_of_the_same_creation_is_recognised_by_its_topic_id() -> None:
+    metadata = Metadata()
+    create = CreateTopic(name="u", topic_id=an_id(5), partitions=2, replication_factor=2)
+    assert metadata.do(create) == metadata.do(create)
+    assert create.decide(metadata.image).records == ()
+
+
+def test_another_creation_of_the_name_is_refused() -> None:
+    with pytest.raises(TopicAlreadyExistsError, match=f"'t' exists already, with id {an_id(99)}"):
+        Metadata().do(CreateTopic(name="t", topic_id=an_id(5)))
+
+
+@pytest.mark.parametrize("factor", [0, -1, 4])
+def test_a_replication_factor_is_between_one_and_the_brokers(factor: int) -> None:
+    with pytest.raises(InvalidReplicationFactorError, match=f"replication factor {factor}"):
+        Metadata().do(CreateTopic(name="u", topic_id=an_id(5), replication_factor=factor))
+
+
+@pytest.mark.parametrize("partitions", [0, -3])
+def test_a_topic_has_a_partition(partitions: int) -> None:
+    with pytest.raises(InvalidCallError, match="needs at least 1"):
+        Metadata().do(CreateTopic(name="u", topic_id=an_id(5), partitions=partitions))
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250, "__cluster_metadata"])
+def test_a_topic_name_follows_kafkas_rules(name: str) -> None:
+    with pytest.raises(InvalidCallError, match="name"):
+        Metadata().do(CreateTopic(name=name, topic_id=an_id(5)))
+
+
+@pytest.mark.parametrize("topic_id", ["", "short", an_id(99)])
+def test_a_topic_id_is_fresh(topic_id: str) -> None:
+    with pytest.raises(InvalidCallError, match="no fresh topic id"):
+        Metadata().do(CreateTopic(name="u", topic_id=topic_id))
+
+
+@pytest.mark.parametrize(
+    "schema", ["not json", '"nonsense"', '{"type":"struct"}', '{"type":"struct","fields":[]}']
+)
+def test_a_schema_is_one_that_a_segment_can_hold(schema: str) -> None:
+    with pytest.raises(InvalidCallError):
+        Metadata().do(CreateTopic(name="u", topic_id=an_id(5), value_schema=schema))
+    with pytest.raises(InvalidCallError):
+        Metadata().do(CreateTopic(name="u", topic_id=an_id(5), key_schema=schema))
+
+
+def test_declared_schemas_are_kept() -> None:
+    metadata = Metadata()
+    value = '{"type":"struct","fields":[{"name":"x","type":"long"}]}'
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), key_schema='"string"', value_schema=value))
+    topic = metadata.image.topic("u")
+    assert (topic.key_schema, topic.value_schema) == ('"string"', value)
+
+
+def test_a_topic_with_a_bad_config_is_not_created() -> None:
+    with pytest.raises(InvalidConfigError, match=r"topic 'u': unknown config 'retention.m'.*retention\.ms"):
+        Metadata().do(CreateTopic(name="u", topic_id=an_id(5), configs={"retention.m": "1"}))
+
+
+def test_a_deleted_topic_is_gone_and_unknown() -> None:
+    metadata = Metadata()
+    assert DeleteTopic("t").decide(metadata.image).records == (RemoveTopicRecord(topic_id=an_id(99)),)
+    assert metadata.do(DeleteTopic("t")) == an_id(99)
+    assert not metadata.image.topics
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
+        metadata.do(DeleteTopic("t"))
+
+
+# -------------------------------------------------------------------------------- configs
+
+
+def test_configs_are_set_and_deleted() -> None:
+    metadata = Metadata()
+    metadata.do(AlterConfigs("t", {"segment.bytes": " 10 ", "remote.storage.enable": "TRUE"}))
+    assert metadata.image.topic("t").configs == {"segment.bytes": "10", "remote.storage.enable": "true"}
+    metadata.do(AlterConfigs("t", {"segment.bytes": None}))
+    assert metadata.image.topic("t").configs == {"remote.storage.enable": "true"}
+
+
+def test_configs_that_are_as_they_should_be_commit_nothing() -> None:
+    metadata = Metadata()
+    change = AlterConfigs("t", {"segment.bytes": "10", "segment.ms": None})
+    metadata.do(change)
+    assert change.decide(metadata.image).records == ()
+
+
+def test_one_bad_config_of_several_changes_nothing() -> None:
+    metadata = Metadata()
+    before = metadata.image
+    with pytest.raises(InvalidConfigError, match=r"segment\.ms = 'soon' is not valid: it takes at least 1"):
+        metadata.do(AlterConfigs("t", {"segment.bytes": "10", "segment.ms": "soon"}))
+    assert metadata.image == before
+
+
+def test_a_cluster_default_that_contradicts_a_topic_is_refused_naming_it() -> None:
+    metadata = Metadata()
+    metadata.do(AlterConfigs("t", {"local.retention.ms": "1000"}))
+    with pytest.raises(InvalidConfigError, match=r"topic 't': local.retention.ms = 1000 keeps more than"):
+        metadata.do(AlterConfigs(None, {"retention.ms": "10"}))
+
+
+def test_configs_of_unknown_topics_are_refused() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):
+        Metadata().do(AlterConfigs("nowhere", {"segment.bytes": "1"}))
+
+
+def test_deleting_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(InvalidConfigError, match=r"did you mean segment\.bytes"):
+        Metadata().do(AlterConfigs("t", {"segment.byte": None}))
+
+
+def test_an_empty_cluster_has_no_room_for_a_topic() -> None:
+    with pytest.raises(InvalidReplicationFactorError, match="0 unfenced brokers"):
+        CreateTopic(name="t", topic_id=an_id(5)).decide(ClusterImage())
