@@ -35,6 +35,8 @@ class Listing:
     watermarks: tuple[WatermarkName, ...]
     local_starts: tuple[tuple[LocalStartName, StoredObject], ...]
     strangers: tuple[StoredObject, ...]
+    joined_ms: int = 0
+    """When the replica joined its greatest leader epoch, by the storage's clock; 0 when it has joined none."""
 
     @property
     def joined_epoch(self) -> int:
@@ -54,19 +56,21 @@ def parse(objects: Iterable[StoredObject]) -> Listing:
     watermarks: list[WatermarkName] = []
     local_starts: list[tuple[LocalStartName, StoredObject]] = []
     strangers: list[StoredObject] = []
+    joined = (0, 0)
     for stored in objects:
         match parse_name(base_name(stored.name)):
             case DataName() as name:
                 data.append(DataFile(name, stored))
             case EpochName() as name:
                 epochs.append(name)
+                joined = max(joined, (name.epoch, stored.modified_ms))
             case WatermarkName() as name:
                 watermarks.append(name)
             case LocalStartName() as name:
                 local_starts.append((name, stored))
             case _:
                 strangers.append(stored)
-    return Listing(tuple(data), tuple(epochs), tuple(watermarks), tuple(local_starts), tuple(strangers))
+    return Listing(tuple(data), tuple(epochs), tuple(watermarks), tuple(local_starts), tuple(strangers), joined[1])
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from partitions.paths import EpochName
 from partitions.producers import ProducerEntry, decode
 from partitions.segment import read_segment
-from partitions.store.protocol import Store
+from partitions.store.protocol import Store, StoredObject
 
 _ATTEMPTS = 5
 
@@ -46,10 +46,52 @@ def read_broker_file(store: Store) -> BrokerFile | None:
         data = store.read(paths.BROKER_FILE)
     except FileNotFoundError:
         return None
+    return _decode_broker_file(store, data)
+
+
+def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
     try:
         return msgspec.json.decode(data, type=BrokerFile)
     except ValueError as error:
         raise CorruptionError(f"{store.uri_of(paths.BROKER_FILE)} is no broker.json: {error}") from error
+
+
+def root_identity(broker_file: StoredObject) -> str:
+    """What tells this root from any other that ever has its address: its ``broker.json`` as an object, as
+    ``Store.stat`` found it. The file is written once, with the root."""
+    born = f"+{broker_file.born}" if broker_file.born else ""
+    return f"{broker_file.version}@{broker_file.modified_ms}{born}"
+
+
+def same_root(one: str, other: str) -> bool:
+    """Whether two identities may be those of one root: what either does not know, tells nothing."""
+    if not one or not other:
+        return True
+    (one_object, _, one_born), (other_object, _, other_born) = one.partition("+"), other.partition("+")
+    return one_object == other_object and (one_born == other_born or not one_born or not other_born)
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A root as it was found: what it says of itself, and its identity."""
+
+    file: BrokerFile
+    identity: str
+
+
+def look_at_root(store: Store) -> Root | None:
+    """The root now; None when it says nothing (unmounted, or never formatted). Asks for ``broker.json`` and
+    reads the very object that was found.
+
+    Raises: CorruptionError as ``read_broker_file``; SourceChangedError, StorageError.
+    """
+    try:
+        found = store.stat(paths.BROKER_FILE)
+    except FileNotFoundError:
+        return None
+    with store.open(found) as reader:
+        data = reader.read()
+    return Root(_decode_broker_file(store, data), root_identity(found))
 
 
 def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_id: int) -> None:
@@ -86,7 +128,15 @@ def format_root(store: Store, cluster_id: str, broker_id: int, new_id: NewId) ->
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """The place of one incarnation of one replica: a folder under the root of a broker."""
+    """The place of one incarnation of one replica: a folder under the root of a broker.
+
+    Every listing is followed by one ``stat`` of the root's ``broker.json``. It finds a root that was wiped and
+    formatted anew, and one that was put back from an older copy, by ``cp``, ``rsync`` or a copy of objects,
+    whose files would be a history that stops too early. Not found is what leaves that one file as it is: a
+    volume or bucket that was rolled back as a whole, files removed beneath it (``rsync --delete`` in place).
+    The price: a root that was moved to another disk counts as another incarnation too, unless it was
+    registered as a trusted copy.
+    """
 
     broker_id: int
     store: Store
@@ -95,6 +145,8 @@ class Replica:
     topic_id: str
     partition: int
     assignment: int
+    root: str = ""
+    """The identity of the root that is registered; empty where it is not known: then ``broker.json`` is read."""
 
     @property
     def folder(self) -> str:
@@ -112,10 +164,18 @@ class Replica:
         """The replica's files; only then the root is checked, so that what was listed was the
         registered incarnation's.
 
-        Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError
-            when it holds none; ListingUnstableError.
+        Raises: StaleBrokerError when the root is another incarnation, by its directory id or its identity;
+            BrokerUnreachableError when it holds no ``broker.json``; ListingUnstableError.
         """
         listing = parse(self.store.list(self.folder))
+        self._check_root()
+        return listing
+
+    def _check_root(self) -> None:
+        if self.root:
+            with suppress(FileNotFoundError):
+                if same_root(root_identity(self.store.stat(paths.BROKER_FILE)), self.root):
+                    return
         found = read_broker_file(self.store)
         if found is None:
             raise BrokerUnreachableError(
@@ -127,7 +187,11 @@ class Replica:
                 f"{self}: {self.store.uri} is directory {found.directory_id} now, registered is "
                 f"{self.directory_id}: register the broker first"
             )
-        return listing
+        if self.root:
+            raise StaleBrokerError(
+                f"{self}: {self.store.uri} is another root than the registered one, though its directory id is "
+                "the same: an older copy was put back, or the root was moved; register the broker first"
+            )
 
     def log(self) -> ReplicaLog:
         """The replica's log now: one listing, and what of its contents is not remembered.

@@ -7,12 +7,11 @@ never past what is safely in the remote log (KIP-405). The active file, the last
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from partitions.discarded import discarded
 from partitions.listing import Listing, ReplicaLog, litter
-from partitions.paths import DataName
 
 UNLIMITED = -1
 
@@ -71,54 +70,27 @@ def local_start_for(log: ReplicaLog, wanted: int) -> int:
 def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
     """Names that a vacuum of this replica may delete now (V6, V10, V11 of the attack on the protocol).
 
-    - files below the local start, ``delay_ms`` after the first register that says so was written;
-    - files that a merged segment hides, ``delay_ms`` after that segment appeared;
-    - dead files of other histories, but only below the high watermark: above it they may come alive again;
+    - files that left the log ``delay_ms`` ago (``discarded`` tells when): below the local start, hidden by a
+      merged segment, or of another history; of these only what is below the high watermark: above it they may
+      come alive again;
     - registers that say nothing any more: of local starts those below one that is as old as the delay, so
       that a start that moves on more often than that does not keep files for ever.
     """
     listing = log.listing
     settled = _settled_local_start(listing, now_ms - delay_ms)
-    names: list[DataName] = []
-    for file in log.dead:
-        end = file.name.next_offset
-        below_start = end is not None and end <= log.local_start
-        below_start = below_start or (end is None and file.name.base_offset < log.local_start)
-        if below_start:
-            if (file.name.base_offset < settled) if end is None else (end <= settled):
-                names.append(file.name)
-        elif _epoch_offset(file.name) < log.high_watermark and now_ms - file.object.modified_ms >= delay_ms:
-            names.append(file.name)
-    starts = [link.start for link in log.chain]
-    for file in log.hidden:
-        covering = _covering_since(log, starts, file.name)
-        if covering is not None and now_ms - covering >= delay_ms:
-            names.append(file.name)
+    names = [
+        str(each.file.name)
+        for each in discarded(log)
+        if (at := each.deletable_ms(delay_ms)) is not None and at <= now_ms
+    ]
     needed = {str(name) for name, _ in listing.local_starts if name.offset >= settled}
-    return [*(str(name) for name in names), *(name for name in litter(listing) if name not in needed)]
+    return [*names, *(name for name in litter(listing) if name not in needed)]
 
 
 def _settled_local_start(listing: Listing, until_ms: int) -> int:
     """The greatest local start that was written by then; 0 when there was none."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)
-
-
-def _epoch_offset(name: DataName) -> int:
-    """The offset whose epoch decides whether the file is live; once below the high watermark, for ever."""
-    return name.base_offset if name.next_offset is None else name.next_offset - 1
-
-
-def _covering_since(log: ReplicaLog, starts: list[int], name: DataName) -> int | None:
-    """When the last of the chain's files that cover a hidden one appeared; None when they are not below
-    the high watermark. ``starts`` are those of the chain.
-    """
-    first = max(bisect_right(starts, name.base_offset) - 1, 0)
-    end = name.base_offset + 1 if name.next_offset is None else name.next_offset
-    covering = log.chain[first : bisect_left(starts, end)]
-    if not covering or covering[-1].end > log.high_watermark:
-        return None
-    return max(link.file.object.modified_ms for link in covering)
 
 
 def total_size(extents: Iterable[Extent]) -> int:

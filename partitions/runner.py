@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
 from partitions.errors import StratalogError
-
-_QUEUED_PER_THREAD = 4
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -72,33 +73,64 @@ class SerialRunner:
 
 
 class ThreadRunner:
-    """In ``threads`` threads of this process."""
+    """In up to ``threads`` threads, of which the caller's is one.
+
+    The others wait in a pool for as long as the runner lives: a run of a few small items costs no new threads.
+    Because the caller works, too, an item may itself run others on the same runner, however many threads are
+    busy. A pickled runner begins with a pool of its own where it arrives.
+    """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
+        self._helpers: ThreadPoolExecutor | None = None
+        self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[ThreadRunner], tuple[int]]:
+        return ThreadRunner, (self._threads,)
 
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
         """See ``Runner.run``."""
-        listed = list(items)
-        if len(listed) <= 1:
-            yield from SerialRunner().run(function, listed)
+        waiting = deque(items)
+        helpers = min(self._threads, len(waiting)) - 1
+        if helpers <= 0:
+            yield from SerialRunner().run(function, waiting)
             return
-        waiting = iter(listed)
-        running: set[Future[Outcome[T, R]]] = set()
-        pool = ThreadPoolExecutor(min(self._threads, len(listed)))
+        done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
+
+        def work() -> None:
+            with suppress(IndexError):  # nothing is waiting any more
+                while True:
+                    item = waiting.popleft()
+                    try:
+                        done.put(attempt(function, item))
+                    except BaseException as error:  # a bug: the caller's to raise
+                        waiting.clear()
+                        done.put(error)
+
+        expected = len(waiting)
+        running = [self._pool().submit(work) for _ in range(helpers)]
         try:
-            while True:
-                upcoming = islice(waiting, self._threads * _QUEUED_PER_THREAD - len(running))
-                running |= {pool.submit(attempt, function, item) for item in upcoming}
-                if not running:
-                    return
-                done, running = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    yield future.result()
+            for _ in range(expected):
+                own: list[T] = []
+                if done.empty():
+                    with suppress(IndexError):
+                        own = [waiting.popleft()]
+                outcome = attempt(function, own[0]) if own else done.get()
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                yield outcome
         finally:  # after a bug, or when nobody wants the rest: what has not begun is not begun
-            pool.shutdown(wait=True, cancel_futures=True)
+            waiting.clear()
+            # One that has not started yet may have to wait for the threads of the very runs that wait here.
+            wait([helper for helper in running if not helper.cancel()])
+
+    def _pool(self) -> ThreadPoolExecutor:
+        with self._lock:
+            if self._helpers is None:
+                self._helpers = ThreadPoolExecutor(self._threads, thread_name_prefix="runner")
+            return self._helpers
 
 
 def values(outcomes: Iterable[Outcome[T, R]]) -> list[R]:

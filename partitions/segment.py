@@ -1,4 +1,4 @@
-"""Reading a data file: its footers, its records row group by row group, all of its checksums.
+"""Reading a data file: its footers, its records row group by row group.
 
 A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``).
 """
@@ -40,13 +40,15 @@ class Segment:
     parquet: pq.FileMetaData
 
 
-def read_segment(store: Store, file: DataFile) -> Segment:
-    """The footers of a data file, by one ranged read of its end in the common case.
+def read_segment(store: Store, file: DataFile, *, remembered: bool = True) -> Segment:
+    """The footers of a data file, by one ranged read of its end in the common case. They are remembered for
+    the next call, unless it asks for what storage holds now (``remembered`` False).
 
     Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does
         not fit the file's name; SourceChangedError when the file is gone.
     """
-    if not file.object.version:  # nothing tells the object from another of its name: look every time
+    # Where nothing tells the object from another of its name: look every time.
+    if not remembered or not file.object.version:
         return _read_segment.__wrapped__(store, file)
     return _read_segment(store, file)
 
@@ -166,28 +168,3 @@ def read_batches(
     """
     for _, table in read_row_groups(store, file, start, end, columns):
         yield from table.to_batches()
-
-
-def verify_segment(store: Store, file: DataFile) -> Segment:
-    """Read all of a data file and compare every checksum: footers, page index, pages, offsets.
-
-    Raises: CorruptSegmentError, SourceChangedError.
-    """
-    segment = read_segment(store, file)
-    what = store.uri_of(file.object.name)
-    stated = segment.parquet.metadata[CHECKSUM_KEY]
-    index_crc, index_at = stated[8:16], int(stated[16:], 16)
-    footer_bytes = segment.parquet.serialized_size + SUFFIX_BYTES
-    with _translated(what), store.open(file.object) as source:
-        if source.read(len(_MAGIC)) != _MAGIC:
-            raise CorruptSegmentError(f"{what} does not begin as a Parquet file")
-        source.seek(index_at)
-        index = source.read(file.object.size_bytes - footer_bytes - index_at)
-        if index_crc != b"%08x" % zlib.crc32(index):
-            raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")
-    name = file.name
-    for first, table in read_row_groups(store, file, name.base_offset, segment.footer.next_offset):
-        offsets = table.column("offset")
-        if offsets.null_count or not offsets.combine_chunks().equals(pa.arange(first, first + table.num_rows)):
-            raise CorruptSegmentError(f"{what}: the records from offset {first} on have other offsets")
-    return segment

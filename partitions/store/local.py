@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
@@ -29,6 +30,7 @@ from partitions.errors import (
     UnsupportedStoreError,
 )
 from partitions.identity import NewId, random_id
+from partitions.store.local_birth import birth_of
 from partitions.store.local_copy import copy_file
 from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject
 from partitions.store.reader import RangeReader
@@ -132,6 +134,17 @@ class LocalStore:
                 os.close(descriptor)
         self._tally.add(read_bytes=len(data))
         return data
+
+    def stat(self, name: str) -> StoredObject:
+        """See ``Store.stat``."""
+        path = self.path_of(name)
+        self._tally.add(reads=1)
+        with _translated("look for", path, missing_is_missing=True):
+            now = os.stat(path)
+        if not stat.S_ISREG(now.st_mode):
+            raise FileNotFoundError(path)
+        version = _version(now.st_ino, now.st_mtime_ns, now.st_size)
+        return StoredObject(name, now.st_size, now.st_mtime_ns // 1_000_000, version, birth_of(path))
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``. The reader keeps the file's bytes, also when its name is deleted."""

@@ -76,6 +76,16 @@ class MemoryStore:
         self._tally.add(reads=1, read_bytes=high - low)
         return found[1][low:high]
 
+    def stat(self, name: str) -> StoredObject:
+        """See ``Store.stat``."""
+        check_name(name)
+        self._tally.add(reads=1)
+        with self._lock:
+            found = self._objects.get(name)
+        if found is None:
+            raise FileNotFoundError(self.uri_of(name))
+        return found[0]
+
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``."""
         with self._lock:

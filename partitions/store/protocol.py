@@ -10,13 +10,13 @@ Stores are thread-safe. Those of real storage can be pickled (a Spark task opens
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import BinaryIO, Protocol
 
 
 @dataclass(frozen=True, slots=True)
 class StoredObject:
-    """One object as a listing saw it."""
+    """One object as a listing, or ``Store.stat``, saw it."""
 
     name: str
     size_bytes: int
@@ -24,6 +24,10 @@ class StoredObject:
     version: str
     """Tells this object from any other that ever has the same name (ETag; inode and mtime). Empty where no
     listing has seen the object, and its name is never used again: a segment that a remote table names.
+    """
+    born: str = field(default="", compare=False)
+    """When a file system made the file, where it tells: only ``Store.stat`` asks for it. A copy that keeps all
+    that ``version`` is made of (``cp -a`` of a file whose inode is free again) was born at another time.
     """
 
 
@@ -128,6 +132,15 @@ class Store(Protocol):
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes ``[start, end)`` of an object, to its end when ``end`` is None; a negative
         ``start`` counts from the end.
+
+        Raises: FileNotFoundError, StorageError.
+        """
+        ...
+
+    def stat(self, name: str) -> StoredObject:
+        """The object of that name now, asked for by itself: one request, counted as a read. As a listing
+        has it, but for ``born``, and for fractions of a second of ``modified_ms`` on object stores: compare
+        those with what another ``stat`` said.
 
         Raises: FileNotFoundError, StorageError.
         """

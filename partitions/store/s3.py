@@ -132,7 +132,7 @@ class S3Store:
         key = self._key(name)
         try:
             if end is not None and (start < 0 or end <= start):
-                start, end = byte_range(start, end, self._objects.size(key))
+                start, end = byte_range(start, end, self._objects.head(key).size_bytes)
                 if start >= end:
                     return b""
             if start < 0:
@@ -147,6 +147,16 @@ class S3Store:
             if answer.code in ("NoSuchKey", "404"):
                 raise FileNotFoundError(self.uri_of(name)) from refused
             raise StorageError(f"cannot read {self.uri_of(name)}: {refused}") from refused
+
+    def stat(self, name: str) -> StoredObject:
+        """See ``Store.stat``."""
+        try:
+            found = self._objects.head(self._key(name))
+        except Refused as refused:
+            if refused.answer.status == 404:
+                raise FileNotFoundError(self.uri_of(name)) from refused
+            raise StorageError(f"cannot look for {self.uri_of(name)}: {refused}") from refused
+        return StoredObject(name, found.size_bytes, found.modified_ms, found.version)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``. Asks nothing until the first read, unless the object is empty."""
@@ -253,7 +263,7 @@ class S3Store:
 
     def _must_exist(self, listed: StoredObject) -> None:
         try:
-            self._objects.size(self._key(listed.name), **only_if(listed))
+            self._objects.head(self._key(listed.name), **only_if(listed))
         except Refused as refused:
             if refused.answer.status in (404, 412):
                 raise SourceChangedError(

@@ -65,15 +65,16 @@ class Bucket:
 
         return self.connection.repeatable(f"read s3://{self.name}/{key}", attempt)
 
-    def size(self, key: str, **conditions: str) -> int:
-        """The size of an object in bytes.
+    def head(self, key: str, **conditions: str) -> StoredObject:
+        """An object by itself.
 
         Raises: Refused, StorageError, StoreTimeoutError.
         """
 
-        def attempt(client: Any) -> int:
+        def attempt(client: Any) -> StoredObject:
             self._tally.add(reads=1)
-            return int(client.head_object(Bucket=self.name, Key=key, **conditions)["ContentLength"])
+            answer = client.head_object(Bucket=self.name, Key=key, **conditions)
+            return _stored_object({**answer, "Key": key, "Size": answer["ContentLength"]})
 
         return self.connection.repeatable(f"look for s3://{self.name}/{key}", attempt)
 

@@ -48,6 +48,9 @@ class FaultyStore:
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         return self._through("read", name, lambda: self.inner.read(name, start, end))
 
+    def stat(self, name: str) -> StoredObject:
+        return self._through("stat", name, lambda: self.inner.stat(name))
+
     def open(self, source_object: StoredObject) -> BinaryIO:
         return self._through("open", source_object.name, lambda: self.inner.open(source_object))
 

@@ -41,6 +41,11 @@ class HookedStore:
         assert isinstance(data, bytes)
         return data
 
+    def stat(self, name: str) -> StoredObject:
+        found = self.hook("stat", name, lambda: self.inner.stat(name))
+        assert isinstance(found, StoredObject)
+        return found
+
     def list(self, prefix: str) -> Sequence[StoredObject]:
         listing = self.hook("list", prefix, lambda: self.inner.list(prefix))
         assert isinstance(listing, Sequence)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from partitions.errors import (
 from partitions.lineage import Lineage
 from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
 from partitions.producers import ProducerEntry, encode
-from partitions.replica import BrokerFile, Replica, format_root, read_broker_file
+from partitions.replica import BrokerFile, Replica, format_root, look_at_root, read_broker_file, same_root
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
@@ -142,6 +143,89 @@ def test_v3_an_unmounted_volume_is_unreachable(tmp_path: Path) -> None:
     root.rename(tmp_path / "gone")
     with pytest.raises(BrokerUnreachableError):
         replica.list()
+
+
+# ------------------------------------------------------------------------- identity of a root
+
+
+def registered(replica: Replica) -> Replica:
+    """The replica as a registration of its root as it is now makes it."""
+    found = look_at_root(replica.store)
+    assert found is not None
+    assert found.file.directory_id == replica.directory_id
+    return replace(replica, root=found.identity)
+
+
+def put_back(store: Store) -> None:
+    """``broker.json`` is restored from a backup that keeps all that a copy can keep."""
+    if isinstance(store, LocalStore):
+        file, backup = Path(store.root, BROKER_FILE), Path(store.root, "backup")
+        shutil.copy2(file, backup)
+        file.unlink()
+        shutil.copy2(backup, file)
+        backup.unlink()
+    else:
+        data = store.read(BROKER_FILE)
+        store.delete([BROKER_FILE])
+        store.create(BROKER_FILE, data)
+
+
+def test_a_root_as_it_is_registered_costs_one_look_and_no_byte(store: Store) -> None:
+    replica = registered(replica_on(store))
+    before = store.counts.snapshot()
+    assert replica.list().data == ()
+    asked = store.counts - before
+    assert (asked.reads, asked.read_bytes, asked.requests - asked.lists) == (1, 0, 1)
+
+
+def test_a_root_put_back_from_a_copy_is_stale_although_its_directory_is_the_same(store: Store) -> None:
+    """What was appended since the copy is not on it: it must not count as the replica that it was."""
+    replica = registered(replica_on(store))
+    put_back(store)
+    with pytest.raises(StaleBrokerError, match="an older copy was put back, or the root was moved"):
+        replica.list()
+    assert registered(replica).list().data == ()
+
+
+def test_a_root_that_was_moved_counts_as_another_incarnation(tmp_path: Path) -> None:
+    """The price: nobody can tell a faithful copy on another disk from an older one."""
+    (tmp_path / "here").mkdir()
+    replica = registered(replica_on(LocalStore(str(tmp_path / "here"))))
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    with pytest.raises(StaleBrokerError):
+        replace(replica, store=LocalStore(str(tmp_path / "there"))).list()
+
+
+def test_a_folder_that_was_renamed_is_the_same_root(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    replica = registered(replica_on(LocalStore(str(tmp_path / "here"))))
+    (tmp_path / "here").rename(tmp_path / "there")
+    assert replace(replica, store=LocalStore(str(tmp_path / "there"))).list().data == ()
+
+
+def test_a_wiped_root_is_told_from_a_copy(store: Store) -> None:
+    replica = registered(replica_on(store))
+    store.delete([BROKER_FILE])
+    with pytest.raises(BrokerUnreachableError, match="holds no broker.json"):
+        replica.list()
+    format_root(store, "cluster", 1, ids(900))
+    with pytest.raises(StaleBrokerError, match=f"registered is {replica.directory_id}"):
+        replica.list()
+
+
+def test_an_identity_that_is_not_known_compares_directories(store: Store) -> None:
+    replica = replica_on(store)
+    put_back(store)
+    assert replica.list().data == ()
+
+
+def test_what_one_of_two_machines_cannot_tell_makes_no_difference(store: Store) -> None:
+    """The time of birth, on a file system or a kernel that does not tell it."""
+    assert same_root("1.2.3@4+5", "1.2.3@4")
+    assert same_root("1.2.3@4", "1.2.3@4+5")
+    assert same_root("1.2.3@4", "")
+    assert not same_root("1.2.3@4+5", "1.2.3@4+6")
+    assert not same_root("1.2.3@4+5", "1.2.3@6+5")
 
 
 class WipedWhileListed(MemoryStore):

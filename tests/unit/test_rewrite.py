@@ -13,7 +13,8 @@ from partitions.paths import DataName, EpochName, WatermarkName
 from partitions.producers import ProducerEntry
 from partitions.replica import Replica, format_root
 from partitions.rewrite import merge_run, stage_run
-from partitions.segment import read_batches, read_segment, verify_segment
+from partitions.segment import read_batches, read_segment
+from partitions.segment_check import verify_segment
 from partitions.store.memory import MemoryStore
 from tests.unit.segments import listed, records, write_segment
 

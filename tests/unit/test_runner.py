@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 
 import pytest
@@ -63,6 +64,21 @@ def test_threads_run_at_once() -> None:
     together = threading.Barrier(2, timeout=10)
     outcomes = ThreadRunner(2).run(lambda _: together.wait(), [0, 1])
     assert sorted(values(outcomes)) == [0, 1]
+
+
+def test_items_may_run_others_on_the_same_runner_however_busy_it_is() -> None:
+    runner = ThreadRunner(2)
+
+    def nested(depth: int) -> int:
+        return sum(values(runner.run(nested, [depth - 1] * 4))) if depth else 1
+
+    assert sum(values(runner.run(nested, [3] * 4))) == 4**4
+
+
+def test_a_runner_travels_without_its_threads() -> None:
+    runner = ThreadRunner(2)
+    values(runner.run(str, [1, 2]))
+    assert values(pickle.loads(pickle.dumps(runner)).run(str, [3])) == ["3"]
 
 
 def test_after_a_bug_what_has_not_begun_is_not_begun() -> None:

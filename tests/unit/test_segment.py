@@ -22,7 +22,8 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
-from partitions.segment import read_batches, read_segment, verify_segment
+from partitions.segment import read_batches, read_segment
+from partitions.segment_check import verify_segment
 from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
 from partitions.segment_writer import SegmentWriter
 from partitions.store.local import LocalStore

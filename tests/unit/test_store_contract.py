@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -302,6 +303,63 @@ class TestRead:
         store.delete(["name"])
         with pytest.raises(SourceChangedError), store.open(before) as reader:
             reader.read()
+
+
+class TestStat:
+    def test_is_the_object_as_a_listing_has_it(self, store: Store) -> None:
+        assert store.create("folder/name", b"12345")
+        found, seen = store.stat("folder/name"), listed(store, "folder/name")
+        assert (found.name, found.size_bytes, found.version) == ("folder/name", 5, seen.version)
+        assert abs(found.modified_ms - seen.modified_ms) < 1000
+
+    def test_says_the_same_until_the_object_is_another(self, store: Store) -> None:
+        assert store.create("name", b"first")
+        before = store.stat("name")
+        assert not store.create("name", b"later")
+        assert (store.stat("name"), store.stat("name").born) == (before, before.born)
+        store.delete(["name"])
+        assert store.create("name", b"other")
+        assert store.stat("name").version != before.version
+
+    def test_what_is_not_there_is_not_found(self, store: Store) -> None:
+        assert store.create("folder/name", b"")
+        for name in ["name", "folder", "folder/name2"]:
+            with pytest.raises(FileNotFoundError):
+                store.stat(name)
+
+    def test_is_one_request_and_moves_no_bytes(self, store: Store) -> None:
+        assert store.create("name", b"12345")
+        before = store.counts.snapshot()
+        store.stat("name")
+        asked = store.counts - before
+        assert (asked.requests, asked.reads, asked.read_bytes) == (1, 1, 0)
+
+    @pytest.mark.parametrize("name", ["", "/a", "a/../b", ".staging/a"])
+    def test_a_name_stays_below_the_root(self, store: Store, name: str) -> None:
+        with pytest.raises(InvalidCallError):
+            store.stat(name)
+
+    def test_a_faithful_copy_of_a_file_was_born_at_another_time(self, tmp_path: Path) -> None:
+        """What ``cp -a`` and ``rsync -a`` keep, and the inode that a file system uses again, tell nothing."""
+        store = LocalStore(str(tmp_path))
+        assert store.create("name", b"12345")
+        before = store.stat("name")
+        if not before.born:
+            pytest.skip("this file system does not tell when a file was born")
+        shutil.copy2(tmp_path / "name", tmp_path / "copy")
+        (tmp_path / "name").unlink()
+        shutil.copy2(tmp_path / "copy", tmp_path / "name")
+        assert store.stat("name").modified_ms == before.modified_ms
+        assert store.stat("name").born != before.born
+
+    def test_neither_a_new_owner_nor_a_hard_link_makes_a_file_another(self, tmp_path: Path) -> None:
+        """A backup made of hard links, a ``chmod -R``: nothing of it touches what is stored."""
+        store = LocalStore(str(tmp_path))
+        assert store.create("name", b"12345")
+        before = store.stat("name")
+        (tmp_path / "name").chmod(0o600)
+        (tmp_path / "link").hardlink_to(tmp_path / "name")
+        assert (store.stat("name"), store.stat("name").born) == (before, before.born)
 
 
 class TestList:

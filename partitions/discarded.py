@@ -1,0 +1,121 @@
+"""What a replica still holds and its log does not use: why, and since when. Pure.
+
+A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
+takes its place (a truncation, in the words of a log that is rewritten; here the file stays). Deletion comes late
+in each case (``file.delete.delay.ms``), and for a history that lost only once it can never come alive again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+
+from partitions.listing import DataFile, ReplicaLog
+from partitions.paths import DataName
+
+
+@dataclass(frozen=True, slots=True)
+class BelowLocalStart:
+    """The local log start offset passed the file."""
+
+    local_start: int
+
+    def __str__(self) -> str:
+        return f"below the local log start {self.local_start}"
+
+
+@dataclass(frozen=True, slots=True)
+class HiddenBy:
+    """Merged segments hold its records, this one among them."""
+
+    name: DataName
+
+    def __str__(self) -> str:
+        return f"hidden by {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Truncated:
+    """The history that this replica follows went on from ``offset`` with another epoch than the file's, and
+    the file reaches beyond: what it holds from there on is nowhere in the log.
+    """
+
+    epoch: int
+    offset: int
+
+    def __str__(self) -> str:
+        return f"truncated by epoch {self.epoch} at offset {self.offset}"
+
+
+Why = BelowLocalStart | HiddenBy | Truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """A data file that the log does not use."""
+
+    file: DataFile
+    why: Why
+    since_ms: int | None
+    """When the delay of its deletion began. None while it must stay: above the high watermark it may come alive
+    again under a later leader, or lose what covers it."""
+
+    def deletable_ms(self, delay_ms: int) -> int | None:
+        """From when on retention deletes it; None when that is not known."""
+        return None if self.since_ms is None else self.since_ms + delay_ms
+
+
+def discarded(log: ReplicaLog) -> list[Discarded]:
+    """The files of a replica that its log does not use, by name. (Those behind a gap are no such files: they
+    are evidence.)
+    """
+    starts = [link.start for link in log.chain]
+    found = [_dead(log, file) for file in log.dead]
+    found += [_hidden(log, starts, file) for file in log.hidden]
+    return sorted(found, key=lambda each: each.file.name)
+
+
+def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
+    base, end = file.name.base_offset, file.name.next_offset
+    passed = base < log.local_start if end is None else end <= log.local_start
+    if passed:
+        # The first register that says so; later ones move nothing for this file.
+        written = [
+            stored.modified_ms
+            for name, stored in log.listing.local_starts
+            if (base < name.offset if end is None else end <= name.offset)
+        ]
+        return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
+    decides = _epoch_offset(file.name)
+    why = _truncation(log, file.name)
+    if decides >= log.high_watermark:
+        return Discarded(file, why, None)
+    # It was in the log until the replica joined the epoch whose lineage leaves it out, at the latest.
+    return Discarded(file, why, max(file.object.modified_ms, log.listing.joined_ms))
+
+
+def _truncation(log: ReplicaLog, name: DataName) -> Truncated:
+    """Where the log's history and that of a dead file part: at the first epoch above the file's, or, where the
+    file's epoch never was one of this history, where the epoch begins that has the offset.
+    """
+    later = next((entry for entry in log.lineage if entry.epoch > name.epoch), None)
+    if later is not None and later.start_offset <= _epoch_offset(name):
+        return Truncated(later.epoch, max(later.start_offset, log.local_start))
+    return Truncated(log.lineage.epoch_at(_epoch_offset(name)) or 0, name.base_offset)
+
+
+def _hidden(log: ReplicaLog, starts: list[int], file: DataFile) -> Discarded:
+    """``starts`` are those of the chain."""
+    name = file.name
+    first = max(bisect_right(starts, name.base_offset) - 1, 0)
+    end = name.base_offset + 1 if name.next_offset is None else name.next_offset
+    covering = log.chain[first : bisect_left(starts, end)]
+    since = None
+    if covering and covering[-1].end <= log.high_watermark:
+        since = max(link.file.object.modified_ms for link in covering)
+    return Discarded(file, HiddenBy(covering[0].name if covering else name), since)
+
+
+def _epoch_offset(name: DataName) -> int:
+    """The offset whose epoch decides whether the file is live; once below the high watermark, for ever."""
+    return name.base_offset if name.next_offset is None else name.next_offset - 1

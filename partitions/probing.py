@@ -1,0 +1,96 @@
+"""Asking many things one small question at once, without waiting for those that do not answer.
+
+A call into a file system whose server is gone does not come back, and cannot be cancelled. So questions
+are asked in daemon threads of their own, which are abandoned after a deadline.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+from typing import Protocol, TypeVar
+
+from partitions.errors import StoreTimeoutError
+from partitions.runner import Failed, Outcome, attempt
+
+T = TypeVar("T", bound=Hashable)
+R = TypeVar("R")
+
+
+class Prober(Protocol):
+    """Asks a question of items."""
+
+    def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
+        """One outcome per item, in order; an item that has not answered when so many seconds have passed
+        ``Failed`` with StoreTimeoutError. Errors of ours are outcomes; anything else is a bug and is raised.
+        """
+        ...
+
+
+class SerialProber:
+    """One after the other, for as long as each takes: deterministic, for stores that always answer."""
+
+    def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
+        """See ``Prober.probe``."""
+        return [attempt(question, item) for item in items]
+
+
+Wait = Callable[[threading.Condition, Callable[[], int], float], object]
+"""Waits on a condition that is held until nobody is missing, or so many seconds have passed."""
+
+
+def until_all_have_answered(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
+    """The usual ``Wait``."""
+    answered.wait_for(lambda: missing() == 0, deadline_s)
+
+
+class ThreadProber:
+    """A thread per item. An item whose thread was abandoned, and still hangs, is not asked again: a driver that
+    probes for weeks leaves one thread behind per dead item, not one per probe.
+    """
+
+    def __init__(self, wait: Wait = until_all_have_answered) -> None:
+        self._wait = wait
+        self._abandoned: dict[Hashable, threading.Thread] = {}
+        self._lock = threading.Lock()
+
+    def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
+        """See ``Prober.probe``."""
+        outcomes: dict[T, Outcome[T, R] | Exception] = {}
+        answered = threading.Condition()
+
+        def ask(item: T) -> None:
+            outcome: Outcome[T, R] | Exception
+            try:
+                outcome = attempt(question, item)
+            except Exception as bug:  # it is raised below, where somebody sees it
+                outcome = bug
+            with answered:
+                outcomes[item] = outcome
+                answered.notify()
+
+        with self._lock:
+            hanging = {item for item in items if item in self._abandoned and self._abandoned[item].is_alive()}
+        threads = {
+            item: threading.Thread(target=ask, args=(item,), name=f"probe {item}", daemon=True)
+            for item in items
+            if item not in hanging
+        }
+        for thread in threads.values():
+            thread.start()
+        with answered:
+            self._wait(answered, lambda: len(threads) - len(outcomes), deadline_s)
+            seen = dict(outcomes)
+        with self._lock:
+            self._abandoned.update({item: thread for item, thread in threads.items() if item not in seen})
+        found: list[Outcome[T, R]] = []
+        for item in items:
+            outcome = seen.get(item)
+            if isinstance(outcome, Exception):
+                raise outcome
+            found.append(Failed(item, _timed_out(deadline_s)) if outcome is None else outcome)
+        return found
+
+
+def _timed_out(deadline_s: float) -> StoreTimeoutError:
+    return StoreTimeoutError(f"no answer in {deadline_s:g} s")

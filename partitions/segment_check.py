@@ -1,0 +1,195 @@
+"""Every byte of a data file against its checksums, in one sequential pass.
+
+Parquet's footer vouches for itself, says where everything lies, and is looked at first. Then the file is read
+from its first byte to its last: a row group at a time is in memory, decoded there, and given up. What is wrong
+is told with the offsets of the records that it takes along, as small a range as a file can tell: a row group's,
+or the whole file's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from partitions.errors import CorruptSegmentError, SourceChangedError
+from partitions.listing import DataFile
+from partitions.segment import Segment, read_segment
+from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
+from partitions.store.protocol import Store
+from partitions.store.reader import RangeReader
+
+_MAGIC = b"PAR1"
+_READ_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BadRange:
+    """Records ``[start, end)`` of a file that cannot be had from it as they were written."""
+
+    start: int
+    end: int
+    error: CorruptSegmentError
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedSegment:
+    """A file of which every byte was read. ``digest`` is of all of them; equal files have equal ones."""
+
+    segment: Segment
+    digest: str
+    bad: tuple[BadRange, ...]
+    """What is damaged, by offset, not touching each other; empty for a good file."""
+
+
+def new_digest() -> hashlib.blake2b:
+    """What ``CheckedSegment.digest`` is made with, for copies of a file that was checked."""
+    return hashlib.blake2b(digest_size=16)
+
+
+def check_segment(store: Store, file: DataFile) -> CheckedSegment:
+    """Read all of a data file and compare every checksum: footers, page index, pages, offsets.
+
+    Raises: CorruptSegmentError when its footer cannot be believed, so that nothing of it can;
+        SourceChangedError when the file is gone, or is another one now.
+    """
+    what = store.uri_of(file.object.name)
+    segment = read_segment(store, file, remembered=False)
+    digest = new_digest()
+    bad: list[BadRange] = []
+    with store.open(file.object) as source:
+        regions = _Regions(source, file.object.size_bytes, segment, what)
+        if regions.head != _MAGIC:
+            bad.append(_whole(segment, f"{what} does not begin as a Parquet file"))
+        digest.update(regions.head)
+        for found in regions.row_groups():
+            digest.update(found.data)
+            error = _check_row_group(segment, found, what)
+            if error is not None:
+                bad.append(BadRange(found.first, found.first + found.rows, error))
+        for index, data in enumerate(regions.tail()):
+            digest.update(data)
+            if index == 0 and regions.index_crc != b"%08x" % zlib.crc32(data):
+                bad.append(_whole(segment, f"{what}: its page index is damaged, the checksum differs"))
+    return CheckedSegment(segment, digest.hexdigest(), _joined(bad))
+
+
+def verify_segment(store: Store, file: DataFile) -> Segment:
+    """A data file all of whose checksums are right.
+
+    Raises: CorruptSegmentError naming the first thing that is wrong; SourceChangedError.
+    """
+    checked = check_segment(store, file)
+    if checked.bad:
+        raise checked.bad[0].error
+    return checked.segment
+
+
+@dataclass(frozen=True, slots=True)
+class _RowGroup:
+    """The bytes of a row group, from ``begins_at`` in the file on; its records from offset ``first`` on."""
+
+    index: int
+    first: int
+    rows: int
+    begins_at: int
+    data: bytes
+
+
+class _Regions:
+    """A file from its first byte to its last: magic, row groups, page index, footer."""
+
+    def __init__(self, source: BinaryIO, size_bytes: int, segment: Segment, what: str) -> None:
+        stated = segment.parquet.metadata[CHECKSUM_KEY]
+        self.index_crc = stated[8:16]
+        self._source = source
+        self._what = what
+        self._segment = segment
+        self._size_bytes = size_bytes
+        self._index_at = int(stated[16:], 16)
+        self._footer_at = size_bytes - segment.parquet.serialized_size - SUFFIX_BYTES
+        groups = [segment.parquet.row_group(i) for i in range(segment.parquet.num_row_groups)]
+        self._starts = [min(_chunk_start(g.column(i)) for i in range(g.num_columns)) for g in groups]
+        edges = [len(_MAGIC), *self._starts[1:], self._index_at, self._footer_at, size_bytes]
+        if edges != sorted(edges) or not groups:
+            raise CorruptSegmentError(f"{what}: its footer says that its parts overlap, or lie outside the file")
+        self.head = self._read(0, len(_MAGIC))
+
+    def row_groups(self) -> Iterator[_RowGroup]:
+        """In order; each reaches to where the next one begins."""
+        first = self._segment.footer.base_offset
+        edges = [len(_MAGIC), *self._starts[1:], self._index_at]
+        for index, (start, end) in enumerate(pairwise(edges)):
+            rows = self._segment.parquet.row_group(index).num_rows
+            yield _RowGroup(index, first, rows, start, self._read(start, end))
+            first += rows
+
+    def tail(self) -> Iterator[bytes]:
+        """The page index in one piece, then what follows it."""
+        yield self._read(self._index_at, self._footer_at)
+        yield self._read(self._footer_at, self._size_bytes)
+
+    def _read(self, start: int, end: int) -> bytes:
+        """Exactly these bytes of the listed object, in requests of a bounded size."""
+        self._source.seek(start)
+        pieces: list[bytes] = []
+        while start < end:
+            piece = self._source.read(min(_READ_BYTES, end - start))
+            if not piece:
+                raise SourceChangedError(f"{self._what} ended at byte {start}: list it again")
+            pieces.append(piece)
+            start += len(piece)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    at = int(chunk.data_page_offset)
+    return min(at, int(chunk.dictionary_page_offset)) if chunk.has_dictionary_page else at
+
+
+def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
+    """What is wrong with a row group, if anything: every page's checksum, and the offsets of its records."""
+
+    def fetch(start: int, end: int) -> bytes:
+        low, high = start - found.begins_at, end - found.begins_at
+        if low < 0 or high > len(found.data):
+            raise ValueError(f"it refers to bytes [{start}, {end}), outside itself")
+        return found.data[low:high]
+
+    window = RangeReader(found.begins_at + len(found.data), fetch).as_file()
+    try:
+        parquet = pq.ParquetFile(
+            window, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
+        )
+        # Files are checked side by side; the columns of one need not be.
+        table = parquet.read_row_group(found.index, use_threads=False)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        return CorruptSegmentError(f"{what} cannot be read: {error}")
+    if table.num_rows != found.rows:
+        return CorruptSegmentError(f"{what}: it has {table.num_rows} records there, not {found.rows}")
+    offsets = table.column("offset")
+    expected = pa.arange(found.first, found.first + found.rows)
+    if offsets.null_count or not offsets.combine_chunks().equals(expected):
+        return CorruptSegmentError(f"{what}: the records from offset {found.first} on have other offsets")
+    return None
+
+
+def _whole(segment: Segment, message: str) -> BadRange:
+    return BadRange(segment.footer.base_offset, segment.footer.next_offset, CorruptSegmentError(message))
+
+
+def _joined(bad: list[BadRange]) -> tuple[BadRange, ...]:
+    """Ranges that touch or overlap as one, with the first one's error."""
+    joined: list[BadRange] = []
+    for found in sorted(bad, key=lambda found: (found.start, -found.end)):
+        if joined and found.start <= joined[-1].end:
+            joined[-1] = replace(joined[-1], end=max(joined[-1].end, found.end))
+        else:
+            joined.append(found)
+    return tuple(joined)

@@ -1,0 +1,52 @@
+"""When a file came into being, as the file system tells it: what ``os.stat`` has no field for.
+
+A copy that keeps owner, mode and mtime (``cp -a``, ``rsync -a``) often gets even the inode of the file that
+was deleted for it. Nobody can set the time of birth, and neither a change of owner nor a hard link moves it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Callable
+from functools import cache
+
+_AT_FDCWD = -100
+_STATX_BTIME = 0x800
+_STATX_BYTES = 256
+_MASK = struct.Struct("=I")
+_BIRTH = struct.Struct("=qI")
+"""Seconds and nanoseconds, at ``_BIRTH_AT`` of ``struct statx`` (linux/stat.h)."""
+_BIRTH_AT = 80
+
+_Statx = Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int]
+
+
+def birth_of(path: str) -> str:
+    """The time of birth of a file in nanoseconds, as text; empty where system or file system do not tell, or
+    the file is not there."""
+    statx = _statx()
+    if statx is None:
+        return ""
+    answer = ctypes.create_string_buffer(_STATX_BYTES)
+    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
+        return ""
+    (mask,) = _MASK.unpack_from(answer)
+    if not mask & _STATX_BTIME:
+        return ""
+    seconds, nanoseconds = _BIRTH.unpack_from(answer, _BIRTH_AT)
+    return f"{seconds * 1_000_000_000 + nanoseconds:x}"
+
+
+@cache
+def _statx() -> _Statx | None:
+    """The system's call; None where its library has none."""
+    try:
+        function = ctypes.CDLL(None).statx
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
+    function.restype = ctypes.c_int
+    found: _Statx = function
+    return found
