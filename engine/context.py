@@ -17,6 +17,7 @@ from partitions import paths
 from partitions.clock import Clock
 from partitions.errors import InvalidCallError
 from partitions.identity import NewId
+from partitions.probing import Prober, ThreadProber
 from partitions.runner import Outcome, Runner, ThreadRunner
 from partitions.store import Store, StoreCounts
 from tiering.delta_table import DeltaTopicTable
@@ -60,6 +61,9 @@ class Work(Protocol):
         ...
 
 
+COPY_THREADS = 4
+"""Copies at once within one task."""
+
 W = TypeVar("W", bound=Work)
 R = TypeVar("R")
 
@@ -72,6 +76,8 @@ class TaskRunner(Protocol):
     """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
 
     counts: StoreCounts
+    processes: int
+    """How many processes work at once: among them what limits all of them is shared out."""
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
@@ -82,6 +88,8 @@ class TaskRunner(Protocol):
 
 class LocalTasks(ThreadRunner):
     """Tasks in threads of this process, where the stores count for themselves."""
+
+    processes = 1
 
     def __init__(self, threads: int) -> None:
         super().__init__(threads)
@@ -103,7 +111,11 @@ class Context:
     """Runs work keyed by partition: on executors, where there are some."""
     threads: Runner
     """Runs small storage calls of the driver."""
+    copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
+    """Runs the copies within one task; travels with it."""
     progress: Progress = field(default_factory=Silent)
+    prober: Prober = field(default_factory=ThreadProber)
+    """Asks the roots whether they are there, without waiting for those that hang."""
 
     def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:
         """The named topics, all of them when None, by name.

@@ -40,6 +40,8 @@ class Report:
     dry_run: bool = False
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
+    notes: Sequence[str] = ()
+    """What happened on the way and is no failure: a broker was fenced, a member left an ISR."""
 
     @property
     def ok(self) -> bool:
@@ -75,6 +77,7 @@ class Report:
                 "totals": dict(self.totals),
                 "storage": self._storage(),
                 "rows": [dict(row) for row in self.rows],
+                "notes": list(self.notes),
                 "failures": [{"item": f.item, "code": f.code, "message": f.message} for f in self.failures],
             }
         )
@@ -83,6 +86,7 @@ class Report:
         lines = [self._headline(), *text_table(self.columns, self.rows[:_MOST_LINES])]
         if len(self.rows) > _MOST_LINES:
             lines.append(f"... and {len(self.rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+        lines += [f"note: {note}" for note in self.notes]
         lines += [f"FAILED {f.item}: {f.code}: {f.message}" for f in self.failures]
         return "\n".join(lines)
 
@@ -96,9 +100,10 @@ class Report:
             f"<li>{html.escape(f.item)}: <b>{html.escape(f.code)}</b>: {html.escape(f.message)}</li>"
             for f in self.failures
         )
+        noted = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         return (
             f"<p>{html.escape(self._headline())}</p><table><thead><tr>{head}</tr></thead>"
-            f"<tbody>{body}</tbody></table><ul>{failed}</ul>"
+            f"<tbody>{body}</tbody></table><ul>{noted}{failed}</ul>"
         )
 
     def _headline(self) -> str:

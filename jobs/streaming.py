@@ -74,7 +74,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
             "batch": batch_id,
             "records": report.totals.get("records"),
             "bytes": report.totals.get("bytes"),
-            "files": sum(row.get("outcome") == "appended" for row in report.rows),
+            "files": sum(row.get("outcome") == "acknowledged" for row in report.rows),
             "storage_requests": report.counts.requests,
             "seconds": round(report.seconds, 3),
         }

@@ -1,9 +1,16 @@
 """Append: a DataFrame to acknowledged offsets (protocol section 2, Append).
 
+0. probe the roots: brokers that are gone are fenced, so that nobody waits for them
 1. one Spark job: per partition one file on the leader, synced to the maximal ISR   (steps 1 to 5)
 2. one linearizable read for all partitions                                         (step 6)
 3. the high watermark of those that are unchanged; they are acknowledged            (step 7)
 4. what has changed is synced again under the new view, or appended again, with the same sequence
+
+The outcome of each partition is one of
+    acknowledged   at ``[base_offset, next_offset)``
+    duplicate      of ``[base_offset, next_offset)``: this producer had appended this sequence before
+    not appended   because of the failure that the report names; nothing of it is in the log, now or later
+    unknown        it may be in the log, or come into it later: run it again with the same producer and sequence
 """
 
 from __future__ import annotations
@@ -16,23 +23,33 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from engine.context import Context
-from engine.metadata.image import TopicImage
+from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.acknowledge import PendingAppend, acknowledge
-from engine.operations.replicate import COPY_THREADS
-from engine.replication.append import Appended, AppendOptions, Raced, append
+from engine.operations.brokers import settle_brokers
+from engine.operations.damaged import replace_leaders
+from engine.replication.append import (
+    Appended,
+    AppendOptions,
+    AppendOutcome,
+    NotAppended,
+    Raced,
+    append,
+)
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
 from partitions.clock import Clock
 from partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
     InvalidCallError,
+    OutcomeUnknownError,
     RetriableError,
     StaleMetadataError,
-    StratalogError,
 )
 from partitions.producers import ProducerAppend
 from partitions.records import check_columns, physical_schema, type_from_json
-from partitions.runner import ThreadRunner, values
+from partitions.runner import Runner, values
 from partitions.store import StoreCounts
 
 if TYPE_CHECKING:
@@ -49,7 +66,7 @@ class TaskResult:
     """What the task of one partition sends back."""
 
     partition: int
-    outcome: Appended | Raced | StratalogError
+    outcome: AppendOutcome
     counts: StoreCounts
 
 
@@ -164,26 +181,30 @@ def append_with(
     """
     _check_acks(acks)
     with context.measured() as measure:
-        config = context.topic_config(context.metadata.image(), topic)
-        states = _append_all(context, topic, run, who, append_options(topic, config, acks))
+        settled = settle_brokers(context)
+        notes = list(settled.notes)
+        config = context.topic_config(settled.image, topic)
+        states = _append_all(context, settled.image, topic, run, who, append_options(topic, config, acks), notes)
     rows = [_row(topic.name, partition, state) for partition, state in sorted(states.items())]
     failures = [
         Failure.of(f"{topic.name}-{partition}", state.error)
         for partition, state in sorted(states.items())
         if state.error is not None
     ]
-    records_count = sum(
-        s.appended.next_offset - s.appended.base_offset
-        for s in states.values()
-        if s.appended is not None and s.error is None
-    )
+    done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
+    if any(row["outcome"] == "unknown" for row in rows):
+        notes.append(f"what is unknown: run it again with producer {who.producer_id!r}, sequence {who.sequence}")
     return Report(
         operation="append",
         rows=rows,
         failures=failures,
-        totals={"records": records_count, "bytes": sum(s.appended.bytes for s in states.values() if s.appended)},
+        totals={
+            "records": sum(appended.next_offset - appended.base_offset for appended in done),
+            "bytes": sum(appended.bytes for appended in done),
+        },
         seconds=measure.seconds,
         counts=measure.counts,
+        notes=notes,
     )
 
 
@@ -208,7 +229,7 @@ def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendO
 
 
 def partition_task(
-    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock
+    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock, copies: Runner
 ) -> PartitionTask:
     """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
     same.
@@ -217,11 +238,7 @@ def partition_task(
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
         site = sites[partition]
         before = [store.counts.snapshot() for store in site.stores.values()]
-        outcome: Appended | Raced | StratalogError
-        try:
-            outcome = append(site, who, batches, options, clock=clock, copies=ThreadRunner(COPY_THREADS))
-        except StratalogError as error:
-            outcome = error
+        outcome = append(site, who, batches, options, clock=clock, copies=copies)
         spent = StoreCounts()
         for store, earlier in zip(site.stores.values(), before, strict=True):
             spent = spent + (store.counts - earlier)
@@ -231,42 +248,89 @@ def partition_task(
 
 
 def _append_all(
-    context: Context, topic: TopicImage, run: RunTasks, who: ProducerAppend, options: AppendOptions
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    options: AppendOptions,
+    notes: list[str],
 ) -> dict[int, PendingAppend]:
     """Append, and bring every partition to an end: acknowledged, or failed."""
     states: dict[int, PendingAppend] = {}
     again: Sequence[int] | None = None
-    image = context.metadata.image()
     for _ in range(_ROUNDS):
         views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
         sites = {view.partition: context.site(view) for view in views}
-        task = partition_task(sites, who, options, context.clock)
+        task = partition_task(sites, who, options, context.clock, context.copies)
         raced: list[int] = []
-        stale: list[int] = []
+        troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
-        for result in run(task, again):
-            state = states[result.partition] = PendingAppend(views[result.partition])
+        try:
+            results = run(task, again)
+        except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
+            for partition in sites if again is None else again:
+                states[partition] = PendingAppend(views[partition], error=lost, tried=True)
+            break
+        for result in results:
+            before = states.get(result.partition)
+            state = states[result.partition] = PendingAppend(
+                views[result.partition], tried=before is not None and before.tried
+            )
             match result.outcome:
-                case Appended():
-                    state.appended = result.outcome
+                case Appended(missed=missed):
+                    state.appended, state.missed, state.tried = result.outcome, missed, True
                     appended[result.partition] = state
-                case Raced():
+                case Raced(tried):
+                    state.tried = state.tried or tried
                     state.error = RetriableError("another append was faster; run it again with the same sequence")
                     raced.append(result.partition)
-                case StratalogError() as error:
-                    state.error = error
-                    if isinstance(error, StaleMetadataError):
-                        stale.append(result.partition)
+                case NotAppended(error, tried):
+                    state.error, state.tried = error, state.tried or tried
+                    troubled.append(result.partition)
         if options.acks_all:
-            stale += acknowledge(context, appended, options.min_insync_replicas)
-        if not raced and not stale:
+            troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
+        if not raced and not troubled:
             break
-        # A fresh view that is no other than the stale one (a lost disk that nobody has registered) helps nobody.
-        image = context.metadata.image()
-        again = raced + [p for p in stale if image.view(topic.topic_id, p) != views[p]]
+        image, again = _next_round(context, topic, states, raced, troubled, notes)
         if not again:
             break
     return states
+
+
+def _next_round(
+    context: Context,
+    topic: TopicImage,
+    states: Mapping[int, PendingAppend],
+    raced: Sequence[int],
+    troubled: Sequence[int],
+    notes: list[str],
+) -> tuple[ClusterImage, list[int]]:
+    """Do what can be done about the leaders that failed. The metadata now, and the partitions to append to
+    again: those that were raced, and those for which it has helped (a fresh view that is no other than the one
+    that failed helps nobody).
+    """
+    errors = {partition: states[partition].error for partition in troubled}
+    if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
+        settled = settle_brokers(context)
+        image, noted = settled.image, settled.notes
+    else:
+        image, noted = context.metadata.image(), ()
+    notes += noted
+    if topic.topic_id not in image.topics:
+        return image, []
+    damaged = {
+        (topic.topic_id, partition): (states[partition].view, error)
+        for partition, error in errors.items()
+        if isinstance(error, CorruptionError)
+    }
+    if damaged:
+        replaced = replace_leaders(context, damaged)
+        image, noted = context.metadata.image(), tuple(replaced.values())
+        notes += noted
+    if topic.topic_id not in image.topics:
+        return image, []
+    return image, [*raced, *(p for p in troubled if image.view(topic.topic_id, p) != states[p].view)]
 
 
 def _result(pickled: bytes) -> TaskResult:
@@ -277,16 +341,15 @@ def _result(pickled: bytes) -> TaskResult:
 
 def _row(topic: str, partition: int, state: PendingAppend) -> dict[str, Value]:
     appended = state.appended
-    done = appended is not None and state.error is None
+    if state.error is not None or appended is None:
+        outcome = "unknown" if state.tried else "not appended"
+    else:
+        outcome = "duplicate" if appended.duplicate else "acknowledged"
     return {
         "topic": topic,
         "partition": partition,
         "base_offset": appended.base_offset if appended is not None else None,
         "next_offset": appended.next_offset if appended is not None else None,
         "records": appended.next_offset - appended.base_offset if appended is not None else 0,
-        "outcome": "failed"
-        if not done
-        else "duplicate"
-        if appended is not None and appended.duplicate
-        else "appended",
+        "outcome": outcome,
     }

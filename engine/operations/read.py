@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from engine.context import Context
 from engine.metadata.image import PartitionView, TopicImage
 from engine.reading.plan import FileRange, PartitionPieces, file_ranges, readable_pieces
-from engine.replication.leader import check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import Site
 from partitions.errors import (
     InvalidCallError,

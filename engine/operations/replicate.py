@@ -1,30 +1,49 @@
-"""Replicate: bring followers to their leaders, prove the high watermark, let caught-up followers into the ISR.
+"""Replicate: bring followers to their leaders, prove the high watermark, keep the ISR true.
 
+0. probe the roots: fence what is gone, register what is new; elect where there is no leader and it is allowed
 1. tasks: sync every follower of a partition to its leader
-2. one linearizable read; where the partition has not changed, the high watermark advances to what
+2. leaders whose storage has lost data resign in favour of a whole member of the ISR
+3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
+4. one linearizable read; where the partition has not changed, the high watermark advances to what
    every member of the maximal ISR holds
-3. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
+5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
    (the two commits of the protocol's Expand), one commit for all partitions each
+6. partitions whose view has changed on the way start again from 1
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
-from engine.operations.in_sync import PartitionKey, Progressed, is_current, partition_key, propose
-from engine.replication.leader import leader_log
+from engine.operations.brokers import settle_brokers
+from engine.operations.damaged import replace_leaders
+from engine.operations.elect import elect_uncleanly_where_allowed
+from engine.operations.in_sync import (
+    Missed,
+    PartitionKey,
+    Progressed,
+    adding,
+    behind_since_ms,
+    is_current,
+    joined,
+    partition_key,
+    propose,
+    without,
+)
+from engine.replication.damage import is_damage_of
 from engine.replication.site import Site
-from engine.replication.sync import RemoteTail, Synced, sync
+from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
+from engine.replication.throttle import Throttle
 from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
-from partitions.errors import StratalogError
-from partitions.runner import Done, Failed, ThreadRunner, attempt
+from partitions.errors import CorruptionError, StaleMetadataError, StratalogError
+from partitions.runner import Done, Failed
 from partitions.store import Store
 
-COPY_THREADS = 4
+_ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +52,11 @@ class SyncWork:
 
     site: Site
     followers: tuple[int, ...]
-    remote: RemoteTail | None
-    from_last_tiered: bool
+    options: SyncOptions
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
-        remote = [] if self.remote is None else [self.remote.store]
+        remote = [] if self.options.remote is None else [self.options.remote.store]
         return [*self.site.stores.values(), *remote]
 
     def __str__(self) -> str:
@@ -50,41 +68,29 @@ class SyncResult:
     """What became of each follower; ``leader_end`` is a log end that the leader was seen to have reached."""
 
     synced: tuple[Synced, ...]
-    failed: tuple[tuple[int, StratalogError], ...]
+    missed: tuple[tuple[int, Missed], ...]
     leader_end: int
     high_watermark: int
 
 
-def sync_followers(work: SyncWork) -> SyncResult:
-    """The task: one follower after the other, their files in parallel. A follower that fails does not
-    keep the others from being synced; the leader is looked at by itself only where no sync has seen it.
+def sync_partition(work: SyncWork) -> SyncResult:
+    """The task. A follower that fails keeps no other from being synced.
+
+    Raises: what keeps the leader from being listed; CorruptionError kinds when the leader is damaged.
     """
-    copies = ThreadRunner(COPY_THREADS)
+    log, outcomes = sync_followers(work.site, work.followers, work.options)
     synced: list[Synced] = []
-    failed: list[tuple[int, StratalogError]] = []
-    for follower in work.followers:
-        outcome = attempt(
-            lambda broker_id: sync(
-                work.site,
-                broker_id,
-                copies=copies,
-                remote=work.remote,
-                from_last_tiered=work.from_last_tiered,
-            ),
-            follower,
-        )
+    missed: list[tuple[int, Missed]] = []
+    for outcome in outcomes:
         match outcome:
             case Done(_, value):
                 synced.append(value)
-            case Failed(_, error):
-                failed.append((follower, error))
-    if synced:
-        log_end = min(done.log_end for done in synced)
-        high_watermark = max(done.high_watermark for done in synced)
-    else:
-        log = leader_log(work.site)
-        log_end, high_watermark = log.log_end, log.high_watermark
-    return SyncResult(tuple(synced), tuple(failed), log_end, high_watermark)
+            case Failed(_, error) if is_damage_of(work.site.view.leader, error):
+                raise error
+            case Failed(follower, error):
+                # What a follower holds that cannot be looked at: as a member, all below the high watermark.
+                missed.append((follower, Missed(error, behind_since_ms(log, log.high_watermark))))
+    return SyncResult(tuple(synced), tuple(missed), log.log_end, log.high_watermark)
 
 
 def replicate(
@@ -92,22 +98,31 @@ def replicate(
     topics: Sequence[str] | None = None,
     *,
     brokers: Sequence[int] | None = None,
+    throttle: Throttle | None = None,
     dry_run: bool = False,
 ) -> Report:
     """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
+    ``throttle`` bounds what each task copies.
 
     Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
     """
+    notes: list[str] = []
+    failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
-        failures: list[Failure] = []
-        works = plan(context, image, topics, brokers, failures)
+        context.topics(image, topics)
+        if not dry_run:
+            settled = settle_brokers(context)
+            image, elected = elect_uncleanly_where_allowed(context, settled.image)
+            notes += [*settled.notes, *elected]
+        works = plan(context, image, topics, brokers, throttle, failures)
         if dry_run:
             rows = [_planned(work) for work in works]
         else:
-            states = _run(context, works)
+            states = _run(context, works, brokers, notes)
             rows = [_row(state) for state in states]
             failures += [failure for state in states for failure in state.failures]
+            notes += [note for state in states for note in state.notes]
     copied = sum(value for row in rows if isinstance(value := row.get("copied_bytes"), int))
     return Report(
         operation="replicate",
@@ -117,6 +132,7 @@ def replicate(
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
+        notes=notes,
     )
 
 
@@ -125,6 +141,7 @@ def plan(
     image: ClusterImage,
     topics: Sequence[str] | None,
     brokers: Sequence[int] | None,
+    throttle: Throttle | None,
     failures: list[Failure],
 ) -> list[SyncWork]:
     """One piece of work a partition, with the followers that are not fenced. A topic whose remote log
@@ -147,31 +164,71 @@ def plan(
                 store = context.remote_store("the topic is tiered")
                 segments = remote_log.of_partition(view.partition)
                 tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
-            wanted = [b for b in site.followers if brokers is None or b in brokers]
-            if brokers is not None and not wanted:
+            followers = _wanted(site, brokers)
+            if brokers is not None and not followers:
                 continue
-            works.append(
-                SyncWork(
-                    site,
-                    tuple(wanted),
-                    tail,
-                    context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
-                )
+            options = SyncOptions(
+                copies=context.copies,
+                remote=tail,
+                from_last_tiered=context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+                throttle=throttle,
             )
+            works.append(SyncWork(site, followers, options))
     return works
 
 
-def _run(context: Context, works: Sequence[SyncWork]) -> list[Progressed]:
+def _wanted(site: Site, brokers: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(broker for broker in site.followers if brokers is None or broker in brokers)
+
+
+def _run(
+    context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
+) -> list[Progressed]:
     states = {partition_key(work.site.view): Progressed(work.site) for work in works}
-    _sync_all(context, works, states)
-    _prove(context, list(states.values()))
-    _expand(context, works, states)
+    for _ in range(_ROUNDS):
+        present = {key: states[key] for key in (partition_key(work.site.view) for work in works)}
+        _sync_all(context, works, present)
+        _replace_leaders(context, present)
+        _shrink(context, present)
+        _prove(context, list(present.values()))
+        _expand(context, works, present)
+        if not any(state.again for state in present.values()):
+            break
+        works = _again(context, works, present, brokers, notes)
     return list(states.values())
 
 
-def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, Progressed]) -> None:
+def _again(
+    context: Context,
+    works: Sequence[SyncWork],
+    states: Mapping[PartitionKey, Progressed],
+    brokers: Sequence[int] | None,
+    notes: list[str],
+) -> list[SyncWork]:
+    """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
+    settled = settle_brokers(context)
+    notes += settled.notes
+    remaining: list[SyncWork] = []
+    for work in works:
+        key = partition_key(work.site.view)
+        state = states[key]
+        if not state.again:
+            continue
+        if key[0] not in settled.image.topics:
+            state.begin(state.site)
+            state.notes.append(f"{state.site}: the topic was deleted meanwhile")
+            continue
+        view = settled.image.view(*key)
+        if view != work.site.view:
+            site = context.site(view)
+            state.begin(site)
+            remaining.append(replace(work, site=site, followers=_wanted(site, brokers)))
+    return remaining
+
+
+def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[PartitionKey, Progressed]) -> None:
     context.progress.start("replicate", len(works), "partitions")
-    for outcome in context.tasks.run(sync_followers, works):
+    for outcome in context.tasks.run(sync_partition, works):
         state = states[partition_key(outcome.item.site.view)]
         size_bytes = 0
         match outcome:
@@ -183,12 +240,52 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: dict[Partitio
                     state.copied_files += synced.copied_files
                     state.copied_bytes += synced.copied_bytes
                     size_bytes += synced.copied_bytes
-                for broker, error in result.failed:
-                    state.failures.append(Failure.of(f"{state.site} on broker {broker}", error))
+                for broker, missed in result.missed:
+                    state.missed[broker] = missed
+                    state.fail(f"{state.site} on broker {broker}", missed.error)
             case Failed(work, error):
-                state.failures.append(Failure.of(work, error))
+                state.leader_error = error
+                state.fail(work, error)
         context.progress.advance(size_bytes)
     context.progress.finish()
+
+
+def _replace_leaders(context: Context, states: Mapping[PartitionKey, Progressed]) -> None:
+    """Leaders that have lost data resign; what they lost is copied to them in the next round."""
+    damaged = {
+        key: (state.site.view, state.leader_error)
+        for key, state in states.items()
+        if isinstance(state.leader_error, CorruptionError)
+    }
+    for key, note in replace_leaders(context, damaged).items() if damaged else ():
+        states[key].notes.append(note)
+        states[key].again = True
+
+
+def _shrink(context: Context, states: Mapping[PartitionKey, Progressed]) -> None:
+    """Members that are out of sync leave the ISR, and those that were being added and cannot be reached."""
+    if not any(state.missed for state in states.values()):
+        return
+    lag_ms = context.cluster_config(context.metadata.image()).replica_lag_time_max_ms
+    now_ms = context.clock.now_ms()
+    leaving: dict[PartitionKey, list[int]] = {}
+    for key, state in states.items():
+        view = state.site.view
+        out = [
+            broker
+            for broker, missed in state.missed.items()
+            if not isinstance(missed.error, StaleMetadataError)
+            and (broker in view.adding or (broker in view.isr and missed.is_out(now_ms, lag_ms)))
+        ]
+        if out:
+            leaving[key] = out
+    for key in propose(context, states, [without(states[key].site.view, out) for key, out in leaving.items()]):
+        state = states[key]
+        for broker in leaving[key]:
+            error = state.missed[broker].error
+            state.notes.append(f"{state.site}: broker {broker} left the ISR: {error}")
+            # What was lost is copied to it now that it is out.
+            state.again = state.again or isinstance(error, CorruptionError)
 
 
 def _prove(context: Context, states: Sequence[Progressed]) -> None:
@@ -210,7 +307,7 @@ def _prove(context: Context, states: Sequence[Progressed]) -> None:
             case Done(state, offset):
                 state.high_watermark = offset
             case Failed(state, error):
-                state.failures.append(Failure.of(state.site, error))
+                state.fail(state.site, error)
 
 
 def _proven(state: Progressed) -> int:
@@ -225,28 +322,30 @@ def _proven(state: Progressed) -> int:
     return min(ends)
 
 
-def _expand(context: Context, works: Sequence[SyncWork], states: dict[PartitionKey, Progressed]) -> None:
+def _expand(context: Context, works: Sequence[SyncWork], states: Mapping[PartitionKey, Progressed]) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
         for key, state in states.items()
+        if not state.again
     }
     # 1. *adding*: from here on an append needs them too.
-    added = propose(context, states, newcomers, into_isr=False)
-    if not added:
-        return
+    wanted = [adding(states[key].site.view, brokers) for key, brokers in newcomers.items() if brokers]
+    added = propose(context, states, wanted)
     # 2. Whatever was appended before that.
-    for key in added:
-        states[key].caught_up.clear()
-    again = [
-        replace(work, site=states[key].site, followers=tuple(added[key]))
-        for work in works
-        if (key := partition_key(work.site.view)) in added
-    ]
-    _sync_all(context, again, states)
+    again: list[SyncWork] = []
+    for work in works:
+        key = partition_key(work.site.view)
+        if key in added:
+            states[key].caught_up.clear()
+            again.append(replace(work, site=states[key].site, followers=tuple(newcomers[key])))
+    if again:
+        _sync_all(context, again, states)
     # 3. In the ISR: those that were reached again.
-    reached = {key: [b for b in brokers if b in states[key].caught_up] for key, brokers in added.items()}
-    propose(context, states, reached, into_isr=True)
+    reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
+    propose(
+        context, states, [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
+    )
 
 
 def _planned(work: SyncWork) -> dict[str, Value]:

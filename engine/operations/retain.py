@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
-from engine.replication.leader import check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
@@ -31,7 +31,7 @@ from partitions.replica import Replica, read_broker_file
 from partitions.retention import UNLIMITED, Extent, RetentionLimits, local_start_for, removable, retained_from
 from partitions.runner import Done, Failed
 from partitions.segment import read_segment
-from partitions.store import Store
+from partitions.store import Store, StoredObject
 from tiering.expiry import expired_segments
 from tiering.remote_log import RemoteLog
 
@@ -180,7 +180,7 @@ def retain(
                     failures.append(Failure.of(work, error))
             context.progress.advance(size_bytes)
         context.progress.finish()
-        swept = sweep_roots(context, dry_run) if sweep else 0
+        swept = sweep_roots(context, failures, dry_run) if sweep else 0
     return Report(
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
@@ -312,14 +312,19 @@ def _expire_remote(
     return removed
 
 
-def sweep_roots(context: Context, dry_run: bool = False) -> int:
+def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False) -> int:
     """Delete what no replica of the metadata owns: folders of deleted topics, of former assignments, of
-    former directories; how many files.
+    former directories; how many files. A root that cannot be listed, or not be swept, is a failure.
 
     The roots are listed first and the metadata is read afterwards: whoever writes to a folder knows it from
     the metadata, so a folder that was seen and is not owned then is nobody's any more.
     """
-    seen = {broker_id: store.list("") for broker_id, store in context.stores.items()}
+    seen: dict[int, Sequence[StoredObject]] = {}
+    for broker_id, store in context.stores.items():
+        try:
+            seen[broker_id] = store.list("")
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
     image = context.metadata.image()
     owned = {
         (broker, context.site(view).replica(broker).folder)
@@ -331,18 +336,21 @@ def sweep_roots(context: Context, dry_run: bool = False) -> int:
     swept = 0
     for broker_id, objects in seen.items():
         store, registered = context.stores[broker_id], image.brokers.get(broker_id)
-        found = read_broker_file(store)
-        if registered is None or found is None or found.directory_id != registered.directory_id:
-            continue  # about to be registered, or not there: not ours to judge
-        kept = {"", paths.voter_path(registered.directory_id)}
-        litter = [
-            stored.name
-            for stored in objects
-            if (folder := paths.folder_of(stored.name)) not in kept and (broker_id, folder) not in owned
-        ]
-        swept += len(litter)
-        if litter and not dry_run:
-            store.delete(litter)
+        try:
+            found = read_broker_file(store)
+            if registered is None or found is None or found.directory_id != registered.directory_id:
+                continue  # about to be registered, or not there: not ours to judge
+            kept = {"", paths.voter_path(registered.directory_id)}
+            litter = [
+                stored.name
+                for stored in objects
+                if (folder := paths.folder_of(stored.name)) not in kept and (broker_id, folder) not in owned
+            ]
+            if litter and not dry_run:
+                store.delete(litter)
+            swept += len(litter)
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
     return swept
 
 

@@ -7,9 +7,11 @@ afterwards, or lists first and checks the metadata afterwards, as the protocol's
 
     site      one partition: the view, and the replicas on their stores
     leader    take over an epoch, the leader's log
-    sync      bring one follower to the leader's log
+    sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
     watermark advance the high watermark by proof
+    damage    replicas that hold less than they once did, and whose fault it is
+    throttle  a bound on the bytes that a task copies in a second
 
 Where this differs from the protocol's text
     * Sync lists the leader once per group of staged copies, not once per file: the rule asks that the

@@ -1,22 +1,23 @@
 """Append: records at the end of the leader's log, then on every member of the maximal ISR.
 
 Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task does them. Steps 6 and 7
-(the linearizable read, the high watermark) are ``engine.appending``'s, once for all partitions.
+(the linearizable read, the high watermark) are ``engine.operations.acknowledge``'s, once for all partitions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from engine.replication.damage import blaming, is_damage_of
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
-from engine.replication.sync import sync
+from engine.replication.sync import SyncOptions, sync_followers
 from partitions.clock import Clock
-from partitions.errors import NotEnoughReplicasError, RetriableError
+from partitions.errors import NotEnoughReplicasError, RetriableError, StratalogError
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import (
@@ -27,7 +28,7 @@ from partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from partitions.runner import Runner, values
+from partitions.runner import Failed, Runner
 from partitions.segment_writer import SegmentWriter
 from partitions.store import StagedWriter
 
@@ -37,7 +38,8 @@ _ATTEMPTS = 50
 @dataclass(frozen=True, slots=True)
 class Appended:
     """The records are in the leader's log at ``[base_offset, next_offset)``, and, with ``acks=all``, on
-    every member of the view's maximal ISR. Not acknowledged before the view is found unchanged.
+    every member of the view's maximal ISR that is not in ``missed``. Not acknowledged before the view is
+    found unchanged.
     """
 
     base_offset: int
@@ -45,13 +47,30 @@ class Appended:
     duplicate: bool
     """An earlier attempt of this append had put them there."""
     bytes: int
+    missed: Mapping[int, StratalogError] = field(default_factory=dict)
+    """Members of the maximal ISR that do not have them yet, by broker id, and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Another append took the offset, and this one was too large to be kept for a second try: nothing
-    was appended; run it again with the same sequence.
+    """Another append took the offset, and this one was too large to be kept for a second try: run it again
+    with the same sequence.
     """
+
+    tried: bool
+    """As ``NotAppended.tried``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotAppended:
+    """The append failed before it was known to be in the leader's log."""
+
+    error: StratalogError
+    tried: bool
+    """Whether a file of it may be in the leader's folder all the same, and count now or later."""
+
+
+AppendOutcome = Appended | Raced | NotAppended
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,40 +122,65 @@ def append(
     *,
     clock: Clock,
     copies: Runner,
-) -> Appended | Raced:
+) -> AppendOutcome:
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it.
 
-    Raises: StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything is
-        written; DuplicateSequenceNumberError, InvalidProducerEpochError; CorruptionError kinds.
+    NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
+    is written; DuplicateSequenceNumberError, InvalidProducerEpochError; CorruptionError kinds with the
+    broker that is to blame; RetriableError kinds.
     """
-    appended = append_to_leader(site, producer, batches, options, clock=clock)
-    if isinstance(appended, Appended) and options.acks_all:
-        replicate(site, copies)
-    return appended
+    attempt = _Attempt()
+    try:
+        appended = _append_to_leader(site, producer, batches, options, attempt, clock)
+    except StratalogError as error:
+        return NotAppended(error, attempt.tried)
+    if isinstance(appended, Raced) or not options.acks_all:
+        return appended
+    try:
+        return replace(appended, missed=replicate(site, copies))
+    except StratalogError as error:
+        return NotAppended(error, tried=True)
 
 
-def replicate(site: Site, copies: Runner) -> None:
-    """Step 5: sync every other replica of the ISR, and of those being added, to the leader.
+def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
+    """Step 5: sync every other replica of the ISR, and of those being added, to the leader. Returns those
+    that were not reached, and why.
 
     The followers of an acknowledgement hold the log already, so none of them has to start over: what is
     tiered does not matter here.
+
+    Raises: what keeps the leader from being listed; CorruptionError kinds when the leader is damaged.
     """
-    values(copies.run(lambda broker_id: sync(site, broker_id, copies=copies), site.acknowledging))
+    _, outcomes = sync_followers(site, site.acknowledging, SyncOptions(copies=copies))
+    missed = {outcome.item: outcome.error for outcome in outcomes if isinstance(outcome, Failed)}
+    for error in missed.values():
+        if is_damage_of(site.view.leader, error):
+            raise error
+    return missed
 
 
-def append_to_leader(
+@dataclass(slots=True)
+class _Attempt:
+    """What an append has come to so far."""
+
+    tried: bool = False
+    """A create was asked for, and it is not known that it did nothing."""
+    written: int = 0
+    """Bytes of the file that was created."""
+
+
+def _append_to_leader(
     site: Site,
     producer: ProducerAppend,
     batches: Iterator[pa.RecordBatch],
     options: AppendOptions,
-    *,
+    attempt: _Attempt,
     clock: Clock,
 ) -> Appended | Raced:
-    """Steps 1 to 4: the file is in the leader's log. Raises: as ``append``."""
+    """Steps 1 to 4: the file is in the leader's log. Raises: what ``NotAppended`` has."""
     source = ReplayableBatches(batches, options.replay_bytes)
     leader = site.leader
-    written = 0
-    for attempt in range(_ATTEMPTS):
+    for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
         log = leader_log(site)
         if options.acks_all and len(site.view.isr) < options.min_insync_replicas:
@@ -145,29 +189,43 @@ def append_to_leader(
                 f"{options.min_insync_replicas}; nothing was appended"
             )
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
-        state = leader.producers(log)
+        with blaming(leader):
+            state = leader.producers(log)
         earlier = earlier_attempt(state, producer, str(site))
         if earlier is not None:
             return Appended(
                 earlier.base_offset,
                 earlier.next_offset,
-                duplicate=attempt == 0 or written == 0,
-                bytes=written,
+                duplicate=attempt.written == 0,
+                bytes=attempt.written,
             )
         if not source.replayable:
-            return Raced()
+            return Raced(attempt.tried)
         # 3. Create it at the log end. False: somebody else appended there first.
         name = DataName(log.log_end, None, site.epoch)
         staged = leader.store.stage_writer(leader.path(name))
         try:
             _encode(staged, site, log, state, producer, source, options, clock)
-            written = staged.size_bytes if staged.commit() else 0
+            if _commit(staged, attempt):
+                attempt.written = staged.size_bytes
         finally:
             with suppress(Exception):
                 staged.abort()
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
         #    zombie can re-create a name that retention or a merge had freed).
     raise RetriableError(f"{site}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+
+
+def _commit(staged: StagedWriter, attempt: _Attempt) -> bool:
+    before, attempt.tried = attempt.tried, True
+    try:
+        created = staged.commit()
+    except RetriableError:  # refused: nothing has changed
+        attempt.tried = before
+        raise
+    if not created:
+        attempt.tried = before
+    return created
 
 
 def _encode(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site
-from partitions.errors import CorruptionError, FencedLeaderEpochError, LogGapError, RetriableError
-from partitions.listing import ReplicaLog
+from partitions.errors import CorruptionError, FencedLeaderEpochError, RetriableError
+from partitions.listing import Listing, ReplicaLog
 from partitions.paths import EpochName
 from partitions.replica import Replica
 
@@ -14,13 +15,14 @@ _ATTEMPTS = 5
 def leader_log(site: Site) -> ReplicaLog:
     """The leader's log under the view's epoch, which is taken over first where nobody has.
 
-    Raises: FencedLeaderEpochError when the leader has joined a later epoch; CorruptionError, LogGapError
-        when the leader's storage has lost data; as ``Replica.log``.
+    Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
+        CorruptionError, LogGapError when the leader's storage has lost data; as ``Replica.log``.
     """
     leader = site.leader
     for _ in range(_ATTEMPTS):
-        log = leader.log()
-        check_not_fenced(leader, log, site.epoch)
+        with blaming(leader):
+            log = leader.log()
+        check_not_fenced(leader, log.listing, site.epoch)
         check_whole(leader, log)
         if log.joined_epoch == site.epoch:
             return log
@@ -44,23 +46,10 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
         )
 
 
-def check_not_fenced(replica: Replica, log: ReplicaLog, epoch: int) -> None:
+def check_not_fenced(replica: Replica, listing: Listing, epoch: int) -> None:
     """Raises: FencedLeaderEpochError when the replica has joined an epoch above ``epoch``."""
-    if log.joined_epoch > epoch:
+    if listing.joined_epoch > epoch:
         raise FencedLeaderEpochError(
-            f"{replica} has joined leader epoch {log.joined_epoch}, this view has {epoch}: read the metadata again"
-        )
-
-
-def check_whole(replica: Replica, log: ReplicaLog) -> None:
-    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
-    if log.stranded:
-        raise LogGapError(
-            f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
-            "a file is missing between them; restore it from another replica"
-        )
-    if log.lost_committed:
-        raise CorruptionError(
-            f"{replica}: the high watermark reached {log.promised}, but the log ends at {log.log_end}: "
-            "its storage has lost committed records; heal it from another replica"
+            f"{replica} has joined leader epoch {listing.joined_epoch}, this view has {epoch}: read the metadata "
+            "again"
         )

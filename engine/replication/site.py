@@ -55,6 +55,7 @@ class Site:
             topic_id=self.view.topic_id,
             partition=self.view.partition,
             assignment=self.view.assignments[broker_id],
+            root=self.view.brokers[broker_id].root,
         )
 
     @property

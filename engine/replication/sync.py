@@ -1,4 +1,4 @@
-"""Sync: bring a follower to its leader's log (protocol section 3; KIP-405, "Follower fetch"; KIP-1023)."""
+"""Sync: bring followers to their leader's log (protocol section 3; KIP-405, "Follower fetch"; KIP-1023)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from engine.replication.leader import check_not_fenced, check_whole, join, leader_log
+from engine.replication.damage import blaming, check_promise, first_lost
+from engine.replication.leader import check_not_fenced, join, leader_log
 from engine.replication.site import Site
+from engine.replication.throttle import Throttle
 from engine.replication.watermark import record_high_watermark
 from partitions.errors import (
     CorruptSegmentError,
@@ -18,11 +20,11 @@ from partitions.errors import (
     RemoteNotReadyError,
     SourceChangedError,
 )
-from partitions.listing import Link, ReplicaLog, resolve
+from partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
 from partitions.paths import DataName, LocalStartName
 from partitions.producers import ProducerEntry, encode
 from partitions.replica import Replica
-from partitions.runner import Runner, values
+from partitions.runner import Done, Failed, Outcome, Runner, values
 from partitions.segment import read_segment
 from partitions.store import Staged, Store
 from tiering.bootstrap import (
@@ -55,6 +57,19 @@ class RemoteTail:
         return None if self.last is None else self.last.next_offset
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncOptions:
+    """How to sync."""
+
+    copies: Runner
+    """Runs the copies of one task."""
+    remote: RemoteTail | None = None
+    """What is tiered; None when the topic is not, or when no follower can need it (members of the ISR)."""
+    from_last_tiered: bool = False
+    """The setting ``follower.fetch.last.tiered.offset.enable``."""
+    throttle: Throttle | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Synced:
     """A sync that reached the leader's log end, as listed when it began."""
@@ -69,71 +84,118 @@ class Synced:
     copied_bytes: int
 
 
-def sync(
-    site: Site,
-    follower_id: int,
-    *,
-    copies: Runner,
-    remote: RemoteTail | None = None,
-    from_last_tiered: bool = False,
-) -> Synced:
-    """Make the follower's log equal to the leader's, by copying whole files under their own names.
+def sync_followers(
+    site: Site, followers: Sequence[int], options: SyncOptions
+) -> tuple[ReplicaLog, list[Outcome[int, Synced]]]:
+    """Make the logs of these followers equal to the leader's, by copying whole files under their own names.
+    One that fails keeps no other from it.
 
-    ``remote`` is what is tiered of the partition, None when the topic is not tiered (or when the follower
-    is known not to need it: a member of the ISR); ``from_last_tiered`` is the setting
-    ``follower.fetch.last.tiered.offset.enable``.
+    Returns the leader's log, as listed after all followers, and per follower what came of it: Failed with
+    FencedLeaderEpochError, StaleBrokerError when the view is stale; CorruptionError kinds, whose
+    ``broker_id`` says whose storage is damaged; RemoteNotReadyError; SourceChangedError when the leader's
+    files kept changing; StorageError and its like.
 
-    Raises: FencedLeaderEpochError, StaleBrokerError when the view is stale; CorruptionError, LogGapError;
-        RemoteNotReadyError; SourceChangedError when the leader's files kept changing.
+    Raises: what keeps the leader from being listed (see ``leader_log``).
     """
-    change: SourceChangedError | None = None
-    files = bytes_ = 0
+    listed: dict[int, Listing] = {}
+    outcomes: list[Outcome[int, Synced]] = []
+    # The followers first: the leader, listed later, is behind none of them.
+    for outcome in options.copies.run(lambda follower: _list(site, follower), followers):
+        match outcome:
+            case Done(follower, listing):
+                listed[follower] = listing
+            case Failed():
+                outcomes.append(outcome)
+    leader = leader_log(site)
+    outcomes += options.copies.run(
+        lambda follower: _sync(site, follower, options, listed[follower], leader), list(listed)
+    )
+    return leader, outcomes
+
+
+def sync(site: Site, follower_id: int, options: SyncOptions) -> Synced:
+    """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
+    _, outcomes = sync_followers(site, [follower_id], options)
+    return values(outcomes)[0]
+
+
+def _list(site: Site, follower_id: int) -> Listing:
+    follower = site.replica(follower_id)
+    listing = follower.list()
+    check_not_fenced(follower, listing, site.epoch)
+    return listing
+
+
+def _resolve(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog:
+    """The follower's log under its leader's lineage. Where its last file is the leader's, too, by name and
+    size, the leader's log says where it ends: no file of an idle follower is opened.
+    """
+    ends = {(link.name, link.file.object.size_bytes): link.end for link in log.chain}
+
+    def end_of_append(file: DataFile) -> int:
+        return ends.get((file.name, file.object.size_bytes)) or follower.end_of_append(file)
+
+    with blaming(follower):
+        return resolve(listing, log.lineage, end_of_append)
+
+
+def _sync(site: Site, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog) -> Synced:
+    """Sync a follower, listed as ``before``, to the leader, listed as ``log`` after it."""
+    files = size_bytes = 0
 
     def copied(link: Link) -> None:
-        nonlocal files, bytes_
+        nonlocal files, size_bytes
         files += 1
-        bytes_ += link.file.object.size_bytes
+        size_bytes += link.file.object.size_bytes
 
     for _ in range(_ATTEMPTS):
         try:
-            done = _sync_once(site, follower_id, copies, remote, from_last_tiered, copied)
-            return replace(done, copied_files=files, copied_bytes=bytes_)
+            done = _sync_once(site, follower_id, options, before, log, copied)
+            return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
             change = error
-    assert change is not None
+        before = _list(site, follower_id)
+        log = leader_log(site)
     raise change
 
 
 def _sync_once(
     site: Site,
     follower_id: int,
-    copies: Runner,
-    remote: RemoteTail | None,
-    from_last_tiered: bool,
+    options: SyncOptions,
+    before: Listing,
+    log: ReplicaLog,
     copied: Callable[[Link], None],
 ) -> Synced:
-    # 1. The follower first: the leader, listed later, is not behind it.
     leader, follower = site.leader, site.replica(follower_id)
-    before = follower.log()
-    check_not_fenced(follower, before, site.epoch)
-    log = leader_log(site)
-
     # 2. Join. What the follower has beyond the common prefix is dead from here on.
     if before.joined_epoch < site.epoch:
         join(follower, leader, site.epoch, log)
-    mine = resolve(before.listing, log.lineage, follower.end_of_append)
-    if not mine.stranded:  # a gap is healed by the copies below; a loss at the end is not seen otherwise
-        check_whole(follower, mine)
-
+    mine = _resolve(follower, before, log)
+    check_promise(follower, mine, leader, log)
     _check_boundaries(leader, log, mine)
 
     # 3. Where to start.
-    mine = _start(site, follower, mine, log, remote, from_last_tiered)
+    mine = _start(site, follower, mine, log, options)
 
-    # 4. Copy.
-    missing = _missing(follower, mine, log)
+    # 4. Copy. To a follower outside the ISR also what it has lost; a member must have lost nothing.
+    missing = _missing(leader, follower, mine, log)
+    if follower_id in site.view.isr and first_lost(mine, log, missing) is not None:
+        # The high watermark may have passed what the first listing saw of the follower: look once more.
+        mine = _resolve(follower, follower.list(), log)
+        missing = _missing(leader, follower, mine, log)
+        lost = first_lost(mine, log, missing)
+        if lost is not None:
+            with blaming(follower):
+                raise LogGapError(
+                    f"{follower} is in sync and lacks offset {lost}, below the high watermark "
+                    f"{log.high_watermark}: its storage has lost records; they are copied to it again when it "
+                    "has left the ISR"
+                )
     for group in _groups(missing):
-        _copy(leader, follower, group, copies)
+        if options.throttle is not None:
+            options.throttle.spend(sum(link.file.object.size_bytes for link in group))
+        _copy(leader, follower, group, options.copies)
         for link in group:
             copied(link)
 
@@ -163,10 +225,11 @@ def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> Non
             continue
         link = log.chain[index]
         if link.start < own.start < link.end and not link.name.merged:
-            raise LogGapError(
-                f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a follower; "
-                "restore it from there"
-            )
+            with blaming(leader):
+                raise LogGapError(
+                    f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a "
+                    "follower; restore it from there"
+                )
 
 
 def _start(
@@ -174,10 +237,10 @@ def _start(
     follower: Replica,
     mine: ReplicaLog,
     log: ReplicaLog,
-    remote: RemoteTail | None,
-    from_last_tiered: bool,
+    options: SyncOptions,
 ) -> ReplicaLog:
     """The follower's log after it starts over or bootstraps, where it must; else as it is."""
+    remote = options.remote
     leader = LeaderOffsets(
         log_start=site.view.log_start_offset,
         local_start=log.local_start,
@@ -189,7 +252,7 @@ def _start(
         leader,
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        from_last_tiered=from_last_tiered,
+        from_last_tiered=options.from_last_tiered,
     )
     match origin:
         case FromLeader():
@@ -203,14 +266,20 @@ def _start(
             state = encode(_producers_at(offset, site.leader, log, remote))
         case _:
             assert_never(origin)
-    if mine.log_end > log.log_end or mine.local_start > offset:
+    if mine.chain and mine.log_end > log.log_end:
+        with blaming(site.leader):
+            raise LogGapError(
+                f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader "
+                f"holds [{log.local_start}, {log.log_end}): the leader's storage has lost records"
+            )
+    if mine.local_start > offset or mine.local_start > log.log_end:
         raise OffsetOutOfRangeError(
-            f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader holds "
-            f"[{log.local_start}, {log.log_end}): the leader has lost data; verify the partition"
+            f"{follower} has dropped everything below offset {mine.local_start}, its leader's log ends at "
+            f"{log.log_end}: it cannot follow; reassign the replica to another broker, or away and back"
         )
     # The register before the first copy: what lies below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
-    return resolve(follower.list(), log.lineage, follower.end_of_append)
+    return _resolve(follower, follower.list(), log)
 
 
 def _producers_at(
@@ -224,7 +293,7 @@ def _producers_at(
     return auxiliary_state(remote.store, remote.folder, remote.last).producers
 
 
-def _missing(follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
+def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:
     """The leader's files that the follower lacks, in order. Where the follower has a merged segment over
     what the leader still has as appends, it lacks nothing.
 
@@ -234,10 +303,13 @@ def _missing(follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]
     for link in log.chain:
         held = present.get(link.name)
         if held is not None and held.size_bytes != link.file.object.size_bytes:
-            raise CorruptSegmentError(
-                f"{follower}: {link.name} has {held.size_bytes} bytes, on the leader it has "
-                f"{link.file.object.size_bytes}: one of the two is damaged; verify the partition"
-            )
+            with blaming(leader):
+                read_segment(leader.store, link.file)  # a file that was cut has no footer
+            with blaming(follower):
+                raise CorruptSegmentError(
+                    f"{follower}: {link.name} has {held.size_bytes} bytes, on the leader it has "
+                    f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal"
+                )
     return [
         link
         for link in log.chain
@@ -292,9 +364,10 @@ def _check_end(leader: Replica, link: Link) -> None:
     """
     if link.name.merged:
         return
-    end = read_segment(leader.store, link.file).footer.next_offset
-    if end != link.end:
-        raise LogGapError(
-            f"{leader}: {link.name} ends at offset {end}, the next file starts at {link.end}: a file "
-            "is missing between them; restore it from another replica"
-        )
+    with blaming(leader):
+        end = read_segment(leader.store, link.file).footer.next_offset
+        if end != link.end:
+            raise LogGapError(
+                f"{leader}: {link.name} ends at offset {end}, the next file starts at {link.end}: a file "
+                "is missing between them; restore it from another replica"
+            )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from engine.replication.site import Site
+from partitions.errors import OutcomeUnknownError, RetriableError
 from partitions.paths import WatermarkName
 from partitions.replica import Replica
 
@@ -17,7 +20,12 @@ def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
 
 
 def advance_high_watermark(site: Site, offset: int) -> None:
-    """Write it down on the leader first, then on the others that an acknowledgement needed."""
+    """Write it down on the leader, where readers and followers learn of it, then on the others that an
+    acknowledgement needed. One of those that cannot be reached learns of it with its next sync.
+
+    Raises: what keeps the leader from being written to.
+    """
     record_high_watermark(site.leader, site.epoch, offset)
     for broker_id in site.acknowledging:
-        record_high_watermark(site.replica(broker_id), site.epoch, offset)
+        with suppress(RetriableError, OutcomeUnknownError):
+            record_high_watermark(site.replica(broker_id), site.epoch, offset)

@@ -143,7 +143,7 @@ def totals(done: Done) -> Totals:
         case "append" if "batches" in done.report["totals"]:
             return {"records": done.sum("records"), "bytes": done.sum("bytes"), "files": done.sum("files")}
         case "append":
-            new = [row for row in done.rows if row["outcome"] == "appended"]
+            new = [row for row in done.rows if row["outcome"] == "acknowledged"]
             moved = sum(row["records"] for row in new)
             return {"records": moved, "bytes": done.report["totals"]["bytes"], "files": len(new)}
         case "replicate" | "bootstrap":

@@ -32,7 +32,7 @@ def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkey
 
     names: dict[str, Any] = {"spark": spark}
     exec(notebook, names)
-    assert {row["outcome"] for row in names["report"].rows} == {"appended"}
+    assert {row["outcome"] for row in names["report"].rows} == {"acknowledged"}
     assert {row["outcome"] for row in names["again"].rows} == {"duplicate"}
     assert [tuple(row) for row in names["oslo"].collect()] == [("t1", 3.5)]
     ends = [found.offset for found in names["latest"].values() if isinstance(found, FoundOffset)]

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from engine.metadata.image import BrokerImage, PartitionView
-from engine.replication.append import Appended, AppendOptions, append
+from engine.replication.append import Appended, AppendOptions, NotAppended, append
 from engine.replication.site import Site
-from engine.replication.sync import RemoteTail, Synced, sync
+from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
 from engine.replication.watermark import advance_high_watermark
 from partitions.clock import ManualClock
 from partitions.producers import ProducerAppend
@@ -96,7 +96,8 @@ class OnePartition:
         acks_all: bool = True,
         site: Site | None = None,
     ) -> Appended:
-        """Append, and, with ``acks_all``, acknowledge."""
+        """Append, and, with ``acks_all``, acknowledge. Raises: what kept it from being appended, or a member
+        of the ISR from having it."""
         options = AppendOptions(
             schema=SCHEMA,
             acks_all=acks_all,
@@ -109,13 +110,18 @@ class OnePartition:
         result = append(
             site or self.site, who, iter([batch(values)]), options, clock=self.clock, copies=SerialRunner()
         )
+        if isinstance(result, NotAppended):
+            raise result.error
         assert isinstance(result, Appended)
+        for error in result.missed.values():
+            raise error
         if acks_all:
             advance_high_watermark(site or self.site, result.next_offset)
         return result
 
-    def sync(self, follower: int, remote: RemoteTail | None = None, **options: bool) -> Synced:
-        return sync(self.site, follower, copies=SerialRunner(), remote=remote, **options)
+    def sync(self, follower: int, remote: RemoteTail | None = None, *, from_last_tiered: bool = False) -> Synced:
+        options = SyncOptions(copies=SerialRunner(), remote=remote, from_last_tiered=from_last_tiered)
+        return sync(self.site, follower, options)
 
     def read(self, broker_id: int) -> list[str]:
         """The values below the high watermark, as a reader of that replica sees them."""

@@ -9,6 +9,7 @@ from partitions.errors import (
     DuplicateSequenceNumberError,
     FencedLeaderEpochError,
     InvalidProducerEpochError,
+    LogGapError,
     StaleBrokerError,
 )
 from partitions.merge import MergePolicy, plan_merges
@@ -113,8 +114,39 @@ def test_a_missing_file_in_the_middle_of_a_follower_is_copied_again() -> None:
         one.append([value])
     replica = one.site.replica(2)
     replica.store.delete([replica.path(replica.log().chain[1].name)])
+    one.change(isr=(1,))
     assert one.sync(2).copied_files == 1
     assert one.read(2) == list("abc")
+
+
+@pytest.mark.parametrize("lost", [1, 2], ids=["in the middle", "at the end"])
+def test_a_member_of_the_isr_that_has_lost_records_is_damaged_until_it_has_left(lost: int) -> None:
+    """Section 1: "the replica is corrupt, leaves the ISR and is healed; it is not silently shorter"."""
+    one = OnePartition(2)
+    for value in "abc":
+        one.append([value])
+    replica = one.site.replica(2)
+    replica.store.delete([replica.path(replica.log().chain[lost].name)])
+    with pytest.raises(LogGapError, match=f"in sync and lacks offset {lost}, below the high watermark 3") as caught:
+        one.sync(2)
+    assert caught.value.broker_id == 2
+    one.change(isr=(1,))
+    assert one.sync(2).copied_files == 1
+    assert one.read(2) == list("abc")
+
+
+def test_a_follower_knows_what_its_leader_has_lost() -> None:
+    """Section 1, and "an older copy of a root": the follower's high watermark is proof against the leader."""
+    one = OnePartition(2)
+    for value in "abc":
+        one.append([value])
+    leader = one.site.leader
+    log = leader.log()
+    doomed = [str(log.chain[2].name), *(str(mark) for mark in log.listing.watermarks)]
+    leader.store.delete([leader.path(name) for name in doomed])
+    with pytest.raises(LogGapError, match="the leader's storage has lost committed records") as caught:
+        one.sync(2)
+    assert caught.value.broker_id == 1
 
 
 def test_a_name_with_two_sizes_is_reported() -> None:
@@ -157,6 +189,7 @@ def test_a_follower_below_the_leaders_local_start_starts_over_there() -> None:
     leader.store.create(leader.path(LocalStartName(2)), encode(state))
     follower = one.site.replica(2)
     follower.store.delete([stored.name for stored in follower.store.list("") if stored.name != BROKER_FILE])
+    one.change(isr=(1,))
     done = one.sync(2)
     assert done.started_at == 2
     assert follower.log().local_start == 2

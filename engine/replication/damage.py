@@ -1,0 +1,69 @@
+"""Damage: a replica that holds less than what it, or a copy of it, proves that it once held.
+
+A damaged replica is not silently shorter (protocol section 1): it leaves the ISR and is healed. So whoever
+finds damage has to say whose it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from partitions.errors import CorruptionError, LogGapError, StratalogError
+from partitions.listing import Link, ReplicaLog
+from partitions.replica import Replica
+
+
+@contextmanager
+def blaming(replica: Replica) -> Iterator[None]:
+    """Corruption that is found inside is this replica's, unless it is known to be another's."""
+    try:
+        yield
+    except CorruptionError as error:
+        if error.broker_id is None:
+            error.broker_id = replica.broker_id
+        raise
+
+
+def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
+    """Whether the error says that this broker's storage is damaged."""
+    return isinstance(error, CorruptionError) and error.broker_id == broker_id
+
+
+def check_whole(replica: Replica, log: ReplicaLog) -> None:
+    """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
+    with blaming(replica):
+        if log.stranded:
+            raise LogGapError(
+                f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
+                "a file is missing between them; restore it from another replica"
+            )
+        if log.lost_committed:
+            raise CorruptionError(
+                f"{replica}: the high watermark reached {log.promised}, but the log ends at {log.log_end}: "
+                "its storage has lost committed records; heal it from another replica"
+            )
+
+
+def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
+    """A follower's log ``mine``, under its leader's lineage, promises nothing that the leader's ``log``, listed
+    later, does not hold.
+
+    Raises: LogGapError; the leader is to blame.
+    """
+    if mine.promised > log.log_end:
+        with blaming(leader):
+            raise LogGapError(
+                f"{leader}: the log ends at offset {log.log_end}, but {follower} knows that the high watermark "
+                f"reached {mine.promised}: the leader's storage has lost committed records"
+            )
+
+
+def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> int | None:
+    """The first offset that a member of the ISR with the log ``mine`` must have lost, for it lies below the
+    high watermark of its leader's ``log``; None when it has lost nothing. ``missing`` are the leader's files
+    that it lacks: of a merged one it may hold the appends.
+    """
+    if mine.log_end < log.high_watermark or mine.stranded:
+        return mine.log_end
+    return next((link.start for link in missing if not link.name.merged and link.end <= log.high_watermark), None)
