@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from engine.cluster_file import ClusterFile, load_cluster_file
-from engine.context import Context, LocalTasks, Measure, Progress, Silent, TaskRunner
+from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
+from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from engine.metadata.topic_commands import TopicCreated
+from engine.opening import OpenStore, check_owners, make_context, metadata_log, open_stores
 from engine.operations import bring_up, describe, retain, tier, topics, verify
+from engine.operations import fence as fencing
+from engine.operations import heal as healing
+from engine.operations import history as histories
 from engine.operations import merge as merging
+from engine.operations import reassign as reassigning
+from engine.operations import recover as recovering
 from engine.operations import replicate as replicating
 from engine.operations.append import append_batches, append_frame
+from engine.operations.elect import elect
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
+from engine.operations.reassignments import reassignments
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.bootstrap import find_voters
-from engine.quorum.client import MetadataClient
-from engine.quorum.log import MetadataLog
 from engine.quorum.voter import Voter
 from engine.reading.plan import FileRange
 from engine.report import Report
@@ -30,19 +36,13 @@ from partitions.clock import Clock, SystemClock
 from partitions.errors import InvalidCallError
 from partitions.identity import NewId, random_id
 from partitions.offsets import Answer, OffsetSpec
-from partitions.replica import check_broker_file, read_broker_file
-from partitions.runner import Failed, ThreadRunner
-from partitions.store import Store, StoreOptions, open_store
+from partitions.probing import Prober, ThreadProber
+from partitions.store import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
-
-_DRIVER_THREADS = 16
-
-OpenStore = Callable[[str, StoreOptions, Clock], Store]
-"""From the address of a root to its store."""
 
 Topics = Sequence[str] | str | None
 """One topic, several, or (None) all."""
@@ -71,6 +71,7 @@ class Cluster:
         clock: Clock | None = None,
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
+        prober: Prober | None = None,
     ) -> Cluster:
         """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
         and DataFrames can be read and appended; without, in threads of this process.
@@ -80,14 +81,15 @@ class Cluster:
         """
         file = load_cluster_file(cluster_file)
         clock = clock if clock is not None else SystemClock()
-        stores = _open_stores(file, clock, opener)
-        _check_owners(file, stores)
+        stores = open_stores(file, clock, opener)
+        prober = prober if prober is not None else ThreadProber()
+        check_owners(file, stores, prober)
         voters = find_voters(
             file.cluster_id,
             {broker: stores[broker] for broker in file.voters},
             {broker: store for broker, store in stores.items() if broker not in file.voters},
         )
-        return cls(_context(file, stores, voters, spark, progress, clock, new_id, opener), spark)
+        return cls(make_context(file, stores, voters, spark, progress, clock, new_id, opener, prober), spark)
 
     @classmethod
     def format(
@@ -99,6 +101,7 @@ class Cluster:
         clock: Clock | None = None,
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
+        prober: Prober | None = None,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log,
         register the brokers. What is done already stays as it is.
@@ -107,17 +110,18 @@ class Cluster:
         """
         file = load_cluster_file(cluster_file)
         clock = clock if clock is not None else SystemClock()
-        stores = _open_stores(file, clock, opener)
-        _check_owners(file, stores)  # find out everything that is wrong before anything is changed
+        stores = open_stores(file, clock, opener)
+        prober = prober if prober is not None else ThreadProber()
+        check_owners(file, stores, prober)  # find out everything that is wrong before anything is changed
         for store in stores.values():
             store.check()
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)
         voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
         others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-        log = _metadata_log(file, voters, clock, new_id)
+        log = metadata_log(file, voters, clock, new_id)
         bootstrap_quorum(file.cluster_id, log, voters, others)
         bring_up.format_roots(file, stores, list(others), new_id)
-        cluster = cls(_context(file, stores, voters, spark, progress, clock, new_id, opener), spark)
+        cluster = cls(make_context(file, stores, voters, spark, progress, clock, new_id, opener, prober), spark)
         cluster.register().raise_for_failures()
         return cluster
 
@@ -127,7 +131,7 @@ class Cluster:
     ) -> Report:
         """What ``format`` would do; writes nothing. Raises: InvalidCallError."""
         file = load_cluster_file(cluster_file)
-        stores = _open_stores(file, clock if clock is not None else SystemClock(), opener)
+        stores = open_stores(file, clock if clock is not None else SystemClock(), opener)
         return bring_up.plan_format(file, stores)
 
     def using(self, spark: SparkSession) -> Cluster:
@@ -160,9 +164,23 @@ class Cluster:
 
     # --------------------------------------------------------------------- brokers and topics
 
-    def register(self, brokers: Sequence[int] | None = None) -> Report:
-        """Register brokers (all of the cluster file when None) as their roots are now."""
-        return bring_up.register_brokers(self._context, brokers)
+    def register(self, brokers: Sequence[int] | None = None, *, trust_copy: bool = False) -> Report:
+        """Register brokers as their roots are now: all of the cluster file when None, but for those that were
+        fenced by hand. ``trust_copy``: roots that were moved, or put back from a copy, have everything.
+        """
+        return bring_up.register_brokers(self._context, brokers, trust_copy=trust_copy)
+
+    def fence(self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False) -> Report:
+        """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
+        return fencing.fence(self._context, _numbers(brokers), force=force, dry_run=dry_run)
+
+    def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
+        """Bring fenced brokers back, as their roots are now."""
+        return fencing.unfence(self._context, _numbers(brokers), dry_run=dry_run)
+
+    def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
+        """Take brokers without replicas out of the metadata for good."""
+        return fencing.decommission(self._context, _numbers(brokers), dry_run=dry_run)
 
     def add_brokers(self, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
         """Format the roots of brokers that are new in the cluster file, and register them."""
@@ -216,6 +234,71 @@ class Cluster:
     def describe_brokers(self) -> Report:
         """Every broker, as a table."""
         return describe.describe_brokers(self._context)
+
+    # ------------------------------------------------------------------- leaders and replicas
+
+    def elect(
+        self,
+        topics: Topics = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        unclean: bool = False,
+        leader: int | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
+        a leader the replica that holds most, and lose what only lost storage had. See
+        ``engine.operations.elect``.
+        """
+        return elect(self._context, _names(topics), partitions, unclean=unclean, leader=leader, dry_run=dry_run)
+
+    def plan_replicas(
+        self,
+        topics: Topics = None,
+        *,
+        add: Sequence[int] = (),
+        remove: Sequence[int] = (),
+        move: Mapping[int, int] | None = None,
+        drain: Sequence[int] = (),
+        replication_factor: int | None = None,
+    ) -> ReplicaPlan:
+        """Which brokers should hold the partitions of the topics after that, where it is another set than
+        now: replicas added on brokers, removed from them, moved from one to another, all of them taken off
+        (``drain``), or so many of each partition. ``reassign`` carries it out.
+
+        Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
+        """
+        change = ReplicaChange(
+            add=tuple(add),
+            remove=tuple(remove),
+            move=dict(move or {}),
+            drain=tuple(drain),
+            replication_factor=replication_factor,
+        )
+        return reassigning.plan_replicas(self._context, _names(topics), change)
+
+    def reassign(
+        self,
+        plan: ReplicaPlan,
+        *,
+        force: bool = False,
+        throttle_bytes_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
+        newcomers are copied to before the old replicas go; see ``engine.operations.reassign``.
+        """
+        return reassigning.reassign(
+            self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
+        )
+
+    def reassignments(self, topics: Topics = None) -> Report:
+        """Reassignments in progress, as a table: what each newcomer still lacks."""
+        return reassignments(self._context, _names(topics))
+
+    def cancel_reassignments(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
+        """Take reassignments in progress back."""
+        return reassigning.cancel(self._context, _names(topics), dry_run=dry_run)
 
     # --------------------------------------------------------------------------- append, read
 
@@ -325,68 +408,50 @@ class Cluster:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, _names(topics), dry_run=dry_run, sweep=sweep)
 
-    def bootstrap(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
-        """Format and register brokers that lost their storage, and bring their replicas into the ISR."""
-        listed = [brokers] if isinstance(brokers, int) else list(brokers)
-        return bring_up.bootstrap(self._context, listed, dry_run=dry_run)
+    def bootstrap(
+        self, brokers: Sequence[int] | int, *, trust_copy: bool = False, dry_run: bool = False
+    ) -> Report:
+        """Format and register brokers that lost their storage, and bring their replicas into the ISR.
+        ``trust_copy``: their roots are faithful copies of what they had, and are not formatted.
+        """
+        return bring_up.bootstrap(self._context, _numbers(brokers), trust_copy=trust_copy, dry_run=dry_run)
 
-    def verify(self, topics: Topics = None, *, checksums: bool = True) -> Report:
-        """Compare every replica and the remote with each other."""
-        return verify.verify(self._context, _names(topics), checksums=checksums)
+    def verify(self, topics: Topics = None, *, deep: bool = False) -> Report:
+        """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
+        ``deep`` every byte against its checksums.
+        """
+        return verify.verify(self._context, _names(topics), deep=deep)
+
+    def heal(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
+        """Verify every byte, and replace what is damaged or missing on brokers by verified copies of other
+        replicas or of the remote. What is still wrong afterwards is a failure.
+        """
+        return healing.heal(self._context, _names(topics), dry_run=dry_run)
+
+    def history(self, topics: Topics = None) -> Report:
+        """What replicas have discarded and still hold, as a table."""
+        return histories.history(self._context, _names(topics))
+
+    def recover(
+        self,
+        topics: Topics,
+        to: str,
+        *,
+        partitions: Sequence[int] | None = None,
+        broker: int | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Export what replicas (of ``broker`` only, where it is given) hold of other histories, as Parquet files
+        in the folder or bucket ``to``.
+        """
+        return recovering.recover(
+            self._context, _names(topics), to, partitions=partitions, broker=broker, dry_run=dry_run
+        )
+
+
+def _numbers(brokers: Sequence[int] | int) -> Sequence[int]:
+    return [brokers] if isinstance(brokers, int) else brokers
 
 
 def _names(topics: Topics) -> Sequence[str] | None:
     return [topics] if isinstance(topics, str) else topics
-
-
-def _open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
-    return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
-
-
-def _check_owners(file: ClusterFile, stores: Mapping[int, Store]) -> None:
-    """No root that can be read may belong to somebody else. (One that cannot is found when it is used.)
-
-    Raises: InconsistentClusterIdError, LogDirError.
-    """
-
-    def check(broker_id: int) -> None:
-        found = read_broker_file(stores[broker_id])
-        if found is not None:
-            check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
-
-    for outcome in ThreadRunner(_DRIVER_THREADS).run(check, stores):
-        if isinstance(outcome, Failed) and isinstance(outcome.error, InvalidCallError):
-            raise outcome.error
-
-
-def _metadata_log(file: ClusterFile, voters: Sequence[Voter], clock: Clock, new_id: NewId) -> MetadataLog:
-    return MetadataLog(file.cluster_id, voters, clock=clock, rng=random.Random(new_id()), new_id=new_id)
-
-
-def _context(
-    file: ClusterFile,
-    stores: Mapping[int, Store],
-    voters: Sequence[Voter],
-    spark: Any,
-    progress: Progress | None,
-    clock: Clock,
-    new_id: NewId,
-    opener: OpenStore,
-) -> Context:
-    tasks: TaskRunner = LocalTasks(_DRIVER_THREADS)
-    if spark is not None:
-        from engine.spark.runner import SparkRunner
-
-        tasks = SparkRunner(spark)
-    return Context(
-        file=file,
-        stores=stores,
-        remote=None if file.remote is None else opener(file.remote, file.store_options, clock),
-        metadata=MetadataClient(_metadata_log(file, voters, clock, new_id)),
-        clock=clock,
-        new_id=new_id,
-        rng=random.Random(new_id()),
-        tasks=tasks,
-        threads=ThreadRunner(_DRIVER_THREADS),
-        progress=progress if progress is not None else Silent(),
-    )

@@ -272,6 +272,15 @@ TOPIC_CONFIGS = _table(
 )
 
 CLUSTER_CONFIGS = _table(
+    _integer(
+        Scope.CLUSTER,
+        "broker.session.timeout.ms",
+        9_000,
+        1,
+        "ms",
+        "A broker whose root has not answered for so long at the start of a run is fenced. Kafka waits as long "
+        "for a broker's heartbeat.",
+    ),
     _boolean(
         Scope.CLUSTER,
         "follower.fetch.last.tiered.offset.enable",

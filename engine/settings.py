@@ -59,6 +59,7 @@ class TopicConfig:
 class ClusterConfig:
     """What applies to the cluster."""
 
+    broker_session_timeout_ms: int
     follower_fetch_last_tiered_offset_enable: bool
     replica_lag_time_max_ms: int
     default_replication_factor: int

@@ -2,6 +2,9 @@
 
 With follower.fetch.last.tiered.offset.enable = true (on the cluster) a replica of a tiered topic starts at the
 earliest pending upload offset, and copies nothing that is remote already (KIP-1023).
+
+A root that was moved to another disk, or put back from a copy, counts as lost too: nobody can tell a faithful copy
+from an older one. If you can, say so with --trust-copy. (Move a root while its broker is fenced: see fence.)
 """
 
 from __future__ import annotations
@@ -26,12 +29,19 @@ def arguments() -> argparse.ArgumentParser:
         required=True,
         help="these, by name: an empty folder may be a volume that is not mounted",
     )
+    parser.add_argument(
+        "--trust-copy",
+        action="store_true",
+        help="these roots hold everything that was ever acknowledged to them: moved as they were, not restored "
+        "from an older copy; acknowledged records are lost if that is wrong",
+    )
     return parser
 
 
 def bootstrap(job: Job) -> Report:
     """The job."""
-    return job.on_workers().bootstrap(job.arguments.brokers, dry_run=job.arguments.dry_run)
+    given = job.arguments
+    return job.on_workers().bootstrap(given.brokers, trust_copy=given.trust_copy, dry_run=given.dry_run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

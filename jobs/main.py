@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 JOBS = (
     *("format", "topics", "append", "read", "offsets"),
-    *("replicate", "merge", "tier", "retain", "bootstrap", "verify", "describe"),
+    *("replicate", "merge", "tier", "retain", "bootstrap", "fence", "verify", "recover", "describe"),
+    *("elect", "reassign"),
 )
 
 

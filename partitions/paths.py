@@ -1,7 +1,7 @@
 """Every name in storage: built and parsed here, and nowhere else (protocol section 1).
 
     broker.json                                                     what a root is
-    <directory_id>/<topic>-<topic_id>/<partition>.<assignment>/     the folder of one replica
+    <home>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
         <base>.<epoch>.parquet          one append: records [base, next)
         <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
         <epoch>.epoch                   joined leader epoch; JSON lineage
@@ -11,12 +11,17 @@
         <epoch>.claim                   the claimant's id
         <base>.<epoch>.parquet          one committed batch of metadata records
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
+    <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
-Offsets have 20 digits and epochs 10, so that names sort as numbers.
+Offsets have 20 digits and epochs 10, so that names sort as numbers. A home is the directory id of the root and,
+where that is known, a digest of what its ``broker.json`` was as an object, ``<directory_id>.<8 hex digits>``: a
+root that was put back from an older copy has the id of the original, and must not be written to by those who
+knew that one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from functools import total_ordering
@@ -148,14 +153,22 @@ def parse_topic_folder(folder: str) -> tuple[str, str] | None:
     return (topic, topic_id) if topic and dash == "-" and is_id(topic_id) else None
 
 
-def topic_path(directory_id: str, topic: str, topic_id: str) -> str:
+def home_folder(directory_id: str, root: str) -> str:
+    """The home of an incarnation with this directory id, of which ``root`` is what its ``broker.json`` was as an
+    object; empty: not known.
+    """
+    digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
+    return f"{directory_id}.{digest}" if root else directory_id
+
+
+def topic_path(home: str, topic: str, topic_id: str) -> str:
     """The folder of a topic under the root of a broker."""
-    return f"{directory_id}/{topic_folder(topic, topic_id)}"
+    return f"{home}/{topic_folder(topic, topic_id)}"
 
 
-def replica_path(directory_id: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
+def replica_path(home: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
     """The folder of one incarnation of one replica under the root of its broker."""
-    return f"{topic_path(directory_id, topic, topic_id)}/{partition}.{assignment}"
+    return f"{topic_path(home, topic, topic_id)}/{partition}.{assignment}"
 
 
 def voter_path(directory_id: str) -> str:
@@ -173,6 +186,11 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName] | None:
     partition, _, rest = path.partition("/")
     name = parse_name(rest)
     return (int(partition), name) if _PARTITION.match(partition) and isinstance(name, DataName) else None
+
+
+def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:
+    """An exported file of records that are in no log any more, relative to the export's folder."""
+    return f"{topic}/{partition}/epoch-{epoch:010d}/{base_offset:020d}.parquet"
 
 
 def join(*parts: str) -> str:

@@ -135,7 +135,8 @@ class Replica:
     whose files would be a history that stops too early. Not found is what leaves that one file as it is: a
     volume or bucket that was rolled back as a whole, files removed beneath it (``rsync --delete`` in place).
     The price: a root that was moved to another disk counts as another incarnation too, unless it was
-    registered as a trusted copy.
+    registered as a trusted copy; and a file system must show all machines the same inodes, also after it was
+    mounted again (NFS does, some FUSE file systems do not).
     """
 
     broker_id: int
@@ -147,11 +148,14 @@ class Replica:
     assignment: int
     root: str = ""
     """The identity of the root that is registered; empty where it is not known: then ``broker.json`` is read."""
+    home: str = ""
+    """The folder of this incarnation below the root; empty: the directory id."""
 
     @property
     def folder(self) -> str:
         """The replica's folder under the root."""
-        return paths.replica_path(self.directory_id, self.topic, self.topic_id, self.partition, self.assignment)
+        home = self.home or self.directory_id
+        return paths.replica_path(home, self.topic, self.topic_id, self.partition, self.assignment)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} on broker {self.broker_id}"

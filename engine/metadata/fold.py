@@ -30,6 +30,7 @@ from engine.metadata.records import (
     VotersRecord,
 )
 from partitions.errors import CorruptionError, LogGapError
+from partitions.paths import home_folder
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
@@ -111,7 +112,14 @@ class _Draft:
         before = self._brokers.get(broker_id)
         if before is not None and before.directory_id == record.directory_id and not (root or record.trusted):
             root = before.root  # Nobody has looked; what was seen last still tells a copy from the original.
-        now = BrokerImage(
+        registered = Incarnation(broker_id, record.directory_id, root, home_folder(record.directory_id, root))
+        if before is not None and registered.is_same(before.incarnation, trusted=record.trusted):
+            registered = registered._replace(home=before.home)
+        # Partitions without any ISR may wait for this very storage, or for what it is a copy of.
+        lost = {one for _, partition in self._partitions_on(broker_id) for one in partition.lost}
+        awaited = sorted(one.home for one in lost if registered.is_same(one, trusted=record.trusted))
+        home = awaited[0] if awaited else registered.home
+        now = self._brokers[broker_id] = BrokerImage(
             broker_id=broker_id,
             broker_epoch=offset,
             directory_id=record.directory_id,
@@ -119,17 +127,17 @@ class _Draft:
             log_dir=record.log_dir,
             fenced=False,
             root=root,
+            home=home,
         )
-        self._brokers[broker_id] = now
         if before is None:
             return  # No partition has a replica on a broker that is not registered.
-        another = not now.incarnation.is_same(before.incarnation, trusted=record.trusted)
+        same = now.home == before.home
         for topic_id, partition in self._partitions_on(broker_id):
             # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
-            isr = _without(partition.isr, broker_id) if another else partition.isr
-            if any(now.incarnation.is_same(lost, trusted=record.trusted) for lost in partition.lost):
+            isr = partition.isr if same else _without(partition.isr, broker_id)
+            if any(home == one.home for one in partition.lost):
                 isr = (broker_id,)
-            self._settle(topic_id, partition, isr, before.incarnation if another else None)
+            self._settle(topic_id, partition, isr, None if same else before.incarnation)
 
     def _fence(self, record: FenceBrokerRecord) -> None:
         broker = self._broker(record.broker_id)

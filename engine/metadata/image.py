@@ -27,6 +27,8 @@ class Incarnation(NamedTuple):
 
     A restored older copy has the directory id of the original, and another one of these.
     """
+    home: str
+    """See ``BrokerImage``."""
 
     def is_same(self, other: Incarnation, *, trusted: bool = False) -> bool:
         """Whether this is the storage that ``other`` was. ``trusted``: a person says that a root with that
@@ -43,10 +45,13 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     """The offset of its registration record (KIP-903)."""
     directory_id: str
-    """The incarnation of its root; every path on the broker starts with it."""
+    """Of its root."""
     rack: str | None
     log_dir: str
     fenced: bool
+    home: str
+    """The folder below the root in which its replicas are. Another one for each incarnation, so that whoever
+    still writes for an earlier one does so where nobody reads (protocol section 1)."""
     root: str = ""
     """See ``Incarnation``."""
     held: bool = False
@@ -59,7 +64,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def incarnation(self) -> Incarnation:
         """What its root was at its registration."""
-        return Incarnation(self.broker_id, self.directory_id, self.root)
+        return Incarnation(self.broker_id, self.directory_id, self.root, self.home)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -211,7 +211,7 @@ class _Planner:
         after = tuple(b for b in added if b not in self._change.remove)
         if not after:
             raise InvalidReplicaAssignmentError(
-                f"without broker {', '.join(map(str, sorted(replicas)))} no replica is left; add another one as well"
+                f"without broker {', '.join(map(str, sorted(replicas)))} no replica is left; add another one too"
             )
         return after
 

@@ -11,15 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from engine.cluster_file import BrokerEntry, ClusterFile
+from engine.cluster_file import ClusterFile
 from engine.context import Context
 from engine.metadata.commands import RegisterBroker
+from engine.operations.brokers import entry
 from engine.operations.describe import load_remotes
 from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
-from partitions.errors import BrokerUnreachableError, StratalogError, UnknownBrokerError
+from partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
 from partitions.identity import NewId
-from partitions.replica import BrokerFile, check_broker_file, format_root, read_broker_file
+from partitions.replica import (
+    BrokerFile,
+    check_broker_file,
+    format_root,
+    look_at_root,
+    read_broker_file,
+    same_root,
+)
 from partitions.store import Store
 
 
@@ -35,16 +43,22 @@ def format_roots(
     return {broker: format_root(stores[broker], file.cluster_id, broker, new_id) for broker in brokers}
 
 
-def register_brokers(context: Context, brokers: Sequence[int] | None = None) -> Report:
-    """Register these brokers (all of the cluster file when None) where their roots are not registered as
-    they are.
+def register_brokers(
+    context: Context, brokers: Sequence[int] | None = None, *, trust_copy: bool = False
+) -> Report:
+    """Register these brokers where their roots are not registered as they are; it unfences them, also those that
+    were fenced by hand. All of the cluster file when None, but for what a person has to decide by name: those that
+    were fenced by hand stay so, and roots that were moved are failures.
+
+    A root that was moved to another disk, or put back from a copy, is another incarnation, which leaves every
+    ISR, unless you know that it has everything that was ever on it: ``trust_copy``.
     """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     with context.measured() as measure:
         for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
             try:
-                rows.append(_register(context, broker_id))
+                rows.append(_register(context, broker_id, by_name=brokers is not None, trust_copy=trust_copy))
             except StratalogError as error:
                 failures.append(Failure.of(f"broker {broker_id}", error))
     return Report("register", rows, failures, {}, False, measure.seconds, measure.counts)
@@ -81,20 +95,41 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
     return Report("format", rows, failures, dry_run=True)
 
 
-def _register(context: Context, broker_id: int) -> dict[str, Value]:
+def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bool) -> dict[str, Value]:
     known = entry(context.file, broker_id)
     store = context.stores[broker_id]
-    found = read_broker_file(store)
+    found = look_at_root(store)
     if found is None:
         raise BrokerUnreachableError(
             f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
         )
-    check_broker_file(found, store, context.file.cluster_id, broker_id)
+    check_broker_file(found.file, store, context.file.cluster_id, broker_id)
     present = context.metadata.image().brokers.get(broker_id)
-    wanted = (found.directory_id, known.rack, known.log_dir)
-    changed = present is None or present.fenced or (present.directory_id, present.rack, present.log_dir) != wanted
+    if trust_copy and (present is None or present.directory_id != found.file.directory_id):
+        raise InvalidCallError(
+            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
+            f"{'nothing' if present is None else present.directory_id}: a root that was formatted anew is no "
+            "copy; register it as what it is"
+        )
+    root = found.identity
+    held = present is not None and present.held and not by_name
+    if present is not None and present.directory_id == found.file.directory_id:
+        if same_root(root, present.root):
+            root = present.root or root
+        elif not by_name and not held:
+            raise StaleBrokerError(
+                f"broker {broker_id}: {store.uri} was moved, or put back from a copy: bootstrap it by name, with "
+                "--trust-copy if the copy has everything that was acknowledged"
+            )
+    wanted = (found.file.directory_id, known.rack, known.log_dir, root)
+    changed = not held and (
+        trust_copy
+        or present is None
+        or present.fenced
+        or (present.directory_id, present.rack, present.log_dir, present.root) != wanted
+    )
     if changed:
-        context.metadata.submit(RegisterBroker(broker_id, *wanted))
+        context.metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
     broker = context.metadata.image().broker(broker_id)
     return {
         "broker": broker_id,
@@ -105,8 +140,11 @@ def _register(context: Context, broker_id: int) -> dict[str, Value]:
     }
 
 
-def bootstrap(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
-    """Format and register these brokers' roots where needed, then bring all their replicas into the ISR.
+def bootstrap(
+    context: Context, brokers: Sequence[int], *, trust_copy: bool = False, dry_run: bool = False
+) -> Report:
+    """Format and register these brokers' roots where needed, then bring all their replicas into the ISR. With
+    ``trust_copy`` nothing is formatted, and the roots are registered as what they are copies of.
 
     The report says per partition what was copied, and what was not because it is tiered.
 
@@ -115,8 +153,9 @@ def bootstrap(context: Context, brokers: Sequence[int], *, dry_run: bool = False
     with context.measured() as measure:
         failures: list[Failure] = []
         if not dry_run:
-            format_roots(context.file, context.stores, brokers, context.new_id)
-            failures += register_brokers(context, brokers).failures
+            if not trust_copy:
+                format_roots(context.file, context.stores, brokers, context.new_id)
+            failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
         copied = replicate(context, brokers=brokers, dry_run=dry_run)
     avoided = 0
     remote_bytes = _remote_bytes(context)
@@ -144,12 +183,3 @@ def _remote_bytes(context: Context) -> dict[tuple[str, int], int]:
         for topic_id, remote in remotes.items()
         for partition in remote.segments
     }
-
-
-def entry(file: ClusterFile, broker_id: int) -> BrokerEntry:
-    """The broker's entry in the cluster file. Raises: UnknownBrokerError."""
-    found = file.broker(broker_id)
-    if found is None:
-        known = ", ".join(str(broker.broker_id) for broker in file.brokers)
-        raise UnknownBrokerError(f"broker {broker_id} is not in {file.path}, which names {known}")
-    return found

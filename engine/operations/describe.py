@@ -6,11 +6,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, TopicImage
+from engine.metadata.image import BrokerImage, ClusterImage, TopicImage
+from engine.metadata.settling import Another, Finding, NotOurs, Unreachable
+from engine.operations.brokers import look_at_brokers
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
-from partitions.errors import StratalogError
-from partitions.replica import read_broker_file
+from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
 from partitions.store import Store
 from tiering.remote_log import RemoteLog
@@ -132,31 +133,26 @@ def _role(site: Site, broker: int) -> str:
 
 
 def describe_brokers(context: Context) -> Report:
-    """One row per broker of the cluster file, and what its root says."""
+    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that
+    cannot be told from a damaged or a foreign one is a failure in the report.
+    """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
+        findings = {found.broker_id: found.finding for found in look_at_brokers(context, image)}
+        partitions = [p for topic in image.topics.values() for p in topic.partitions]
         for broker_id, store in sorted(context.stores.items()):
             registered = image.brokers.get(broker_id)
-            state = "not registered"
-            try:
-                found = read_broker_file(store)
-                if found is None:
-                    state = "unreachable, or not formatted"
-                elif registered is not None:
-                    state = (
-                        "ok" if found.directory_id == registered.directory_id else "another directory: register it"
-                    )
-            except StratalogError as error:
-                failures.append(Failure.of(f"broker {broker_id}", error))
-                state = error.code
-            partitions = [p for topic in image.topics.values() for p in topic.partitions]
+            finding = findings.get(broker_id)
+            match finding:
+                case NotOurs(error) | Unreachable(error) if not isinstance(error, BrokerUnreachableError):
+                    failures.append(Failure.of(f"broker {broker_id}", error))
             rows.append(
                 {
                     "broker": broker_id,
                     "rack": None if registered is None else registered.rack,
-                    "state": "fenced" if registered is not None and registered.fenced else state,
+                    "state": "not registered" if registered is None else _state(registered, finding),
                     "broker_epoch": None if registered is None else registered.broker_epoch,
                     "replicas": sum(broker_id in p.replicas for p in partitions),
                     "leads": sum(broker_id == p.leader for p in partitions),
@@ -164,3 +160,19 @@ def describe_brokers(context: Context) -> Report:
                 }
             )
     return Report("describe brokers", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def _state(registered: BrokerImage, finding: Finding | None) -> str:
+    words = []
+    if registered.fenced:
+        words.append("fenced by hand" if registered.held else "fenced")
+    match finding:
+        case Another():
+            words.append("another incarnation: bootstrap it")
+        case NotOurs(error):
+            words.append(error.code)
+        case Unreachable():
+            words.append("unreachable")
+        case _:
+            pass
+    return ", ".join(words) or "ok"

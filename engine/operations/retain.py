@@ -333,6 +333,12 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
         for broker in view.replicas
         if broker in context.stores
     }
+    awaited = {
+        lost.broker_id
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        for lost in partition.lost
+    }
     swept = 0
     for broker_id, objects in seen.items():
         store, registered = context.stores[broker_id], image.brokers.get(broker_id)
@@ -340,6 +346,8 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
                 continue  # about to be registered, or not there: not ours to judge
+            if broker_id in awaited:
+                continue  # what an earlier incarnation left may be all that there is of a partition
             kept = {"", paths.voter_path(registered.directory_id)}
             litter = [
                 stored.name

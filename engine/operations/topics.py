@@ -79,7 +79,7 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
             store = context.stores.get(broker_id)
             if store is None or not _has_replica(topic, broker_id):
                 continue
-            folder = paths.topic_path(broker.directory_id, topic.name, topic.topic_id)
+            folder = paths.topic_path(broker.home, topic.name, topic.topic_id)
             try:
                 files, size = _delete_folder(store, folder, dry_run)
                 rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})

@@ -47,15 +47,17 @@ class Site:
         store = self.stores.get(broker_id)
         if store is None:
             raise UnknownBrokerError(f"{self}: broker {broker_id} is not in the cluster file")
+        broker = self.view.brokers[broker_id]
         return Replica(
             broker_id=broker_id,
             store=store,
-            directory_id=self.view.brokers[broker_id].directory_id,
+            directory_id=broker.directory_id,
             topic=self.view.topic,
             topic_id=self.view.topic_id,
             partition=self.view.partition,
             assignment=self.view.assignments[broker_id],
-            root=self.view.brokers[broker_id].root,
+            root=broker.root,
+            home=broker.home,
         )
 
     @property

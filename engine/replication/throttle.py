@@ -1,8 +1,8 @@
 """A limit on the bytes a second that copies move: a token bucket on the injected clock.
 
 Whoever copies spends the bytes first, and is held up until they are paid for. The bucket holds one second's
-worth and is full at the beginning. It may be overdrawn by one file: a file goes as a whole, the next one
-waits the longer. One bucket serves all threads of a process; a pickled one begins anew where it arrives, so
+worth and is full at the beginning. What is spent at once (a group of files) may be more than it holds, and waits
+for the rest. One bucket serves all threads of a process; a pickled one begins anew where it arrives, so
 tasks in other processes get a share each: ``shared_by``.
 """
 

@@ -129,7 +129,7 @@ class BenchCluster:
         for view in self.cluster.image.views(TOPIC):
             for broker in view.replicas:
                 if (broker == view.leader) == leading:
-                    root = self.folder / f"broker-{broker}" / view.brokers[broker].directory_id
+                    root = self.folder / f"broker-{broker}" / view.brokers[broker].home
                     found += root.glob(f"{TOPIC}-*/{view.partition}.*")
         return found
 

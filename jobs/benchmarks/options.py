@@ -7,19 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
 NAMES = ("append", "replicate", "tier", "scan", "pruned", "bootstrap")
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
-
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12} | {
-    "KI": 2**10,
-    "MI": 2**20,
-    "GI": 2**30,
-    "TI": 2**40,
-}
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]i?)?b?\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +49,6 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
             raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
     folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
     return BenchOptions(size, int(partitions), folder, only or NAMES)
-
-
-def parse_size(text: str) -> int:
-    """Bytes: ``2GB`` is 2 * 10^9, ``2GiB`` is 2 * 2^30, ``2048`` is itself.
-
-    Raises: InvalidCallError.
-    """
-    found = _SIZE.match(text.strip())
-    if found is None:
-        raise InvalidCallError(f"{text!r} is no size: write 200MB, 2GB, 1.5GiB")
-    return int(float(found[1]) * _UNITS[(found[2] or "").upper()])
 
 
 def size_text(size_bytes: float) -> str:

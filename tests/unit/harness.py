@@ -69,6 +69,7 @@ class OnePartition:
             broker_id=broker_id,
             broker_epoch=broker_id,
             directory_id=found.directory_id,
+            home=found.directory_id,
             rack=None,
             log_dir="",
             fenced=False,

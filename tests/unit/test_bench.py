@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, parse_size, size_text
+from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Limit, Line, ratio_text, render, speed_line
+from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
 HERE = Path("bench-data")

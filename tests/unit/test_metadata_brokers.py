@@ -99,7 +99,14 @@ def test_unfencing_and_registering_end_the_hold() -> None:
 def test_a_broker_cannot_be_held_and_not_fenced() -> None:
     with pytest.raises(CorruptionError, match="held and not fenced"):
         BrokerImage(
-            broker_id=1, broker_epoch=0, directory_id=an_id(1), rack=None, log_dir="", fenced=False, held=True
+            broker_id=1,
+            broker_epoch=0,
+            directory_id=an_id(1),
+            home="h",
+            rack=None,
+            log_dir="",
+            fenced=False,
+            held=True,
         )
 
 

@@ -140,9 +140,9 @@ def test_whoever_was_in_an_isr_that_became_empty_is_remembered_while_it_has_a_re
     metadata.propose([1, 2])
     emptied = PartitionChangeRecord(topic_id=an_id(99), partition=0, replicas=(2, 3), isr=(), leader=None)
     metadata.commit(emptied)
-    assert metadata.t.lost == ((2, an_id(2), ""),)
+    assert metadata.t.lost == ((2, an_id(2), "", an_id(2)),)
     metadata.commit(PartitionChangeRecord(topic_id=an_id(99), partition=0, log_start_offset=1))
-    assert metadata.t.lost == ((2, an_id(2), ""),)
+    assert metadata.t.lost == ((2, an_id(2), "", an_id(2)),)
     metadata.commit(PartitionChangeRecord(topic_id=an_id(99), partition=0, isr=(3,), leader=3))
     assert metadata.t.lost == ()
 
@@ -269,9 +269,9 @@ def test_a_partition_remembers_lost_storage_of_its_replicas_while_its_isr_is_emp
     isr: tuple[int, ...], broker_id: int
 ) -> None:
     t = replace(Metadata().t, leader=None, isr=())
-    assert replace(t, lost=(Incarnation(1, an_id(1), ""),)).lost
+    assert replace(t, lost=(Incarnation(1, an_id(1), "", an_id(1)),)).lost
     with pytest.raises(CorruptionError, match="contradicts itself"):
-        replace(t, isr=isr, lost=(Incarnation(broker_id, an_id(1), ""),))
+        replace(t, isr=isr, lost=(Incarnation(broker_id, an_id(1), "", an_id(1)),))
 
 
 @pytest.mark.parametrize("offset", [0, 4, 6])

@@ -76,7 +76,7 @@ def test_the_last_member_that_was_lost_is_remembered() -> None:
     metadata = alone_on_broker_1("a")
     metadata.register(1, incarnation=1, root="b")
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
-    assert metadata.t.lost == ((1, an_id(1), "a"),)
+    assert metadata.t.lost == ((1, an_id(1), "a", an_id(1)),)
 
 
 def test_the_old_storage_that_comes_back_is_the_isr_and_leads() -> None:
@@ -115,7 +115,7 @@ def test_an_older_copy_of_the_old_storage_does_not_bring_it_back() -> None:
 def test_a_copy_over_the_original_and_the_original_back() -> None:
     metadata = alone_on_broker_1("a")
     metadata.register(1, root="b")
-    assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a"),))
+    assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a", an_id(1)),))
     metadata.register(1, root="a")
     assert metadata.t.isr == (1,)
 
@@ -125,7 +125,7 @@ def test_a_fenced_last_member_that_is_replaced_is_lost_like_any_other() -> None:
     metadata.fence(1)
     assert (metadata.t.isr, metadata.t.lost) == ((1,), ())
     metadata.register(1, incarnation=1)
-    assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a"),))
+    assert (metadata.t.isr, metadata.t.lost) == ((), ((1, an_id(1), "a", an_id(1)),))
 
 
 def test_who_was_not_the_last_member_does_not_come_back_into_the_isr() -> None:
@@ -133,7 +133,7 @@ def test_who_was_not_the_last_member_does_not_come_back_into_the_isr() -> None:
     metadata.propose([1, 2])
     metadata.register(1, incarnation=1)
     metadata.register(2, incarnation=1)
-    assert metadata.t.lost == ((2, an_id(2), ""),)
+    assert metadata.t.lost == ((2, an_id(2), "", an_id(2)),)
     metadata.register(1)
     assert (metadata.t.leader, metadata.t.isr) == (None, ())
     metadata.register(2)
@@ -147,3 +147,41 @@ def test_an_unregistered_stranger_matters_to_no_partition() -> None:
     metadata.register(4)
     metadata.register(4, incarnation=1)
     assert metadata.t == before
+
+
+# ------------------------------------------------------------------------------------- homes
+
+
+def test_every_incarnation_has_a_home_of_its_own_and_the_same_again_when_it_is_back() -> None:
+    """Protocol, section 1: whoever knew an incarnation that is gone writes where nobody reads. A copy has the
+    directory id of the original; it must not have its folders."""
+    metadata = Metadata()
+    metadata.register(1, incarnation=2, root="a")
+    first = metadata.image.broker(1).home
+    metadata.register(1, incarnation=2, root="b")
+    copy = metadata.image.broker(1).home
+    assert copy != first
+    metadata.register(1, incarnation=1)
+    assert metadata.image.broker(1).home not in (first, copy)
+    metadata.register(1, incarnation=2, root="a")
+    assert metadata.image.broker(1).home == first
+
+
+def test_a_trusted_copy_keeps_the_home_of_what_it_is_a_copy_of() -> None:
+    metadata = Metadata()
+    metadata.register(1, root="a")
+    home = metadata.image.broker(1).home
+    metadata.register(1, root="b", trusted=True)
+    assert metadata.image.broker(1).home == home
+    assert metadata.t.isr == (1, 2, 3)
+
+
+def test_a_copy_that_is_trusted_late_is_what_partitions_waited_for_and_leaves_the_others() -> None:
+    """It was registered as another incarnation first, and has been copied to since."""
+    metadata = alone_on_broker_1("a")
+    home = metadata.image.broker(1).home
+    metadata.register(1, root="b")
+    assert metadata.t.isr == ()
+    metadata.register(1, root="b", trusted=True)
+    assert metadata.image.broker(1).home == home
+    assert (metadata.t.leader, metadata.t.isr) == (1, (1,))

@@ -1,0 +1,86 @@
+"""Opening a cluster: its stores, whose they are, its metadata log, and the context of its operations."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from engine.cluster_file import ClusterFile
+from engine.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from engine.quorum.client import MetadataClient
+from engine.quorum.log import MetadataLog
+from engine.quorum.voter import Voter
+from engine.settings import cluster_config
+from partitions.clock import Clock
+from partitions.errors import InvalidCallError
+from partitions.identity import NewId
+from partitions.probing import Prober
+from partitions.replica import check_broker_file, read_broker_file
+from partitions.runner import Failed, ThreadRunner
+from partitions.store import Store, StoreOptions
+
+_DRIVER_THREADS = 16
+
+OpenStore = Callable[[str, StoreOptions, Clock], Store]
+"""From the address of a root to its store."""
+
+
+def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
+    """The root of each broker; nothing is looked at yet."""
+    return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
+
+
+def check_owners(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> None:
+    """No root that can be read may belong to somebody else. (One that cannot, or that hangs, is found when it is
+    used.)
+
+    Raises: InconsistentClusterIdError, LogDirError.
+    """
+
+    def check(broker_id: int) -> None:
+        found = read_broker_file(stores[broker_id])
+        if found is not None:
+            check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
+
+    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own is not known yet
+    for outcome in prober.probe(check, list(stores), deadline_s):
+        if isinstance(outcome, Failed) and isinstance(outcome.error, InvalidCallError):
+            raise outcome.error
+
+
+def metadata_log(file: ClusterFile, voters: Sequence[Voter], clock: Clock, new_id: NewId) -> MetadataLog:
+    """The metadata log on these voters."""
+    return MetadataLog(file.cluster_id, voters, clock=clock, rng=random.Random(new_id()), new_id=new_id)
+
+
+def make_context(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    voters: Sequence[Voter],
+    spark: Any,
+    progress: Progress | None,
+    clock: Clock,
+    new_id: NewId,
+    opener: OpenStore,
+    prober: Prober,
+) -> Context:
+    """What the operations work with: tasks on the executors of ``spark``, where there is one."""
+    tasks: TaskRunner = LocalTasks(_DRIVER_THREADS)
+    if spark is not None:
+        from engine.spark.runner import SparkRunner
+
+        tasks = SparkRunner(spark)
+    return Context(
+        file=file,
+        stores=stores,
+        remote=None if file.remote is None else opener(file.remote, file.store_options, clock),
+        metadata=MetadataClient(metadata_log(file, voters, clock, new_id)),
+        clock=clock,
+        new_id=new_id,
+        rng=random.Random(new_id()),
+        tasks=tasks,
+        threads=ThreadRunner(_DRIVER_THREADS),
+        progress=progress if progress is not None else Silent(),
+        prober=prober,
+    )

@@ -1,0 +1,52 @@
+"""Elect leaders: the preferred replicas where they do not lead, so that the load is spread again.
+
+--unclean gives partitions without a leader the replica that holds most, also where the topic's
+unclean.leader.election.enable is false. Acknowledged records that only lost storage had are lost for good:
+look at the plan first (--dry-run), and bring that storage back if you can.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("elect", __doc__ or "")
+    add_topics(parser)
+    add_dry_run(parser, "print who would lead, and what would be lost; change nothing")
+    parser.add_argument(
+        "--partitions", metavar="N,M", type=numbers, help="only these partitions of the topics (default: all)"
+    )
+    parser.add_argument("--leader", metavar="N", type=number, help="this broker instead of the preferred replica")
+    parser.add_argument(
+        "--unclean", action="store_true", help="a leader for partitions without one, whatever is lost by that"
+    )
+    return parser
+
+
+def elect(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    return job.on_workers().elect(
+        given.topics,
+        given.partitions,
+        unclean=given.unclean,
+        leader=given.leader,
+        dry_run=given.dry_run,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("elect", arguments(), elect, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""Take brokers out of service by hand, bring them back, or take them out of the cluster for good.
+
+A fenced broker leads nothing and is in no ISR (but as the last member); nothing is written to its root until it
+is brought back. --decommission needs a broker without replicas: move them away by a reassignment first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, job_parser, numbers
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("fence", __doc__ or "", runs="driver")
+    add_dry_run(parser, "print which partitions would be led by whom, change nothing")
+    parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="these brokers")
+    instead = parser.add_mutually_exclusive_group()
+    instead.add_argument("--unfence", action="store_true", help="bring them back, also those that a probe fenced")
+    instead.add_argument("--decommission", action="store_true", help="take them out of the metadata for good")
+    instead.add_argument(
+        "--force", action="store_true", help="fence them even if that leaves partitions without a leader"
+    )
+    return parser
+
+
+def fence(job: Job) -> Report:
+    """The job."""
+    given, cluster = job.arguments, job.cluster()
+    if given.unfence:
+        return cluster.unfence(given.brokers, dry_run=given.dry_run)
+    if given.decommission:
+        return cluster.decommission(given.brokers, dry_run=given.dry_run)
+    return cluster.fence(given.brokers, force=given.force, dry_run=given.dry_run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("fence", arguments(), fence, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Move replicas to other brokers: by a plan in Kafka's JSON format, or by a wish; tell how far it is; cancel it.
+
+Newcomers are copied to first (--throttle) and the old replicas go when all newcomers are in sync. A run that is
+stopped half-way harms nothing: the next replicate goes on, --cancel takes everything back.
+
+  reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
+  reassign --plan plan.json --throttle 50MiB              carry it out
+  reassign --status                                       what is still to be copied
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from engine import Cluster, Report
+from engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
+from jobs.arguments import add_dry_run, add_topics, count, job_parser, numbers
+from jobs.run import Job, run_job
+from jobs.sizes import parse_size
+from partitions.errors import InvalidCallError
+
+_WISHES = ("add", "remove", "move", "drain", "replication_factor")
+_WHEN_MOVING = ("throttle", "force", "write_plan")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("reassign", __doc__ or "")
+    add_topics(parser)
+    add_dry_run(parser)
+    instead = parser.add_argument_group("what to do: one of")
+    instead.add_argument("--plan", metavar="FILE", type=Path, help="a plan, as kafka-reassign-partitions takes it")
+    instead.add_argument("--status", action="store_true", help="reassignments in progress, as a table")
+    instead.add_argument("--cancel", action="store_true", help="take back those in progress")
+    wish = parser.add_argument_group("or some of")
+    wish.add_argument("--add", metavar="N,M", type=numbers, default=[], help="replicas on these brokers too")
+    wish.add_argument("--remove", metavar="N,M", type=numbers, default=[], help="no replicas on these brokers")
+    wish.add_argument("--move", metavar="N:M", type=moves, default={}, help="replicas of broker N to broker M")
+    wish.add_argument(
+        "--drain", metavar="N,M", type=numbers, default=[], help="every replica of these to other brokers, by rack"
+    )
+    wish.add_argument("--replication-factor", metavar="N", type=count, help="so many replicas of each partition")
+    how = parser.add_argument_group("how")
+    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most so much a second: 50MiB")
+    how.add_argument(
+        "--force", action="store_true", help="also remove the last replica in sync, and lose what only that has"
+    )
+    how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan down as JSON")
+    return parser
+
+
+def moves(text: str) -> dict[int, int]:
+    """``1:2,3:4``: from broker to broker."""
+    found: dict[int, int] = {}
+    for part in text.split(","):
+        pair = [word.strip() for word in part.split(":")]
+        if len(pair) != 2 or not all(word.isascii() and word.isdigit() for word in pair):
+            raise argparse.ArgumentTypeError(f"{text!r}: write moves as FROM:TO, separated by commas")
+        source, destination = int(pair[0]), int(pair[1])
+        if source == destination or source in found:
+            raise argparse.ArgumentTypeError(f"{text!r}: broker {source} has to move to one other broker")
+        found[source] = destination
+    return found
+
+
+def rate(text: str) -> int:
+    """Bytes a second, as a size."""
+    try:
+        found = parse_size(text.removesuffix("/s"))
+    except InvalidCallError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    if found < 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give 1 byte a second at least")
+    return found
+
+
+def reassign(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    _check(given)
+    if given.status:
+        return job.cluster().reassignments(given.topics)
+    if given.cancel:
+        return job.cluster().cancel_reassignments(given.topics, dry_run=given.dry_run)
+    plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
+    if given.write_plan is not None:
+        _write(given.write_plan, plan)
+    cluster = job.cluster() if given.dry_run else job.on_workers()
+    return cluster.reassign(plan, force=given.force, throttle_bytes_per_s=given.throttle, dry_run=given.dry_run)
+
+
+def read_plan(path: Path) -> ReplicaPlan:
+    """The plan of a file. Raises: InvalidCallError."""
+    try:
+        return parse_plan(path.read_bytes(), str(path))
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _worked_out(cluster: Cluster, given: argparse.Namespace) -> ReplicaPlan:
+    return cluster.plan_replicas(
+        given.topics,
+        add=given.add,
+        remove=given.remove,
+        move=given.move,
+        drain=given.drain,
+        replication_factor=given.replication_factor,
+    )
+
+
+def _write(path: Path, plan: ReplicaPlan) -> None:
+    try:
+        path.write_text(plan_json(plan), encoding="utf-8")
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be written: {error.strerror}; nothing was changed") from error
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raises: InvalidCallError for options that contradict each other."""
+    options: Mapping[str, object] = vars(given)
+    wished = [name for name in _WISHES if options[name]]
+    actions = [name for name in ("plan", "status", "cancel") if options[name]]
+    if len(actions) + bool(wished) != 1:
+        both = [*actions, *wished]
+        raise InvalidCallError(
+            f"{_option(both[0])} and {_option(both[1])} do not go together: one thing at a time"
+            if both
+            else f"say what to do: --plan, --status, --cancel, or some of {', '.join(map(_option, _WISHES))}"
+        )
+    if given.plan is not None and given.topics:
+        raise InvalidCallError("--topics goes without --plan: the plan says which partitions it is about")
+    idle = [name for name in _WHEN_MOVING if options[name]] if given.status or given.cancel else []
+    if idle:
+        raise InvalidCallError(f"{_option(idle[0])} means nothing to {_option(actions[0])}; leave it out")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("reassign", arguments(), reassign, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

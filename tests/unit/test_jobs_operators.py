@@ -1,0 +1,188 @@
+"""The command lines of those who look after leaders and replicas: elect, reassign."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine import Cluster
+from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from jobs.elect import main as elect
+from jobs.reassign import main as reassign
+from jobs.reassign import moves, rate
+from tests.unit.cluster_harness import LiveCluster
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    live = LiveCluster(tmp_path, brokers=4, on_disk=True)
+    live.topic(partitions=2, copies=2)
+    live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
+    return live
+
+
+def report(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    """The object on the last line of standard output."""
+    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def replicas(live: LiveCluster) -> list[tuple[int, ...]]:
+    return [live.site(partition=p).view.replicas for p in (0, 1)]
+
+
+def at(live: LiveCluster, *argv: str) -> list[str]:
+    return ["--cluster", str(live.file), *argv]
+
+
+# ------------------------------------------------------------------------------------- words
+
+
+def test_moves_and_rates() -> None:
+    assert moves("1:2, 3:4") == {1: 2, 3: 4}
+    assert rate("50MiB") == rate("50MiB/s") == 50 * 2**20
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--move", "1"),
+        ("--move", "1:1"),
+        ("--move", "1:2,1:3"),
+        ("--drain", "one"),
+        ("--drain", "1", "--throttle", "fast"),
+        ("--drain", "1", "--throttle", "0"),
+        ("--replication-factor", "0"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert reassign(argv) == 2
+    assert "jobs/reassign.py: error: argument" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "say what to do: --plan, --status, --cancel, or some of --add"),
+        (("--plan", "p.json", "--drain", "1"), "--plan and --drain do not go together"),
+        (("--status", "--cancel"), "--status and --cancel do not go together"),
+        (("--plan", "p.json", "--topics", "t"), "--topics goes without --plan"),
+        (("--cancel", "--throttle", "1MB"), "--throttle means nothing to --cancel"),
+        (("--status", "--force"), "--force means nothing to --status"),
+    ],
+)
+def test_options_that_contradict_each_other_are_a_bad_call(
+    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert reassign(argv) == 2
+    assert capsys.readouterr().err.startswith(f"ERROR INVALID_REQUEST: {said}")
+
+
+# ------------------------------------------------------------------------------------ plans
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        ("{", "is no reassignment plan"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0}]}', "missing required field `replicas`"),
+        (
+            '{"version": 1, "partitions": [{"topic": "t", "partition": 5, "replicas": [1]},'
+            ' {"topic": "u", "partition": 0, "replicas": [1]}]}',
+            "partitions that do not exist: t-5, u-0",
+        ),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 9]}]}', "broker 9"),
+        ('{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 1]}]}', "broker 1 twice"),
+    ],
+)
+def test_a_plan_that_cannot_be_carried_out_changes_nothing(
+    live: LiveCluster, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = live.folder / "plan.json"
+    if text is not None:
+        path.write_text(text)
+    with live.unchanged():
+        assert reassign(at(live, "--plan", str(path))) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("ERROR ")
+    assert said in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_plan_is_worked_out_written_down_and_carried_out(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(live.folder / "plan.json")
+    with live.unchanged():
+        assert reassign(at(live, "--drain", "1", "--dry-run", "--write-plan", path, "--json")) == 0
+    assert report(capsys)["dry_run"] is True
+    assert any(1 in held for held in replicas(live))
+    assert reassign(at(live, "--plan", path, "--throttle", "1GiB", "--json")) == 0
+    done = report(capsys)
+    assert {row["state"] for row in done["rows"]} == {"done"}  # type: ignore[attr-defined]
+    assert not any(1 in held for held in replicas(live))
+    assert live.read() == {0: ["a"], 1: ["b"]}
+
+
+def test_a_plan_that_cannot_be_written_down_is_not_carried_out(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live.unchanged():
+        assert reassign(at(live, "--drain", "1", "--write-plan", str(live.folder / "no" / "plan.json"))) == 2
+    assert "cannot be written: No such file or directory; nothing was changed" in capsys.readouterr().err
+
+
+def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    before = replicas(live)
+    new = ({1, 2, 3, 4} - {*before[0]}).pop()
+    wanted = Reassignment(live.site().view.topic_id, 0, (before[0][0], new))
+    live.cluster._context.metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
+    assert reassign(at(live, "--status", "--json")) == 0
+    (row,) = report(capsys)["rows"]  # type: ignore[misc]
+    assert (row["newcomer"], row["state"], row["records_behind"]) == (new, "joining", 1)
+    assert reassign(at(live, "--cancel", "--topics", "t", "--json")) == 0
+    assert report(capsys)["totals"] == {"cancelled": 1}
+    assert replicas(live) == before
+
+
+def test_an_unfinished_reassignment_is_no_success(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    last = live.leader()
+    (other,) = live.followers()
+    Cluster.open(live.file).fence([other])
+    capsys.readouterr()
+    assert reassign(at(live, "--topics", "t", "--remove", str(last), "--json")) == 1
+    said = capsys.readouterr()
+    assert "INVALID_REPLICA_ASSIGNMENT" in said.err
+
+
+# ------------------------------------------------------------------------------------- elect
+
+
+def test_leaders_are_elected_by_preference_and_by_hand(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (other,) = live.followers()
+    assert elect(at(live, "--topics", "t", "--partitions", "0", "--leader", str(other), "--json")) == 0
+    (row,) = report(capsys)["rows"]  # type: ignore[misc]
+    assert (row["leader_before"], row["leader"]) == (replicas(live)[0][0], other)
+    with live.unchanged():
+        assert elect(at(live, "--dry-run", "--json")) == 0
+    assert report(capsys)["totals"] == {"elected": 1}
+    assert elect(at(live)) == 0
+    assert live.leader() == replicas(live)[0][0]
+
+
+def test_what_is_wrong_with_an_election_is_said(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with live.unchanged():
+        assert elect(at(live, "--partitions", "0")) == 2
+        assert elect(at(live, "--topics", "u")) == 2
+        assert elect(at(live, "--leader", "9")) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 3
+    assert all(line.startswith("ERROR ") for line in lines)
+    assert elect(at(live, "--unclean", "--json")) == 0
+    assert report(capsys)["totals"] == {"elected": 0, "lost_records": 0}

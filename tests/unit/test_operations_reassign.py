@@ -1,0 +1,495 @@
+"""Reassign on a whole cluster: replicas move, nothing is lost, and whatever stops half-way harms nobody."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from engine.metadata.commands import FenceBroker, UnfenceBroker
+from engine.operations.retain import sweep_roots
+from engine.replication.throttle import Throttle
+from partitions.errors import (
+    InvalidCallError,
+    InvalidReplicaAssignmentError,
+    InvalidReplicationFactorError,
+    StorageError,
+    UnknownBrokerError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.faulty_store import Faults
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return LiveCluster(tmp_path, brokers=5)
+
+
+def fence(live: LiveCluster, *brokers: int) -> None:
+    """By hand, so that a probe does not bring them back."""
+    for broker in brokers:
+        live.cluster._context.metadata.submit(FenceBroker(broker, by_hand=True))
+
+
+def unfence(live: LiveCluster, *brokers: int) -> None:
+    for broker in brokers:
+        epoch = live.cluster.image.broker(broker).broker_epoch
+        live.cluster._context.metadata.submit(UnfenceBroker(broker, epoch))
+
+
+def replicas(live: LiveCluster, topic: str = "t", partition: int = 0) -> tuple[int, ...]:
+    return live.site(topic, partition).view.replicas
+
+
+def two_others(live: LiveCluster) -> tuple[int, int]:
+    """Brokers without a replica of t-0, which has three."""
+    one, two = sorted({1, 2, 3, 4, 5} - {*replicas(live)})
+    return one, two
+
+
+def without_copies(faults: Faults, *brokers: int) -> None:
+    """Nothing can be copied to these brokers."""
+
+    def fail(uri: str, what: str, name: str) -> None:
+        if what == "stage" and uri in {f"memory://b{broker}" for broker in brokers}:
+            raise StorageError(f"no space left on {uri}")
+
+    faults.before = fail
+
+
+# ------------------------------------------------------------------------------- carried out
+
+
+def test_replicas_move_and_the_log_is_the_same(live: LiveCluster) -> None:
+    """Newcomers are copied to first; the old replicas go with the commit that lets the last newcomer in."""
+    live.topic()
+    live.fill("abc")
+    before = live.data(live.leader())
+    target = (*two_others(live), replicas(live)[0])
+    report = live.cluster.reassign({("t", 0): target})
+    assert rows_of(report, "replicas", "state") == [(" ".join(map(str, target)), "done")]
+    assert report.totals["copied_bytes"] == 2 * sum(map(len, before.values()))
+    assert (replicas(live), live.isr()) == (target, set(target))
+    assert live.site().view.target == ()
+    for broker in target:
+        assert live.data(broker) == before
+    live.append(["d"]).raise_for_failures()
+    assert live.read() == {0: list("abcd")}
+    live.cluster.verify().raise_for_failures()
+
+
+def test_a_leader_that_moves_away_is_followed_by_one_of_the_new_replicas(live: LiveCluster) -> None:
+    live.topic(copies=2)
+    live.append(["a"]).raise_for_failures()
+    old = live.leader()
+    target = tuple(sorted({1, 2, 3, 4, 5} - {*replicas(live)})[:2])
+    live.cluster.reassign({("t", 0): target}).raise_for_failures()
+    assert old not in target
+    assert live.leader() == target[0]
+    live.append(["b"]).raise_for_failures()
+    assert live.read() == {0: ["a", "b"]}
+
+
+def test_another_order_is_done_at_once_and_needs_no_copy(live: LiveCluster) -> None:
+    live.topic()
+    live.append(["a"]).raise_for_failures()
+    turned = replicas(live)[::-1]
+    report = live.cluster.reassign({("t", 0): turned})
+    assert rows_of(report, "state", "copied_bytes") == [("done", 0)]
+    assert report.notes[-1] == "1 partitions are led by another than their preferred replica: run elect"
+    live.cluster.elect().raise_for_failures()
+    assert live.leader() == turned[0]
+
+
+def test_many_partitions_are_one_commit(live: LiveCluster) -> None:
+    live.topic(partitions=4)
+    live.append({p: ["a"] for p in range(4)}).raise_for_failures()
+    plan = {("t", p): replicas(live, partition=p)[:2] for p in range(4)}
+    before = live.cluster.image.next_offset
+    live.cluster.reassign(plan).raise_for_failures()
+    assert live.cluster.image.next_offset == before + 4  # a record each
+    assert [replicas(live, partition=p) for p in range(4)] == list(plan.values())
+
+
+def test_what_is_as_it_should_be_stays_so(live: LiveCluster) -> None:
+    live.topic()
+    live.cluster.replicate()
+    with live.unchanged():
+        report = live.cluster.reassign({("t", 0): replicas(live)})
+    assert rows_of(report, "state") == [("done",)]
+
+
+def test_a_dry_run_changes_nothing_and_says_who_joins_and_who_leaves(live: LiveCluster) -> None:
+    live.topic()
+    stays, *leave = replicas(live)
+    join = two_others(live)
+    with live.unchanged():
+        report = live.cluster.reassign({("t", 0): (stays, *join)}, dry_run=True)
+    assert rows_of(report, "joining", "leaving") == [(" ".join(map(str, join)), " ".join(map(str, leave)))]
+
+
+# ---------------------------------------------------------------------------------- worked out
+
+
+def test_a_drained_broker_holds_nothing_and_everything_else_stays(live: LiveCluster) -> None:
+    live.topic("t", partitions=6)
+    live.topic("u", partitions=4, copies=2)
+    live.append({p: [f"v{p}"] for p in range(6)}).raise_for_failures()
+    before = live.cluster.image
+    plan = live.cluster.plan_replicas(drain=[3])
+    assert plan == live.cluster.plan_replicas(drain=[3])
+    live.cluster.reassign(plan).raise_for_failures()
+    after = live.cluster.image
+    for name in ("t", "u"):
+        for old, new in zip(before.topic(name).partitions, after.topic(name).partitions, strict=True):
+            assert 3 not in new.replicas
+            assert len(new.replicas) == len(old.replicas)
+            assert {*old.replicas} - {3} <= {*new.replicas}
+            assert new.isr == new.replicas or set(new.isr) == set(new.replicas)
+    firsts = [p.replicas[0] for name in ("t", "u") for p in after.topic(name).partitions]
+    assert max(map(firsts.count, (1, 2, 4, 5))) - min(map(firsts.count, (1, 2, 4, 5))) <= 1
+    assert live.read() == {p: [f"v{p}"] for p in range(6)}
+
+
+def test_replicas_are_added_removed_moved_and_counted(live: LiveCluster) -> None:
+    live.topic(copies=2)
+    one, two = replicas(live)
+    free = sorted({1, 2, 3, 4, 5} - {one, two})
+    assert live.cluster.plan_replicas("t", add=[free[0]]) == {("t", 0): (one, two, free[0])}
+    assert live.cluster.plan_replicas("t", add=[one]) == {}
+    assert live.cluster.plan_replicas("t", remove=[two]) == {("t", 0): (one,)}
+    assert live.cluster.plan_replicas("t", move={two: free[1]}) == {("t", 0): (one, free[1])}
+    (grown,) = live.cluster.plan_replicas("t", replication_factor=5).values()
+    assert (grown[:2], set(grown)) == ((one, two), {1, 2, 3, 4, 5})
+    assert live.cluster.plan_replicas("t", replication_factor=1) == {("t", 0): (one,)}
+
+
+def test_fewer_replicas_are_those_in_sync(live: LiveCluster) -> None:
+    live.topic()
+    lame = replicas(live)[1]
+    fence(live, lame)
+    (kept,) = live.cluster.plan_replicas("t", replication_factor=2).values()
+    assert set(kept) == {*replicas(live)} - {lame}
+
+
+def test_a_broker_that_is_gone_for_good_is_drained_like_any_other(live: LiveCluster) -> None:
+    live.topic(partitions=4)
+    live.append({p: [f"v{p}"] for p in range(4)}).raise_for_failures()
+    fence(live, 2)
+    live.cluster.reassign(live.cluster.plan_replicas(drain=[2])).raise_for_failures()
+    for p in range(4):
+        assert 2 not in replicas(live, partition=p)
+        assert live.isr(partition=p) == set(replicas(live, partition=p))
+    assert live.read() == {p: [f"v{p}"] for p in range(4)}
+
+
+def test_a_wish_is_about_what_a_reassignment_in_progress_leads_to(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)
+    live.topic(copies=2)
+    live.append(["a"]).raise_for_failures()
+    one, two = replicas(live)
+    third, fourth, _ = sorted({1, 2, 3, 4, 5} - {one, two})
+    without_copies(faults, third)
+    assert not live.cluster.reassign({("t", 0): (one, third)}).ok
+    assert live.cluster.plan_replicas("t", add=[fourth]) == {("t", 0): (one, third, fourth)}
+
+
+def test_a_change_that_cannot_be_made_names_the_partitions(live: LiveCluster) -> None:
+    live.topic(partitions=2, copies=5)
+    image = live.cluster.image
+    with live.unchanged():
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: no unfenced broker is left that could"):
+            live.cluster.plan_replicas("t", drain=[2])
+        with pytest.raises(InvalidReplicationFactorError, match="t-0, t-1: replication factor 6, but only"):
+            live.cluster.plan_replicas("t", replication_factor=6)
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: broker 2 has a replica already"):
+            live.cluster.plan_replicas("t", move={1: 2})
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-0, t-1: without broker 1, 2, 3, 4, 5 no"):
+            live.cluster.plan_replicas("t", remove=[1, 2, 3, 4, 5])
+        with pytest.raises(InvalidReplicaAssignmentError, match="broker 2 is to get replicas and to lose them"):
+            live.cluster.plan_replicas("t", add=[2], remove=[2])
+        with pytest.raises(UnknownBrokerError, match="not registered: broker 8, 9"):
+            live.cluster.plan_replicas("t", add=[8, 9])
+        with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist"):
+            live.cluster.plan_replicas("u", drain=[1])
+    assert live.cluster.image == image
+
+
+# ------------------------------------------------------------------------------------ refused
+
+
+def test_a_plan_that_is_wrong_as_a_whole_changes_nothing(live: LiveCluster) -> None:
+    """Issue, "Bad input": an unknown or the same broker, partitions that do not exist (all named)."""
+    live.topic(partitions=2)
+    with live.unchanged():
+        with pytest.raises(UnknownTopicOrPartitionError, match="do not exist: t-2, u-0; nothing was changed"):
+            live.cluster.reassign({("t", 0): (1,), ("t", 2): (1,), ("u", 0): (1,)})
+        with pytest.raises(UnknownBrokerError, match="not registered: broker 7, 9"):
+            live.cluster.reassign({("t", 0): (1, 9), ("t", 1): (7,)})
+        with pytest.raises(InvalidReplicaAssignmentError, match=r"t-0: the plan gives it broker 4 twice"):
+            live.cluster.reassign({("t", 0): (4, 1, 4), ("t", 1): (1,)})
+        with pytest.raises(InvalidReplicaAssignmentError, match="t-1: the plan gives it no replica at all"):
+            live.cluster.reassign({("t", 0): (4,), ("t", 1): ()})
+        with pytest.raises(InvalidCallError, match="give more than 0"):
+            live.cluster.reassign({("t", 0): (4,)}, throttle_bytes_per_s=0)
+
+
+def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster) -> None:
+    """Issue, "Bad input": refused without ``--force``; other partitions go on."""
+    live.topic("t", copies=2)
+    live.topic("u", copies=2)
+    live.append(["a"]).raise_for_failures()
+    last = live.leader("t")
+    fence(live, live.followers("t")[0])
+    (lame,) = {*replicas(live, "t")} - {last}
+    plan = {("t", 0): (lame,), ("u", 0): replicas(live, "u")[::-1]}
+    report = live.cluster.reassign(plan)
+    said = the_failure(report)
+    assert said.startswith("t-0: INVALID_REPLICA_ASSIGNMENT: ")
+    assert "nobody is in sync any more" in said
+    assert [row["state"] for row in report.rows] == ["refused", "done"]
+    assert live.isr("t") == {last}
+    report = live.cluster.reassign({("t", 0): (lame,)}, force=True)
+    assert (replicas(live), live.isr(), live.site().view.leader) == ((lame,), set(), None)
+    assert rows_of(report, "state") == [("done",)]
+
+
+def test_a_fenced_newcomer_is_refused_until_it_is_back(live: LiveCluster) -> None:
+    live.topic(partitions=2, copies=2)
+    new = next(b for b in (1, 2, 3, 4, 5) if all(b not in replicas(live, partition=p) for p in (0, 1)))
+    fence(live, new)
+    plan = {("t", 0): (replicas(live)[0], new)}
+    said = the_failure(live.cluster.reassign(plan))
+    assert f"broker {new} is fenced" in said
+    unfence(live, new)
+    live.cluster.reassign(plan).raise_for_failures()
+    assert live.isr() == set(plan["t", 0])
+
+
+# ------------------------------------------------------------------------------- half-way
+
+
+@pytest.fixture
+def faults() -> Faults:
+    return Faults()
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, faults: Faults) -> LiveCluster:
+    """t-0 is to move to two brokers without a replica; only one of them can be copied to."""
+    live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)
+    live.topic()
+    live.fill("abc")
+    without_copies(faults, two_others(live)[1])
+    return live
+
+
+def test_what_cannot_be_finished_is_named_and_the_next_replicate_goes_on(
+    stuck: LiveCluster, faults: Faults
+) -> None:
+    old, (one, two) = replicas(stuck), two_others(stuck)
+    target = (one, two, old[0])
+    report = stuck.cluster.reassign({("t", 0): target})
+    assert codes(report)["REASSIGNMENT_IN_PROGRESS"] == 1
+    assert any(f.item == f"t-0 on broker {two}" and "no space left" in f.message for f in report.failures)
+    assert [row["state"] for row in report.rows] == ["in progress"]
+    view = stuck.site().view
+    assert (view.target, view.joining, view.replicas) == (target, (one, two), (*old, one, two))
+    assert set(view.isr) == {*old, one}
+    stuck.append(["d"]).raise_for_failures()
+    faults.none()
+    stuck.cluster.replicate().raise_for_failures()
+    assert (replicas(stuck), stuck.isr()) == (target, set(target))
+    assert stuck.read() == {0: list("abcd")}
+
+
+def test_the_status_tells_who_joins_and_what_is_still_to_be_copied(stuck: LiveCluster, faults: Faults) -> None:
+    old, (one, two) = replicas(stuck), two_others(stuck)
+    assert rows_of(stuck.cluster.reassignments()) == []
+    stuck.cluster.reassign({("t", 0): (one, two)})
+    size = sum(map(len, stuck.data(stuck.leader()).values()))
+    with stuck.unchanged():
+        report = stuck.cluster.reassignments("t")
+    assert rows_of(report, "newcomer", "state", "records_behind", "bytes_behind") == [
+        (one, "in sync", 0, 0),
+        (two, "joining", 3, size),
+    ]
+    assert report.rows[0]["target"] == f"{one} {two}"
+    assert report.rows[0]["in_sync"] == " ".join(map(str, (*old, one)))
+    assert report.totals == {"partitions": 1, "bytes_behind": size}
+
+
+def test_a_newcomer_that_cannot_be_looked_at_is_a_failure_of_the_status(
+    stuck: LiveCluster, faults: Faults
+) -> None:
+    one, two = two_others(stuck)
+    stuck.cluster.reassign({("t", 0): (one, two)})
+
+    def gone(uri: str, what: str, name: str) -> None:
+        if uri == f"memory://b{two}":
+            raise StorageError("gone")
+
+    faults.before = gone
+    report = stuck.cluster.reassignments()
+    assert the_failure(report).startswith(f"t-0 on broker {two}: ")
+    assert [row["bytes_behind"] for row in report.rows] == [0, None]
+
+
+def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveCluster, faults: Faults) -> None:
+    old, (one, two) = replicas(stuck), two_others(stuck)
+    stuck.cluster.reassign({("t", 0): (one, two)})
+    stuck.append(["d"]).raise_for_failures()
+    with stuck.unchanged():
+        planned = stuck.cluster.cancel_reassignments(dry_run=True)
+    assert rows_of(planned, "replicas", "joining_no_more") == [(" ".join(map(str, old)), f"{one} {two}")]
+    assert rows_of(stuck.cluster.cancel_reassignments("t"), "replicas") == rows_of(planned, "replicas")
+    assert (replicas(stuck), stuck.isr(), stuck.site().view.target) == (old, set(old), ())
+    assert rows_of(stuck.cluster.cancel_reassignments()) == []
+    faults.none()
+    stuck.append(["e"]).raise_for_failures()
+    assert stuck.read() == {0: list("abcde")}
+
+
+def test_another_plan_replaces_the_one_in_progress(stuck: LiveCluster, faults: Faults) -> None:
+    old, (one, two) = replicas(stuck), two_others(stuck)
+    stuck.cluster.reassign({("t", 0): (one, two)})
+    stuck.cluster.reassign({("t", 0): (old[0], one)}).raise_for_failures()
+    assert (replicas(stuck), stuck.isr()) == ((old[0], one), {old[0], one})
+    assert stuck.read() == {0: list("abc")}
+
+
+# ------------------------------------------------------------------- removed, and back again
+
+
+def folders(live: LiveCluster, broker: int) -> set[str]:
+    """Folders of replicas of topic t on the broker."""
+    return {s.name.rpartition("/")[0] for s in live.store(broker).list("") if "/t-" in s.name}
+
+
+def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
+    live.topic()
+    live.fill("abc")
+    gone = live.followers()[0]
+    kept = {b: folders(live, b) for b in replicas(live) if b != gone}
+    live.cluster.reassign(live.cluster.plan_replicas("t", remove=[gone])).raise_for_failures()
+    assert folders(live, gone)
+    live.cluster.retain(sweep=True).raise_for_failures()
+    assert folders(live, gone) == set()
+    assert {b: folders(live, b) for b in kept} == kept
+    assert live.read() == {0: list("abc")}
+
+
+def test_the_folders_of_cancelled_newcomers_are_swept(stuck: LiveCluster, faults: Faults) -> None:
+    one, two = two_others(stuck)
+    stuck.cluster.reassign({("t", 0): (one, two)})
+    stuck.cluster.cancel_reassignments()
+    assert folders(stuck, one)
+    assert sweep_roots(stuck.cluster._context, []) > 0
+    assert folders(stuck, one) == folders(stuck, two) == set()
+    stuck.cluster.verify().raise_for_failures()
+
+
+def test_a_root_that_cannot_be_listed_keeps_no_other_from_being_swept(stuck: LiveCluster, faults: Faults) -> None:
+    one, two = two_others(stuck)
+    stuck.cluster.reassign({("t", 0): (one, two)})
+    stuck.cluster.cancel_reassignments()
+
+    def gone(uri: str, what: str, name: str) -> None:
+        if (uri, what, name) == (f"memory://b{two}", "list", ""):
+            raise StorageError("gone")
+
+    faults.before = gone
+    assert the_failure(stuck.cluster.retain(sweep=True)) == f"broker {two}: KAFKA_STORAGE_ERROR: gone"
+    assert folders(stuck, one) == set()
+
+
+def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replica_harm_nobody(
+    live: LiveCluster,
+) -> None:
+    """Protocol, section 1: the assignment stands in the path: "zombies that knew ... a removed replica ... write
+    where no one reads"."""
+    live.topic()
+    live.fill("ab")
+    whole = replicas(live)
+    broker = live.followers()[0]
+    zombie = live.replica(broker)
+    late = {zombie.path(name): data for name, data in live.data(broker).items()}
+    live.cluster.reassign(live.cluster.plan_replicas("t", remove=[broker])).raise_for_failures()
+    live.fill("cd")
+    live.cluster.reassign({("t", 0): whole}).raise_for_failures()
+    assert live.replica(broker).folder != zombie.folder
+    live.cluster._context.stores[broker].delete(late)
+    before = live.data(broker)
+    for name, data in late.items():
+        assert live.store(broker).create(name, b"of another history" + data)
+    live.cluster.replicate().raise_for_failures()
+    assert live.data(broker) == before == live.data(live.leader())
+    live.cluster.retain(sweep=True).raise_for_failures()
+    assert folders(live, broker) == {live.replica(broker).folder}
+    assert live.read() == {0: list("abcd")}
+
+
+# ----------------------------------------------------------------------------------- throttled
+
+
+def test_a_throttled_reassignment_takes_its_time(live: LiveCluster) -> None:
+    live.topic(copies=1)
+    live.fill("abcdef")
+    size = sum(map(len, live.data(live.leader()).values()))
+    new = next(b for b in (1, 2, 3, 4, 5) if b not in replicas(live))
+    began = live.clock.monotonic_s()
+    live.cluster.reassign({("t", 0): (new,)}, throttle_bytes_per_s=size / 10).raise_for_failures()
+    assert live.clock.monotonic_s() - began == pytest.approx(9, abs=0.1)  # the first second's worth is free
+    assert Throttle(size / 10, live.clock).bytes_per_s == size / 10
+    assert live.read() == {0: list("abcdef")}
+
+
+# ------------------------------------------------------------------------------------ property
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_reassigned_and_cancelled_every_acknowledged_record_stays_in_order(
+    tmp_path: Path, seed: int
+) -> None:
+    rng = random.Random(seed)
+    faults = Faults()
+    live = LiveCluster(tmp_path, brokers=4, through=faults.wrap)
+    live.topic(partitions=2, copies=2, segment_merge_min_files="3", file_delete_delay_ms="0")
+    other = live.driver()
+    expected: dict[int, list[str]] = {0: [], 1: []}
+    for step in range(14):
+        driver = rng.choice([live.cluster, other])
+        match rng.choice(
+            ["append", "append", "reassign", "reassign", "cancel", "replicate", "elect", "merge", "sweep"]
+        ):
+            case "append":
+                partition, value = rng.randrange(2), f"v{step}"
+                live.append({partition: [value]}, driver=driver).raise_for_failures()
+                expected[partition].append(value)
+            case "reassign":
+                if rng.random() < 0.4:
+                    without_copies(faults, rng.randint(1, 4))
+                target = rng.sample([1, 2, 3, 4], rng.randint(1, 3))
+                report = driver.reassign({("t", rng.randrange(2)): target})
+                assert set(codes(report)) <= {"KAFKA_STORAGE_ERROR", "REASSIGNMENT_IN_PROGRESS"}
+                faults.none()
+            case "cancel":
+                driver.cancel_reassignments().raise_for_failures()
+            case "replicate":
+                driver.replicate().raise_for_failures()
+            case "elect":
+                driver.elect()
+            case "merge":
+                driver.merge().raise_for_failures()
+            case _:
+                driver.retain(sweep=True).raise_for_failures()
+        assert live.read() == {p: values for p, values in expected.items() if values}, f"after step {step}"
+    live.cluster.replicate().raise_for_failures()
+    assert rows_of(live.cluster.reassignments()) == []
+    for partition in (0, 1):
+        held = replicas(live, partition=partition)
+        assert live.isr(partition=partition) == set(held)
+    live.cluster.verify().raise_for_failures()

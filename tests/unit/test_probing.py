@@ -1,0 +1,92 @@
+"""Asking many at once, and not waiting for those that hang (``partitions.probing``)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from partitions.errors import BrokerUnreachableError, StoreTimeoutError
+from partitions.probing import Prober, SerialProber, ThreadProber, Wait
+from partitions.runner import Done, Failed
+
+
+def all_but(*hanging: int) -> Wait:
+    """In each probe, waits until only so many are missing, as a deadline that passes just then would."""
+    left = iter(hanging)
+
+    def wait(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:
+        count = next(left)
+        answered.wait_for(lambda: missing() == count)
+
+    return wait
+
+
+@pytest.fixture
+def server() -> Iterator[threading.Event]:
+    """Set once the server is back; what waits for it hangs until then."""
+    back = threading.Event()
+    yield back
+    back.set()
+
+
+@pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
+def test_outcomes_stand_in_the_order_of_the_items(prober: Prober) -> None:
+    def question(number: int) -> int:
+        if number % 2:
+            raise BrokerUnreachableError(f"{number} is odd")
+        return number * number
+
+    zero, one, two = prober.probe(question, [0, 1, 2], 60)
+    assert (zero, two) == (Done(0, 0), Done(2, 4))
+    assert isinstance(one, Failed)
+    assert str(one.error) == "1 is odd"
+    assert prober.probe(question, [], 60) == []
+
+
+@pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
+def test_a_bug_is_raised(prober: Prober) -> None:
+    def question(number: int) -> int:
+        return 1 // number
+
+    with pytest.raises(ZeroDivisionError):
+        prober.probe(question, [1, 0], 60)
+
+
+def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
+    def question(number: int) -> int:
+        if number == 2:
+            server.wait()
+        return number
+
+    one, two, three = ThreadProber(all_but(1)).probe(question, [1, 2, 3], 9)
+    assert (one, three) == (Done(1, 1), Done(3, 3))
+    assert isinstance(two, Failed)
+    assert isinstance(two.error, StoreTimeoutError)
+    assert str(two.error) == "no answer in 9 s"
+
+
+def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_back(
+    server: threading.Event,
+) -> None:
+    """A stream that probes before every batch leaves one thread behind for a dead root, not one a batch."""
+    asked: list[int] = []
+    threads: list[threading.Thread] = []
+
+    def question(number: int) -> int:
+        asked.append(number)
+        if number == 2 and not server.is_set():
+            threads.append(threading.current_thread())
+            server.wait()
+        return number
+
+    prober = ThreadProber(all_but(1, 0, 0))
+    prober.probe(question, [1, 2], 9)
+    one, two = prober.probe(question, [1, 2], 9)
+    assert one == Done(1, 1)
+    assert isinstance(two, Failed)
+    assert sorted(asked) == [1, 1, 2]
+    server.set()
+    threads[0].join()
+    assert prober.probe(question, [1, 2], 9) == [Done(1, 1), Done(2, 2)]
