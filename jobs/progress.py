@@ -37,7 +37,8 @@ def open_terminal() -> TextIO | None:
         return sys.stderr
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         with suppress(OSError):
-            terminal = open(f"/proc/{os.getppid()}/fd/2", "w", encoding="utf-8")  # noqa: SIM115 - kept open
+            # "a": opened with "w", a file that somebody has standard error go to would lose what it holds.
+            terminal = open(f"/proc/{os.getppid()}/fd/2", "a", encoding="utf-8")  # noqa: SIM115 - kept open
             if terminal.isatty():
                 return terminal
             terminal.close()

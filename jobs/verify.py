@@ -1,6 +1,12 @@
-"""Compare every replica and the remote tier with each other: names, sizes, contiguity, footers, and all bytes.
+"""Compare every replica and the remote tier with each other, and mend what is damaged.
 
-Changes nothing. What is wrong is a failure of the report.
+  jobs/verify.py                   names, sizes, contiguity, footers, the remote table: reads no records
+  jobs/verify.py --deep            every byte of every copy against its checksums
+  jobs/verify.py --deep --heal     replace what is damaged or missing on brokers by verified copies of others
+  jobs/verify.py --history         what replicas have discarded and still hold (recover exports it)
+
+What is wrong is a failure of the report, with its offsets; with --heal, what is wrong when all is done. Without
+--heal nothing is changed.
 """
 
 from __future__ import annotations
@@ -12,25 +18,39 @@ from collections.abc import Sequence
 from engine import Report
 from jobs.arguments import add_dry_run, add_topics, job_parser
 from jobs.run import Job, renamed, run_job
+from partitions.errors import InvalidCallError
 
 
 def arguments() -> argparse.ArgumentParser:
     """What this job takes."""
     parser = job_parser("verify", __doc__ or "")
     add_topics(parser)
-    add_dry_run(parser, "list what would be read")
-    parser.add_argument(
-        "--no-checksums", action="store_true", help="names, sizes and footers only: reads no records"
-    )
+    add_dry_run(parser, "list what would be read; with --heal, read it and list what would be mended")
+    parser.add_argument("--deep", action="store_true", help="read every byte")
+    parser.add_argument("--heal", action="store_true", help="mend what --deep finds")
+    parser.add_argument("--history", action="store_true", help="show what replicas have discarded and still hold")
     return parser
 
 
 def verify(job: Job) -> Report:
     """The job."""
-    given, cluster = job.arguments, job.on_workers()
+    given = job.arguments
+    if given.heal and not given.deep:
+        raise InvalidCallError(
+            "--heal goes with --deep: only a copy of which every byte was read replaces another"
+        )
+    if given.history and given.deep:
+        raise InvalidCallError("--history shows what was discarded, --deep reads what is there: one at a time")
+    cluster = job.on_workers()
+    if given.history:
+        return renamed(cluster.history(given.topics), "verify --history", dry_run=given.dry_run)
+    if given.heal:
+        return renamed(
+            cluster.heal(given.topics, dry_run=given.dry_run), "verify --deep --heal", dry_run=given.dry_run
+        )
     if given.dry_run:
         return renamed(cluster.describe(given.topics), "verify", dry_run=True)
-    return cluster.verify(given.topics, checksums=not given.no_checksums)
+    return cluster.verify(given.topics, deep=given.deep)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

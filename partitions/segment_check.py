@@ -26,7 +26,7 @@ from partitions.store.protocol import Store
 from partitions.store.reader import RangeReader
 
 _MAGIC = b"PAR1"
-_READ_BYTES = 8 * 1024 * 1024
+_READ_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ from partitions.listing import DataFile
 from partitions.merge import Run
 from partitions.replica import Replica
 from partitions.rewrite import check_in_log, stage_run
-from partitions.segment import read_segment, verify_segment
+from partitions.segment import read_segment
+from partitions.segment_check import verify_segment
 from partitions.segment_footer import SegmentFooter
 from partitions.store.protocol import Staged, Store, StoredObject
 from tiering.remote_segment import RemoteSegment, Uploaded

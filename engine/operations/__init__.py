@@ -5,8 +5,16 @@
     merge       small appends into segments
     tier        sealed segments -> the remote table (KIP-405's Remote Log Manager)
     retain      local and total retention, and what may be deleted after its delay
+    brokers     the probe of every root at the start of a run, and what follows: fenced, registered, unfenced
+    fence       brokers out of service by hand, back, and gone for good
     bootstrap   format and register a broker's root, and bring its replicas into the ISR (KIP-1023)
-    verify      replicas and the remote against each other
+    verify      replicas and the remote against each other (verify_structure, _registers, _remote: without records;
+                verify_content: every byte)
+    heal        damaged files of brokers replaced by verified copies (heal_plan: which; heal_files: how)
+    history     what replicas have discarded and still hold
+    recover     what was truncated, exported
+    elect       preferred leaders, leaders by hand, unclean ones (candidates: who could lead, and at what loss)
+    reassign    replicas to other brokers (reassignments: how far those in progress are)
     describe    brokers, topics, partitions as tables
     read        a range of a topic as a DataFrame; ListOffsets
 

@@ -33,6 +33,15 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
     with blaming(replica):
+        listing = log.listing
+        latest = max(
+            (name.epoch for name in (*(file.name for file in listing.data), *listing.watermarks)), default=0
+        )
+        if latest > log.joined_epoch:  # whoever writes under an epoch has joined it first
+            raise CorruptionError(
+                f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
+                "epochs between is missing; heal it from another replica"
+            )
         if log.stranded:
             raise LogGapError(
                 f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "

@@ -90,7 +90,7 @@ def story(steps: Steps, folder: str) -> list[str]:
     check(with_it == pending, f"{with_it} bytes were copied, {pending} were not tiered yet")
     check(without > with_it, "bootstrapping from the earliest pending upload offset has saved nothing")
 
-    verified = job("verify", "verify")
+    verified = job("verify every byte", "verify", "--deep")
     check(not verified.sum("findings"), "verify has findings")
     job("read everything", "read", "--topic", TOPIC, "--output", f"{folder}/read")
     compared = steps.submit(

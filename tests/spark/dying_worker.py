@@ -55,7 +55,7 @@ def main(folder: Path) -> None:
     print("died", "yes" if (folder / "died").exists() else "no")
     print("outcomes", outcomes)
     print("records", back.count(), "distinct", back.select("value").distinct().count())
-    cluster.verify().raise_for_failures()
+    cluster.verify(deep=True).raise_for_failures()
     spark.stop()
 
 

@@ -85,7 +85,7 @@ def test_typed_values_come_back_as_they_were(cluster: Cluster, spark: SparkSessi
     assert report.totals["records"] == 4
     back = cluster.read("typed")
     assert rows(back.select("key", "value.*")) == rows(source)
-    cluster.verify("typed").raise_for_failures()
+    cluster.verify("typed", deep=True).raise_for_failures()
 
 
 def test_binary_keys_values_and_headers_come_back_as_they_were(cluster: Cluster, spark: SparkSession) -> None:
@@ -321,7 +321,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
     assert [(p, o) for p, o, _ in found] == [(p, o) for p in range(2) for o in range(60)]
     expected = {f"{n}-{s}-{i}" for n in range(2) for s in range(3) for i in range(20)}
     assert {bytes(value).decode() for _, _, value in found} == expected
-    cluster.verify("shared").raise_for_failures()
+    cluster.verify("shared", deep=True).raise_for_failures()
 
 
 def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:

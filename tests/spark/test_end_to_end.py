@@ -63,7 +63,7 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
     cluster.append(parts[6], "flights", key="tail", timestamp="hour").raise_for_failures()
     for _ in range(2):
         cluster.retain().raise_for_failures()
-    cluster.verify().raise_for_failures()
+    cluster.verify(deep=True).raise_for_failures()
     positions = cluster.describe().raise_for_failures().rows
     assert all(int(row["local_start"] or 0) > 0 for row in positions), "a prefix has left the brokers"
     assert any(row["remote_end"] != row["log_end"] for row in positions), "and something is not tiered yet"
@@ -82,7 +82,7 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
         (tmp_path / "b2").mkdir()
         copied.append(int(cluster.bootstrap(2).raise_for_failures().totals["copied_bytes"] or 0))
         assert all(set(image.isr) == {1, 2, 3} for image in cluster.image.topic("flights").partitions)
-        cluster.verify().raise_for_failures()
+        cluster.verify(deep=True).raise_for_failures()
         assert as_source(Cluster.open(tmp_path / "cluster.toml", spark)) == wanted
     assert copied[1] < copied[0]
 

@@ -162,6 +162,9 @@ DRY_RUNS = [
     ("retain", "--sweep"),
     ("bootstrap", "--brokers", "2"),
     ("verify",),
+    ("verify", "--history"),
+    ("verify", "--deep", "--heal"),
+    ("recover", "--topics", "t", "--to", "OUT"),
     ("describe",),
     ("offsets", "--topics", "t"),
     ("read", "--topic", "t"),
@@ -175,6 +178,7 @@ def test_a_dry_run_changes_nothing(
     job, *rest = argv
     if job == "append":
         rest += ["--input", str(filled_once.folder / "in")]
+    rest = [str(filled_once.folder / "in") if part == "OUT" else part for part in rest]
     before = filled_once.listing()
     assert filled_once.call(job, *rest, "--dry-run", "--json") == 0
     assert filled_once.listing() == before
@@ -334,6 +338,10 @@ BAD_CALLS = [
     (("read", "--topic", "t", "--partitions", "7"), "UNKNOWN_TOPIC_OR_PARTITION"),
     (("bootstrap", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
     (("format", "--brokers", "9"), "BROKER_ID_NOT_REGISTERED"),
+    (("verify", "--heal"), "--heal goes with --deep"),
+    (("verify", "--history", "--deep"), "one at a time"),
+    (("recover", "--topics", "t", "--to", "nix"), "LOG_DIR_NOT_FOUND"),
+    (("recover", "--topics", "t", "--to", "gopher://nix"), "UNSUPPORTED_STORE"),
 ]
 
 

@@ -85,7 +85,7 @@ def test_a_log_lives_on_folders_and_buckets_alike(
 
     assert any(part.remote for part in cluster.plan_read("t"))
     assert rows(cluster.read("t").select("key", "value.n", "value.word")) == rows(source)
-    cluster.verify().raise_for_failures()
+    cluster.verify(deep=True).raise_for_failures()
 
     topic = cluster.image.topic("t")
     bucket, prefix = s3_endpoint.buckets[1], cluster.plan_read("t")[0].uri.split("/")[3]
@@ -109,4 +109,4 @@ def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
 
     assert set(cluster.image.topic("t").partitions[0].isr) == {1, 2}
     assert int(report.totals["copied_bytes"] or 0) > 0
-    cluster.verify().raise_for_failures()
+    cluster.verify(deep=True).raise_for_failures()

@@ -6,7 +6,6 @@ import io
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,10 +28,11 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
-from partitions.paths import base_name, join
+from partitions.paths import join
 from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.tampering import Spot, spot
 
 
 @pytest.fixture
@@ -249,39 +249,6 @@ def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------- damage in log dirs
 
 
-@dataclass(frozen=True)
-class Spot:
-    """A file of a replica, for tampering."""
-
-    store: Store
-    path: str
-
-    @property
-    def name(self) -> str:
-        return base_name(self.path)
-
-    def read(self) -> bytes:
-        return self.store.read(self.path)
-
-    def remove(self) -> None:
-        self.store.delete([self.path])
-
-    def replace(self, data: bytes) -> None:
-        self.remove()
-        self.store.create(self.path, data)
-
-    def flip(self, at: int) -> None:
-        """Flip a bit of a byte."""
-        data = bytearray(self.read())
-        data[at] ^= 1
-        self.replace(bytes(data))
-
-
-def spot(live: LiveCluster, broker: int, index: int) -> Spot:
-    """A file of a replica's log."""
-    return Spot(live.store(broker), live.log(broker).chain[index].file.object.name)
-
-
 def parquet(columns: dict[str, list[int]]) -> bytes:
     """A Parquet file of somebody else."""
     sink = io.BytesIO()
@@ -357,7 +324,6 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
     file); footers do, and the followers' files. Nothing is acknowledged until it is mended."""
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 2)
-    content = file.read()
     file.remove()
     with live.unchanged():
         error = _try(lambda: live.cluster.plan_read("t"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from partitions.errors import (
+    CorruptionError,
     CorruptSegmentError,
     DuplicateSequenceNumberError,
     FencedLeaderEpochError,
@@ -13,7 +14,7 @@ from partitions.errors import (
     StaleBrokerError,
 )
 from partitions.merge import MergePolicy, plan_merges
-from partitions.paths import BROKER_FILE, LocalStartName
+from partitions.paths import BROKER_FILE, EpochName, LocalStartName
 from partitions.producers import encode
 from partitions.rewrite import merge_run
 from tests.unit.harness import OnePartition
@@ -83,6 +84,19 @@ def test_a_new_leader_takes_over_at_its_log_end_and_followers_truncate_by_lineag
         one.append(["zombie"], site=old)
 
 
+def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_older_one() -> None:
+    """Its newest records would be dead, and their offsets given away again."""
+    one = OnePartition(2)
+    one.append(["a"])
+    one.elect(2)
+    one.append(["b"])
+    leader = one.site.leader
+    leader.store.delete([leader.path(EpochName(2))])
+    with pytest.raises(CorruptionError, match="holds files of epoch 2, and has joined 1") as caught:
+        one.append(["c"])
+    assert caught.value.broker_id == 2
+
+
 def test_a_wiped_root_is_found_before_anything_on_it_counts() -> None:
     """Section 1: after every listing ``broker.json`` must hold the registered directory id (V3)."""
     one = OnePartition(2)
@@ -127,7 +141,9 @@ def test_a_member_of_the_isr_that_has_lost_records_is_damaged_until_it_has_left(
         one.append([value])
     replica = one.site.replica(2)
     replica.store.delete([replica.path(replica.log().chain[lost].name)])
-    with pytest.raises(LogGapError, match=f"in sync and lacks offset {lost}, below the high watermark 3") as caught:
+    with pytest.raises(
+        LogGapError, match=f"in sync and lacks offset {lost}, below the high watermark 3"
+    ) as caught:
         one.sync(2)
     assert caught.value.broker_id == 2
     one.change(isr=(1,))

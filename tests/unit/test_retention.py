@@ -174,6 +174,13 @@ def test_v6_a_dead_file_below_the_high_watermark_is_dead_for_ever() -> None:
     assert removed(names, lineage, _1_1=NOW_MS - DELAY_MS + 1) == set(), "not before the delay"
 
 
+def test_what_is_truncated_waits_for_the_delay_from_when_its_epoch_was_joined() -> None:
+    """However old it is: until then it was in the log, and readers' plans may still run."""
+    names, lineage = "0.1 1.1 1.2 2.2.hw 1.epoch 2.epoch", [(1, 0), (2, 1)]
+    assert removed(names, lineage, _2_epoch=NOW_MS - DELAY_MS) == named("1.1")
+    assert removed(names, lineage, _2_epoch=NOW_MS - DELAY_MS + 1) == set()
+
+
 def test_v6_a_dead_segment_stays_while_its_last_offset_is_not_below_the_high_watermark() -> None:
     """Its epoch is looked up at its last record, and that one's may change again."""
     names, lineage = "0.1 1.1 0-3.1 2.2", [(1, 0), (2, 2)]

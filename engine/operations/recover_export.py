@@ -1,0 +1,119 @@
+"""Records of histories that lost, out of a replica's files and into plain Parquet files that anybody reads.
+
+An exported file says in its own footer what it is; the manifest is a list of what these say, and can be made anew
+from the folder at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from partitions import paths
+from partitions.errors import CorruptionError, InvalidCallError, StratalogError
+from partitions.lineage import Lineage
+from partitions.listing import DataFile
+from partitions.segment import read_row_groups
+from partitions.store import Store
+
+RECOVERED_KEY = b"stratalog.recovered"
+MANIFEST = "manifest.json"
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exported file holds: records ``[base_offset, next_offset)`` of one partition, as they were."""
+
+    path: str
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: int
+    epoch: int
+    base_offset: int
+    next_offset: int
+    broker_id: int
+    file: str
+    """The name of the file on that broker."""
+    why: str
+
+    @property
+    def records(self) -> int:
+        """How many: offsets have no holes."""
+        return self.next_offset - self.base_offset
+
+
+def parts_at(file: Lineage, log: Lineage, base: int, end: int) -> int | None:
+    """From which offset of ``[base, end)`` on a file's history is another one than the log's; None: nowhere."""
+    starts = {entry.start_offset for lineage in (file, log) for entry in lineage}
+    edges = sorted({base, *(start for start in starts if base < start < end)})
+    return next((offset for offset in edges if file.epoch_at(offset) != log.epoch_at(offset)), None)
+
+
+def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:
+    """Write the records under ``what.path``; the bytes written, None when they are there already.
+
+    Raises: InvalidCallError when the path is taken by something else; CorruptSegmentError, StorageError.
+    """
+    staged = target.stage_writer(what.path)
+    try:
+        writer: pq.ParquetWriter | None = None
+        for _, table in read_row_groups(source, file, what.base_offset, what.next_offset):
+            if writer is None:
+                writer = pq.ParquetWriter(
+                    staged.file, table.schema.remove_metadata(), compression="zstd", write_page_checksum=True
+                )
+            writer.write_table(table.replace_schema_metadata(None))
+        if writer is None:
+            raise CorruptionError(f"{source.uri_of(file.object.name)} holds none of the records that it should")
+        writer.add_key_value_metadata({RECOVERED_KEY: msgspec.json.encode(what)})
+        writer.close()
+        created = staged.commit()
+    except BaseException:
+        with suppress(StratalogError):
+            staged.abort()
+        raise
+    if created:
+        return staged.size_bytes
+    there = described(target, what.path)
+    if there is None or _content(there) != _content(what):
+        raise InvalidCallError(
+            f"{target.uri_of(what.path)} is there already, and is something else: export to another folder"
+        )
+    return None
+
+
+def _content(what: Recovered) -> tuple[object, ...]:
+    """What must be equal for two exports to be one: not which broker it was taken from."""
+    return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
+
+
+def described(target: Store, path: str) -> Recovered | None:
+    """What an exported file says of itself; None when it is none of ours."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(target.read(path))).metadata or {}
+        return msgspec.json.decode(metadata.get(RECOVERED_KEY, b""), type=Recovered)
+    except (pa.ArrowException, OSError, ValueError):
+        return None
+
+
+def write_manifest(target: Store, how: Iterable[str]) -> int:
+    """List every exported file of the folder in its manifest; how many. ``how`` says what to do with them.
+
+    The manifest is what the folder is: a run that finds it different replaces it.
+    """
+    names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
+    files = [found for name in names if (found := described(target, name)) is not None]
+    content = msgspec.json.format(
+        msgspec.json.encode({"files": [msgspec.structs.asdict(file) for file in files], "how": list(how)}),
+        indent=2,
+    )
+    with suppress(FileNotFoundError):
+        if target.read(MANIFEST) == content:
+            return len(files)
+    target.delete([MANIFEST])
+    target.create(MANIFEST, content)
+    return len(files)

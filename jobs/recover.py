@@ -1,0 +1,46 @@
+"""Export records that were truncated and that replicas still hold, as Parquet files with all record columns.
+
+  jobs/recover.py --topics flights --to recovered
+The log is not changed, and running it again is harmless. verify --history shows what there is. To have the
+records in the log again, append them: recovered/manifest.json says how.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, job_parser, names, number, numbers
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("recover", __doc__ or "")
+    parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="of these topics")
+    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
+    parser.add_argument("--broker", metavar="N", type=number, help="only what this broker holds")
+    parser.add_argument("--to", metavar="URI", required=True, help="a folder that exists, or s3://bucket/prefix")
+    add_dry_run(parser, "list what would be exported, write nothing")
+    return parser
+
+
+def recover(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    to = given.to if "://" in given.to else os.path.abspath(given.to)
+    return job.on_workers().recover(
+        given.topics, to, partitions=given.partitions, broker=given.broker, dry_run=given.dry_run
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("recover", arguments(), recover, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

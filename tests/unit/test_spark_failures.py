@@ -1,0 +1,63 @@
+"""Which failures of a Spark job are the loss of machines, and which are bugs."""
+
+from __future__ import annotations
+
+import pytest
+from py4j.protocol import Py4JJavaError, Py4JNetworkError
+
+from engine.spark.failures import why_given_up
+
+ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
+
+
+class FromJavaError(Py4JJavaError):
+    """An exception of the JVM, with its message."""
+
+    def __init__(self, message: str) -> None:
+        Exception.__init__(self, message)
+        self.java_exception = self
+        self._message = message
+
+    def getMessage(self) -> str:  # noqa: N802 - Java's name
+        return self._message
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (
+            FromJavaError(f"{ABORTED}ExecutorLostFailure (executor 1 exited): code 137\nDriver stacktrace:"),
+            f"{ABORTED}ExecutorLostFailure (executor 1 exited): code 137",
+        ),
+        (
+            FromJavaError(
+                f"{ABORTED}Python worker exited unexpectedly (crashed). Consider setting 'a' to 'true'."
+            ),
+            f"{ABORTED}Python worker exited unexpectedly (crashed)",
+        ),
+        (FromJavaError("Job 3 cancelled"), "Job 3 cancelled"),
+        (
+            Py4JNetworkError("Answer from Java side is empty"),
+            "the JVM of the driver is gone (Answer from Java side",
+        ),
+        (ConnectionRefusedError(111, "Connection refused"), "the JVM of the driver is gone ("),
+    ],
+)
+def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> None:
+    said = why_given_up(error)
+    assert said is not None
+    assert said.startswith(why)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FromJavaError(
+            f"{ABORTED}org.apache.spark.api.python.PythonException: Traceback (most recent call last):\n..."
+        ),
+        ZeroDivisionError(),
+    ],
+)
+def test_bugs_are_no_reason(error: Exception) -> None:
+    assert why_given_up(error) is None
