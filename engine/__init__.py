@@ -13,8 +13,9 @@ Purpose
     cluster_file, settings     what is configured, and where
     metadata, quorum           the cluster's state and its log
     replication                the protocol's data plane, one partition at a time
+    state                      the engine's other state machines: offsets of groups, transactions, latest by key
     reading                    plans of scans
-    operations                 append, replicate, merge, tier, retain, bootstrap, verify, describe, read
+    operations                 append, replicate, merge, tier, retain, snapshot, commit, verify, describe, read ...
     spark                      the only part that imports pyspark
 
 May not know
@@ -29,6 +30,7 @@ Where this differs from the design page
 
 from engine.cluster import Cluster
 from engine.cluster_file import ClusterFile, load_cluster_file
+from engine.operations.groups import OffsetAndMetadata
 from engine.report import Failure, OperationFailedError, Report
 from partitions.errors import StratalogError
 from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
@@ -38,6 +40,7 @@ __all__ = [
     "ClusterFile",
     "Failure",
     "FoundOffset",
+    "OffsetAndMetadata",
     "OffsetSpec",
     "OperationFailedError",
     "Report",

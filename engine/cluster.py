@@ -10,11 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.cluster_file import ClusterFile, load_cluster_file
+from engine.cluster_quorum import QuorumOfCluster
+from engine.cluster_state import StateOfCluster, Topics, names
 from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from engine.metadata.topic_commands import TopicCreated
-from engine.opening import OpenStore, check_owners, make_context, metadata_log, open_stores
+from engine.opening import (
+    OpenStore,
+    check_owners,
+    find_metadata,
+    make_context,
+    metadata_log,
+    open_stores,
+)
 from engine.operations import bring_up, describe, retain, tier, topics, verify
 from engine.operations import fence as fencing
 from engine.operations import heal as healing
@@ -28,12 +37,10 @@ from engine.operations.elect import elect
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
 from engine.operations.reassignments import reassignments
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
-from engine.quorum.bootstrap import find_voters
 from engine.quorum.voter import Voter
 from engine.reading.plan import FileRange
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
-from partitions.errors import InvalidCallError
 from partitions.identity import NewId, random_id
 from partitions.offsets import Answer, OffsetSpec
 from partitions.probing import Prober, ThreadProber
@@ -44,11 +51,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-Topics = Sequence[str] | str | None
-"""One topic, several, or (None) all."""
 
-
-class Cluster:
+class Cluster(QuorumOfCluster, StateOfCluster):
     """A cluster of storage roots, as one driver sees it.
 
     Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
@@ -72,9 +76,11 @@ class Cluster:
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
         prober: Prober | None = None,
+        voters_as_logged: bool = False,
     ) -> Cluster:
         """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
-        and DataFrames can be read and appended; without, in threads of this process.
+        and DataFrames can be read and appended; without, in threads of this process. ``voters_as_logged``: the
+        file may name other metadata voters than those of the log.
 
         Raises: InvalidCallError for what is wrong with the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
@@ -84,12 +90,11 @@ class Cluster:
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
         check_owners(file, stores, prober)
-        voters = find_voters(
-            file.cluster_id,
-            {broker: stores[broker] for broker in file.voters},
-            {broker: store for broker, store in stores.items() if broker not in file.voters},
-        )
-        return cls(make_context(file, stores, voters, spark, progress, clock, new_id, opener, prober), spark)
+        notes: list[str] = []
+        found = find_metadata(file, stores, notes.append, as_logged=voters_as_logged)
+        file = replace(file, warnings=(*file.warnings, *notes))
+        log = metadata_log(file, stores, found.voters, clock, new_id, found.state)
+        return cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
 
     @classmethod
     def format(
@@ -118,10 +123,11 @@ class Cluster:
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)
         voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
         others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-        log = metadata_log(file, voters, clock, new_id)
+        log = metadata_log(file, stores, voters, clock, new_id)
         bootstrap_quorum(file.cluster_id, log, voters, others)
         bring_up.format_roots(file, stores, list(others), new_id)
-        cluster = cls(make_context(file, stores, voters, spark, progress, clock, new_id, opener, prober), spark)
+        log = metadata_log(file, stores, voters, clock, new_id, log.last_known)
+        cluster = cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
         cluster.register().raise_for_failures()
         return cluster
 
@@ -229,7 +235,7 @@ class Cluster:
 
     def describe(self, topics: Topics = None) -> Report:
         """Every replica of the topics, as a table."""
-        return describe.describe(self._context, _names(topics))
+        return describe.describe(self._context, names(topics))
 
     def describe_brokers(self) -> Report:
         """Every broker, as a table."""
@@ -250,7 +256,7 @@ class Cluster:
         a leader the replica that holds most, and lose what only lost storage had. See
         ``engine.operations.elect``.
         """
-        return elect(self._context, _names(topics), partitions, unclean=unclean, leader=leader, dry_run=dry_run)
+        return elect(self._context, names(topics), partitions, unclean=unclean, leader=leader, dry_run=dry_run)
 
     def plan_replicas(
         self,
@@ -275,7 +281,7 @@ class Cluster:
             drain=tuple(drain),
             replication_factor=replication_factor,
         )
-        return reassigning.plan_replicas(self._context, _names(topics), change)
+        return reassigning.plan_replicas(self._context, names(topics), change)
 
     def reassign(
         self,
@@ -294,11 +300,11 @@ class Cluster:
 
     def reassignments(self, topics: Topics = None) -> Report:
         """Reassignments in progress, as a table: what each newcomer still lacks."""
-        return reassignments(self._context, _names(topics))
+        return reassignments(self._context, names(topics))
 
     def cancel_reassignments(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Take reassignments in progress back."""
-        return reassigning.cancel(self._context, _names(topics), dry_run=dry_run)
+        return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
 
     # --------------------------------------------------------------------------- append, read
 
@@ -374,9 +380,7 @@ class Cluster:
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError.
         """
-        if self._spark is None:
-            raise InvalidCallError("reading as a DataFrame needs a Spark session: Cluster.open(file, spark)")
-        return read_frame(self._context, self._spark, topic, start, end, partitions)
+        return read_frame(self._context, self._session("reading"), topic, start, end, partitions)
 
     def plan_read(
         self, topic: str, start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
@@ -394,19 +398,19 @@ class Cluster:
         self, topics: Topics = None, *, brokers: Sequence[int] | None = None, dry_run: bool = False
     ) -> Report:
         """Bring followers to their leaders, and caught-up ones into the ISR."""
-        return replicating.replicate(self._context, _names(topics), brokers=brokers, dry_run=dry_run)
+        return replicating.replicate(self._context, names(topics), brokers=brokers, dry_run=dry_run)
 
     def merge(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Merge small appends into segments."""
-        return merging.merge(self._context, _names(topics), dry_run=dry_run)
+        return merging.merge(self._context, names(topics), dry_run=dry_run)
 
     def tier(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Copy sealed segments to the remote table."""
-        return tier.tier(self._context, _names(topics), dry_run=dry_run)
+        return tier.tier(self._context, names(topics), dry_run=dry_run)
 
     def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
-        return retain.retain(self._context, _names(topics), dry_run=dry_run, sweep=sweep)
+        return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
 
     def bootstrap(
         self, brokers: Sequence[int] | int, *, trust_copy: bool = False, dry_run: bool = False
@@ -420,17 +424,17 @@ class Cluster:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
         ``deep`` every byte against its checksums.
         """
-        return verify.verify(self._context, _names(topics), deep=deep)
+        return verify.verify(self._context, names(topics), deep=deep)
 
     def heal(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Verify every byte, and replace what is damaged or missing on brokers by verified copies of other
         replicas or of the remote. What is still wrong afterwards is a failure.
         """
-        return healing.heal(self._context, _names(topics), dry_run=dry_run)
+        return healing.heal(self._context, names(topics), dry_run=dry_run)
 
     def history(self, topics: Topics = None) -> Report:
         """What replicas have discarded and still hold, as a table."""
-        return histories.history(self._context, _names(topics))
+        return histories.history(self._context, names(topics))
 
     def recover(
         self,
@@ -445,13 +449,9 @@ class Cluster:
         in the folder or bucket ``to``.
         """
         return recovering.recover(
-            self._context, _names(topics), to, partitions=partitions, broker=broker, dry_run=dry_run
+            self._context, names(topics), to, partitions=partitions, broker=broker, dry_run=dry_run
         )
 
 
 def _numbers(brokers: Sequence[int] | int) -> Sequence[int]:
     return [brokers] if isinstance(brokers, int) else brokers
-
-
-def _names(topics: Topics) -> Sequence[str] | None:
-    return [topics] if isinstance(topics, str) else topics

@@ -4,6 +4,7 @@
     id = "flights"                  id = 1                       endpoint_url = "https://s3.example.org"
     remote = "s3://lake/flights"    rack = "a"       (optional)  region = "eu-central-1"
     voters = [1]                    log_dir = "brokers/1"        profile = "log"
+    cache = "cache"   (optional)
 
 Relative folders are relative to the file's own. Credentials come from the environment, a profile or the
 machine; configs (``retention.ms`` ...) are in the cluster's metadata, where every driver sees the same.
@@ -58,6 +59,8 @@ class ClusterFile:
     """Brokers that hold the metadata."""
     brokers: tuple[BrokerEntry, ...]
     store_options: StoreOptions
+    cache: Path | None = None
+    """A folder of this machine in which the metadata is remembered between runs; None: it is not."""
     warnings: tuple[str, ...] = ()
     """What is allowed, and probably not meant."""
 
@@ -93,11 +96,14 @@ class _Reader:
             raise self._error("[configs]", "configs are not set here, but in the cluster: they are dynamic")
         self._check_keys(tables, {"cluster", "brokers", "s3"}, "")
         cluster = self._table(tables, "cluster")
-        self._check_keys(cluster, {"id", "remote", "voters"}, "[cluster]")
+        self._check_keys(cluster, {"id", "remote", "voters", "cache"}, "[cluster]")
         cluster_id = self._need(cluster, "id", str, "[cluster]")
         if not _CLUSTER_ID.match(cluster_id):
             raise self._error("[cluster]", f"id = {cluster_id!r}: use 1 to 64 of a-z A-Z 0-9 . _ -")
         remote = self._optional(cluster, "remote", str, "[cluster]")
+        cache = self._optional(cluster, "cache", str, "[cluster]")
+        if cache is not None and (cache[0] in "~$" or "://" in cache):
+            raise self._error("[cluster]", f"cache = {cache!r}: write the path of a folder of this machine")
         brokers = self._brokers(tables.get("brokers"))
         voters = self._voters(cluster, {broker.broker_id for broker in brokers})
         even = f"{len(voters)} voters: an even number survives no more losses than one voter less"
@@ -108,6 +114,7 @@ class _Reader:
             voters=voters,
             brokers=brokers,
             store_options=self._store_options(self._table(tables, "s3", needed=False)),
+            cache=None if cache is None else Path(os.path.normpath(self._file.parent / cache)),
             warnings=(even,) if len(voters) % 2 == 0 else (),
         )
         self._check_apart(file)

@@ -24,6 +24,7 @@ class ConfigType(StrEnum):
 
     BOOLEAN = "boolean"
     INTEGER = "integer"
+    DOUBLE = "double"
     STRING = "string"
 
 
@@ -34,7 +35,7 @@ class Scope(StrEnum):
     TOPIC = "topic"
 
 
-Value = bool | int | str
+Value = bool | int | float | str
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,20 @@ class AtLeast:
 
     def __str__(self) -> str:
         return f"at least {self.minimum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """A validator: numbers from ``lowest`` to ``highest``, both included."""
+
+    lowest: float
+    highest: float
+
+    def __call__(self, value: Value) -> bool:
+        return isinstance(value, int | float) and self.lowest <= value <= self.highest
+
+    def __str__(self) -> str:
+        return f"from {self.lowest:g} to {self.highest:g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +97,7 @@ class ConfigDef:
     type: ConfigType
     default: Value
     scope: Scope
-    validator: AtLeast | OneOf | TrueOrFalse
+    validator: AtLeast | Between | OneOf | TrueOrFalse
     doc: str
     unit: str | None = None
 
@@ -117,9 +132,17 @@ def _read_integer(text: str) -> Value | None:
         return None
 
 
+def _read_double(text: str) -> Value | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
 _READERS: Mapping[ConfigType, Callable[[str], Value | None]] = {
     ConfigType.BOOLEAN: _read_boolean,
     ConfigType.INTEGER: _read_integer,
+    ConfigType.DOUBLE: _read_double,
     ConfigType.STRING: str,
 }
 
@@ -243,8 +266,45 @@ TOPIC_CONFIGS = _table(
         Scope.TOPIC,
         "cleanup.policy",
         "delete",
-        ("delete",),
-        "What happens to old records.",
+        ("delete", "snapshot"),
+        "What happens to old records: they leave the log by retention.*, or once a snapshot holds the latest "
+        "record of each key (KIP-630).",
+    ),
+    _integer(
+        Scope.TOPIC,
+        "delete.retention.ms",
+        24 * 60 * 60 * 1000,
+        0,
+        "ms",
+        "Of cleanup.policy=snapshot: snapshots leave out tombstones that are older than this, by their own "
+        "timestamps, when the last record is appended that the snapshot contains.",
+    ),
+    ConfigDef(
+        name="metadata.snapshot.min.changed_records.ratio",
+        type=ConfigType.DOUBLE,
+        default=0.5,
+        scope=Scope.TOPIC,
+        validator=Between(0, 1),
+        doc="A new snapshot is taken once this part of the records of the latest one has been changed or deleted; "
+        "new records do not count (KIP-630). The metadata log has what is set on the cluster.",
+    ),
+    _integer(
+        Scope.TOPIC,
+        "metadata.log.max.record.bytes.between.snapshots",
+        20 * 1024 * 1024,
+        1,
+        "bytes",
+        "A new snapshot is taken once the log has so many bytes between the latest one and the high watermark "
+        "(KIP-630). The metadata log has what is set on the cluster.",
+    ),
+    _integer(
+        Scope.TOPIC,
+        "metadata.start.offset.lag.time.max.ms",
+        _SEVEN_DAYS_MS,
+        0,
+        "ms",
+        "The log start waits so long for live replicas that have not fetched a snapshot yet (KIP-630). The "
+        "metadata log has what is set on the cluster.",
     ),
     _word(
         Scope.TOPIC,
@@ -302,6 +362,70 @@ CLUSTER_CONFIGS = _table(
         1,
         "replicas",
         "Of topics that are created without saying it.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "offset.metadata.max.bytes",
+        4096,
+        0,
+        "bytes",
+        "Of the text that a committed offset carries.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "offsets.retention.minutes",
+        7 * 24 * 60,
+        1,
+        "minutes",
+        "Committed offsets are forgotten so long after they were committed; jobs/snapshot does it.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "offsets.topic.num.partitions",
+        50,
+        1,
+        "partitions",
+        "Of __consumer_offsets, when it is created: by the first commit of an offset.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "offsets.topic.replication.factor",
+        3,
+        1,
+        "replicas",
+        "Of __consumer_offsets, when it is created; with fewer unfenced brokers it is not.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "transaction.state.log.num.partitions",
+        50,
+        1,
+        "partitions",
+        "Of __transaction_state, when it is created: by the first transactional producer.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "transaction.state.log.replication.factor",
+        3,
+        1,
+        "replicas",
+        "Of __transaction_state, when it is created; with fewer unfenced brokers it is not.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "transaction.state.log.min.isr",
+        2,
+        1,
+        "replicas",
+        "min.insync.replicas of __transaction_state, when it is created; never more than its replicas.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "transaction.max.timeout.ms",
+        15 * 60 * 1000,
+        1,
+        "ms",
+        "The longest timeout that a transactional producer may ask for.",
     ),
     _integer(Scope.CLUSTER, "num.partitions", 1, 1, "partitions", "Of topics that are created without saying it."),
 )

@@ -10,9 +10,11 @@ from typing import Protocol, TypeVar
 
 from engine.cluster_file import ClusterFile
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.metrics import SnapshotMetrics
 from engine.quorum.client import MetadataClient
 from engine.replication.site import Site
 from engine.settings import ClusterConfig, TopicConfig, cluster_config, topic_config
+from engine.state_cache import OwnProducer, StateCache
 from partitions import paths
 from partitions.clock import Clock
 from partitions.errors import InvalidCallError
@@ -116,6 +118,11 @@ class Context:
     progress: Progress = field(default_factory=Silent)
     prober: Prober = field(default_factory=ThreadProber)
     """Asks the roots whether they are there, without waiting for those that hang."""
+    states: StateCache = field(default_factory=StateCache)
+    """The engine's own topics, as far as this driver has read them."""
+    own_producer: OwnProducer = field(default_factory=OwnProducer)
+    """This driver, as the producer of the engine's own topics."""
+    snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
 
     def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:
         """The named topics, all of them when None, by name.

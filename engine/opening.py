@@ -8,8 +8,12 @@ from typing import Any
 
 from engine.cluster_file import ClusterFile
 from engine.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from engine.quorum.bootstrap import FoundLog, find_log
+from engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
 from engine.quorum.client import MetadataClient
+from engine.quorum.contents import Note
 from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from engine.settings import cluster_config
 from partitions.clock import Clock
@@ -49,15 +53,39 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
             raise outcome.error
 
 
-def metadata_log(file: ClusterFile, voters: Sequence[Voter], clock: Clock, new_id: NewId) -> MetadataLog:
-    """The metadata log on these voters."""
-    return MetadataLog(file.cluster_id, voters, clock=clock, rng=random.Random(new_id()), new_id=new_id)
+def metadata_log(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    voters: Sequence[Voter],
+    clock: Clock,
+    new_id: NewId,
+    hint: LogState = LogState(),  # noqa: B008 - immutable
+) -> MetadataLog:
+    """The metadata log on these voters; ``hint`` is what was seen of it."""
+    rng = random.Random(new_id())
+    return MetadataLog(file.cluster_id, voters, clock=clock, rng=rng, new_id=new_id, stores=stores, hint=hint)
+
+
+def find_metadata(
+    file: ClusterFile, stores: Mapping[int, Store], note: Note, *, as_logged: bool = False
+) -> FoundLog:
+    """The metadata log of an existing cluster: one listing of each voter, and of the log what is not remembered
+    in ``file.cache``.
+
+    Raises: as ``find_log``.
+    """
+    cached = LogState() if file.cache is None else load_cache(file.cache, file.cluster_id, note)
+    found = find_log(file.cluster_id, file.voters, stores, cached=cached, note=note, as_logged=as_logged)
+    spared = cached.end > 0 and 0 <= found.state.end - cached.end <= SAVE_AFTER
+    if file.cache is not None and not spared:
+        save_cache(file.cache, file.cluster_id, found.state, note)
+    return found
 
 
 def make_context(
     file: ClusterFile,
     stores: Mapping[int, Store],
-    voters: Sequence[Voter],
+    log: MetadataLog,
     spark: Any,
     progress: Progress | None,
     clock: Clock,
@@ -75,7 +103,7 @@ def make_context(
         file=file,
         stores=stores,
         remote=None if file.remote is None else opener(file.remote, file.store_options, clock),
-        metadata=MetadataClient(metadata_log(file, voters, clock, new_id)),
+        metadata=MetadataClient(log),
         clock=clock,
         new_id=new_id,
         rng=random.Random(new_id()),

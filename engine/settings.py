@@ -17,6 +17,9 @@ from partitions.errors import InvalidConfigError
 from partitions.merge import MergePolicy
 from partitions.retention import UNLIMITED, RetentionLimits
 
+SNAPSHOT = "snapshot"
+"""The value of cleanup.policy."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
@@ -38,6 +41,15 @@ class TopicConfig:
     compression_type: str
     unclean_leader_election_enable: bool
     producer_id_expiration_ms: int
+    delete_retention_ms: int
+    metadata_snapshot_min_changed_records_ratio: float
+    metadata_log_max_record_bytes_between_snapshots: int
+    metadata_start_offset_lag_time_max_ms: int
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
+        return self.cleanup_policy == SNAPSHOT
 
     @property
     def retention(self) -> RetentionLimits:
@@ -64,6 +76,14 @@ class ClusterConfig:
     replica_lag_time_max_ms: int
     default_replication_factor: int
     num_partitions: int
+    offset_metadata_max_bytes: int
+    offsets_retention_minutes: int
+    offsets_topic_num_partitions: int
+    offsets_topic_replication_factor: int
+    transaction_max_timeout_ms: int
+    transaction_state_log_min_isr: int
+    transaction_state_log_num_partitions: int
+    transaction_state_log_replication_factor: int
 
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:
@@ -103,6 +123,11 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
                 "brokers cannot keep what the log drops"
             )
         values[f"local_retention_{unit}"] = local
+    if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
+        raise InvalidConfigError(
+            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: what leaves the log of such a "
+            "topic is in its snapshots, not in the remote tier; choose one of the two"
+        )
     return TopicConfig(**values)
 
 

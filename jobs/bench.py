@@ -5,7 +5,7 @@ Settings come from the environment (or ``make bench NAME=value``):
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    ONLY        some of append,replicate,tier,scan,pruned,bootstrap
+    ONLY        some of append,replicate,tier,scan,pruned,bootstrap,quorum
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.benchmarks import appending, bootstrapping, copying, scanning, uploading
+from jobs.benchmarks import appending, bootstrapping, copying, quorum, scanning, uploading
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.measuring import seconds_of
 from jobs.benchmarks.options import BenchOptions, bench_options, size_text
@@ -34,6 +34,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "scan": (scanning.scan,),
     "pruned": (scanning.pruned,),
     "bootstrap": (bootstrapping.bootstrap,),
+    "quorum": (quorum.quorum,),
 }
 
 

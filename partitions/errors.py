@@ -86,6 +86,18 @@ class NoMajorityError(RetriableError):
     code = "NO_MAJORITY"
 
 
+class ConcurrentTransactionsError(RetriableError):
+    """The transactional id is in the middle of another change; nothing of this one counts."""
+
+    code = "CONCURRENT_TRANSACTIONS"
+
+
+class UnknownLeaderEpochError(RetriableError):
+    """The caller knows a newer leader epoch than the one who answers; it will hear of it, too."""
+
+    code = "UNKNOWN_LEADER_EPOCH"
+
+
 # ---------------------------------------------------------------------- refresh and retry
 
 
@@ -105,6 +117,18 @@ class FencedLeaderEpochError(StaleMetadataError):
     """The caller's leader epoch is older than the partition's."""
 
     code = "FENCED_LEADER_EPOCH"
+
+
+class SnapshotNotFoundError(StaleMetadataError):
+    """The leader has not, or no longer, the snapshot that was asked for: ask which one it has (KIP-630)."""
+
+    code = "SNAPSHOT_NOT_FOUND"
+
+
+class PositionOutOfRangeError(StaleMetadataError):
+    """A position behind the end of a snapshot: the leader's is another one than the caller thinks (KIP-630)."""
+
+    code = "POSITION_OUT_OF_RANGE"
 
 
 class InvalidUpdateVersionError(StaleMetadataError):
@@ -157,6 +181,18 @@ class InvalidProducerEpochError(FencedError):
     """A newer incarnation of the producer has appended already."""
 
     code = "INVALID_PRODUCER_EPOCH"
+
+
+class StaleMemberEpochError(FencedError):
+    """A newer member has committed for the group already (KIP-848)."""
+
+    code = "STALE_MEMBER_EPOCH"
+
+
+class ProducerFencedError(FencedError):
+    """A newer producer of the same transactional id has taken over (KIP-98)."""
+
+    code = "PRODUCER_FENCED"
 
 
 class NotControllerError(FencedError):
@@ -256,6 +292,42 @@ class DuplicateSequenceNumberError(InvalidCallError):
     """The producer has appended later sequences already."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
+
+
+class InvalidGroupIdError(InvalidCallError):
+    """A group's name is empty or too long, or the group has none of what was asked for."""
+
+    code = "INVALID_GROUP_ID"
+
+
+class OffsetMetadataTooLargeError(InvalidCallError):
+    """The text that a committed offset is to carry is longer than ``offset.metadata.max.bytes``."""
+
+    code = "OFFSET_METADATA_TOO_LARGE"
+
+
+class InvalidTopicError(InvalidCallError):
+    """The topic is internal: only the engine itself may do that to it."""
+
+    code = "INVALID_TOPIC_EXCEPTION"
+
+
+class InvalidTxnStateError(InvalidCallError):
+    """The transaction cannot go from its present state to the one that was asked for."""
+
+    code = "INVALID_TXN_STATE"
+
+
+class InvalidProducerIdMappingError(InvalidCallError):
+    """The transactional id has another producer id, or none."""
+
+    code = "INVALID_PRODUCER_ID_MAPPING"
+
+
+class InvalidTransactionTimeoutError(InvalidCallError):
+    """A transaction's timeout is not positive, or above ``transaction.max.timeout.ms``."""
+
+    code = "INVALID_TRANSACTION_TIMEOUT"
 
 
 class EnvironmentUnusableError(InvalidCallError):

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
-from partitions.paths import DataName, EpochName, LocalStartName, WatermarkName, base_name, parse_name
+from partitions.paths import (
+    CheckpointName,
+    ChunkName,
+    DataName,
+    EpochName,
+    LocalStartName,
+    WatermarkName,
+    base_name,
+    parse_name,
+)
 from partitions.store.protocol import StoredObject
 
 
@@ -37,6 +46,10 @@ class Listing:
     strangers: tuple[StoredObject, ...]
     joined_ms: int = 0
     """When the replica joined its greatest leader epoch, by the storage's clock; 0 when it has joined none."""
+    checkpoints: tuple[tuple[CheckpointName, StoredObject], ...] = ()
+    """Snapshots, by end offset."""
+    chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
+    """Pieces of snapshots that are being fetched, or were when somebody stopped."""
 
     @property
     def joined_epoch(self) -> int:
@@ -56,6 +69,8 @@ def parse(objects: Iterable[StoredObject]) -> Listing:
     watermarks: list[WatermarkName] = []
     local_starts: list[tuple[LocalStartName, StoredObject]] = []
     strangers: list[StoredObject] = []
+    checkpoints: list[tuple[CheckpointName, StoredObject]] = []
+    chunks: list[tuple[ChunkName, StoredObject]] = []
     joined = (0, 0)
     for stored in objects:
         match parse_name(base_name(stored.name)):
@@ -68,9 +83,22 @@ def parse(objects: Iterable[StoredObject]) -> Listing:
                 watermarks.append(name)
             case LocalStartName() as name:
                 local_starts.append((name, stored))
+            case CheckpointName() as name:
+                checkpoints.append((name, stored))
+            case ChunkName() as name:
+                chunks.append((name, stored))
             case _:
                 strangers.append(stored)
-    return Listing(tuple(data), tuple(epochs), tuple(watermarks), tuple(local_starts), tuple(strangers), joined[1])
+    return Listing(
+        tuple(data),
+        tuple(epochs),
+        tuple(watermarks),
+        tuple(local_starts),
+        tuple(strangers),
+        joined[1],
+        tuple(sorted(checkpoints, key=lambda found: found[0])),
+        tuple(sorted(chunks, key=lambda found: found[0])),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,19 @@
         <epoch>.epoch                   joined leader epoch; JSON lineage
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
         <offset>.local                  local log start; JSON producer state
+        <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
+        <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
     <directory_id>/__cluster_metadata/                              the folder of one voter
         <epoch>.claim                   the claimant's id
         <base>.<epoch>.parquet          one committed batch of metadata records
+        <end>-<epoch>.checkpoint        a snapshot, as above
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
-Offsets have 20 digits and epochs 10, so that names sort as numbers. A home is the directory id of the root and,
-where that is known, a digest of what its ``broker.json`` was as an object, ``<directory_id>.<8 hex digits>``: a
-root that was put back from an older copy has the id of the original, and must not be written to by those who
-knew that one.
+Offsets and positions have 20 digits and epochs 10, so that names sort as numbers. A home is the directory id of
+the root and, where that is known, a digest of what its ``broker.json`` was as an object,
+``<directory_id>.<8 hex digits>``: a root that was put back from an older copy has the id of the original, and must
+not be written to by those who knew that one.
 """
 
 from __future__ import annotations
@@ -39,6 +42,7 @@ _EPOCH = re.compile(r"([0-9]{10})\.epoch\Z")
 _WATERMARK = re.compile(r"([0-9]{20})\.([0-9]{10})\.hw\Z")
 _LOCAL = re.compile(r"([0-9]{20})\.local\Z")
 _CLAIM = re.compile(r"([0-9]{10})\.claim\Z")
+_CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint(?:\.([0-9]{20})\.part)?\Z")
 _PARTITION = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 
 
@@ -109,7 +113,35 @@ class ClaimName:
         return f"{self.epoch:010d}.claim"
 
 
-Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName
+@dataclass(frozen=True, slots=True, order=True)
+class CheckpointName:
+    """A snapshot: what the records ``[0, end_offset)`` amount to, the last of them of ``epoch``."""
+
+    end_offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ChunkName:
+    """Bytes from ``position`` on of a snapshot that is being fetched."""
+
+    end_offset: int
+    epoch: int
+    position: int
+
+    @property
+    def checkpoint(self) -> CheckpointName:
+        """The snapshot that this is a part of."""
+        return CheckpointName(self.end_offset, self.epoch)
+
+    def __str__(self) -> str:
+        return f"{self.checkpoint}.{self.position:020d}.part"
+
+
+Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName | CheckpointName | ChunkName
 
 
 def parse_name(text: str) -> Name | None:
@@ -127,6 +159,11 @@ def parse_name(text: str) -> Name | None:
         return LocalStartName(int(m[1]))
     if m := _CLAIM.match(text):
         return ClaimName(int(m[1]))
+    if m := _CHECKPOINT.match(text):
+        end, epoch, position = m.groups()
+        if position is None:
+            return CheckpointName(int(end), int(epoch))
+        return ChunkName(int(end), int(epoch), int(position))
     return None
 
 

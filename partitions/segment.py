@@ -25,7 +25,7 @@ from partitions.segment_footer import (
     SegmentFooter,
     checksum_at,
 )
-from partitions.store.protocol import Store, StoredObject
+from partitions.store.protocol import Readable, StoredObject
 
 _TAIL_BYTES = 64 * 1024
 _MAGIC = b"PAR1"
@@ -40,7 +40,7 @@ class Segment:
     parquet: pq.FileMetaData
 
 
-def read_segment(store: Store, file: DataFile, *, remembered: bool = True) -> Segment:
+def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) -> Segment:
     """The footers of a data file, by one ranged read of its end in the common case. They are remembered for
     the next call, unless it asks for what storage holds now (``remembered`` False).
 
@@ -54,7 +54,7 @@ def read_segment(store: Store, file: DataFile, *, remembered: bool = True) -> Se
 
 
 @lru_cache(maxsize=8192)  # files are written once, and the key holds the object's version
-def _read_segment(store: Store, file: DataFile) -> Segment:
+def _read_segment(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
     parquet = _read_parquet_footer(store, file.object, what)
     raw = (parquet.metadata or {}).get(FOOTER_KEY)
@@ -79,7 +79,7 @@ def _read_segment(store: Store, file: DataFile) -> Segment:
     return Segment(file, footer, parquet)
 
 
-def _read_parquet_footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
+def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> pq.FileMetaData:
     if stored.size_bytes < len(_MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
     with _translated(what), store.open(stored) as source:
@@ -129,7 +129,7 @@ def _translated(what: str) -> Iterator[None]:
 
 
 def read_row_groups(
-    store: Store,
+    store: Readable,
     file: DataFile,
     start: int,
     end: int,
@@ -160,7 +160,7 @@ def read_row_groups(
 
 
 def read_batches(
-    store: Store, file: DataFile, start: int, end: int, columns: list[str] | None = None
+    store: Readable, file: DataFile, start: int, end: int, columns: list[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets ``[start, end)`` of a data file, row group by row group.
 

@@ -22,7 +22,7 @@ from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.segment import Segment, read_segment
 from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
-from partitions.store.protocol import Store
+from partitions.store.protocol import Readable
 from partitions.store.reader import RangeReader
 
 _MAGIC = b"PAR1"
@@ -53,7 +53,7 @@ def new_digest() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=16)
 
 
-def check_segment(store: Store, file: DataFile) -> CheckedSegment:
+def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
     """Read all of a data file and compare every checksum: footers, page index, pages, offsets.
 
     Raises: CorruptSegmentError when its footer cannot be believed, so that nothing of it can;
@@ -80,7 +80,7 @@ def check_segment(store: Store, file: DataFile) -> CheckedSegment:
     return CheckedSegment(segment, digest.hexdigest(), _joined(bad))
 
 
-def verify_segment(store: Store, file: DataFile) -> Segment:
+def verify_segment(store: Readable, file: DataFile) -> Segment:
     """A data file all of whose checksums are right.
 
     Raises: CorruptSegmentError naming the first thing that is wrong; SourceChangedError.

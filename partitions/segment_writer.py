@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 import msgspec
@@ -106,10 +106,12 @@ class SegmentWriter:
         producers: Callable[[int], dict[str, ProducerEntry]],
         created_ms: int,
         batch_id: str = "",
+        metadata: Callable[[], Mapping[bytes, bytes]] = dict,
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
 
-        ``producers`` gives the producer state for the file's next offset.
+        ``producers`` gives the producer state for the file's next offset. ``metadata`` is more for the Parquet
+        footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
         Raises: ValueError when no record was written.
         """
@@ -132,7 +134,7 @@ class SegmentWriter:
             batch_id=batch_id,
         )
         encoded = msgspec.json.encode(footer)
-        self._writer.add_key_value_metadata({FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
+        self._writer.add_key_value_metadata({**metadata(), FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
         self._sink.release()

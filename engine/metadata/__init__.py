@@ -10,9 +10,12 @@ Purpose
         commands                what may be asked: ``command.decide(image) -> records + answer``; brokers
         topic_commands          ... topics and configs
         partition_commands      ... ISRs and log starts, in batches
+        voter_commands          ... metadata voters
         election_commands       ... elections
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
+        dump                    an image as records of a snapshot, and back
+        machine                 ... and the image as a state machine of ``snapshots``
         together                several commands in one commit
         settling                what follows from how the roots of the brokers were found
         placement               replicas over racks

@@ -54,7 +54,7 @@ class _Draft:
 
     def __init__(self, image: ClusterImage) -> None:
         self._cluster_id = image.cluster_id
-        self._voters = image.voters
+        self._voters, self._awaited = image.voters, image.awaited
         self._brokers = dict(image.brokers)
         self._topics = dict(image.topics)
         self._topic_ids = dict(image.topic_ids)
@@ -68,6 +68,7 @@ class _Draft:
         return ClusterImage(
             cluster_id=self._cluster_id,
             voters=self._voters,
+            awaited=self._awaited,
             brokers=self._brokers,
             topics=self._topics,
             topic_ids=self._topic_ids,
@@ -78,8 +79,8 @@ class _Draft:
     def apply(self, offset: int, record: MetadataRecord) -> None:
         """Fold in one record. Raises: CorruptionError."""
         match record:
-            case VotersRecord(cluster_id=cluster_id, voters=voters):
-                self._cluster_id, self._voters = cluster_id, voters
+            case VotersRecord(cluster_id=cluster_id, voters=voters, awaited=awaited):
+                self._cluster_id, self._voters, self._awaited = cluster_id, voters, awaited
             case NoOpRecord():
                 pass
             case RegisterBrokerRecord():

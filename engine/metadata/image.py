@@ -38,7 +38,7 @@ class Incarnation(NamedTuple):
         return self[:2] == other[:2] and roots_agree
 
 
-class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A registered broker. Raises: CorruptionError when it is held and not fenced."""
 
     broker_id: int
@@ -67,8 +67,12 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True):
         return Incarnation(self.broker_id, self.directory_id, self.root, self.home)
 
 
-class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One partition. Raises: CorruptionError when an invariant beside a field does not hold."""
+class PartitionImage(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, array_like=True, forbid_unknown_fields=True
+):
+    """One partition; an array in JSON, of these fields in this order. Raises: CorruptionError when an invariant
+    beside a field does not hold.
+    """
 
     partition: int
     replicas: tuple[int, ...]
@@ -124,7 +128,7 @@ class PartitionImage(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.replicas[: len(self.replicas) - len(self.joining)]
 
 
-class TopicImage(msgspec.Struct, frozen=True, kw_only=True):
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One topic. Its configs are here, not beside it: they cannot outlive it."""
 
     name: str
@@ -173,6 +177,8 @@ class ClusterImage:
     cluster_id: str = ""
     """Empty before the first record."""
     voters: tuple[VoterId, ...] = ()
+    awaited: tuple[int, ...] = ()
+    """As in ``VotersRecord``."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)
     """By topic id."""

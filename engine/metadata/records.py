@@ -35,10 +35,14 @@ class VoterId(msgspec.Struct, frozen=True):
 
 
 class VotersRecord(_Record, frozen=True):
-    """The cluster and its metadata voters; the first record of every metadata log."""
+    """The cluster and its metadata voters; the first record of every metadata log. A later one changes one
+    voter (``engine.metadata.voter_commands``); it counts from where it stands, committed or not.
+    """
 
     cluster_id: str
     voters: tuple[VoterId, ...]
+    awaited: tuple[int, ...] = ()
+    """Brokers that are no voters now and are about to be again, with other storage."""
 
 
 class NoOpRecord(_Record, frozen=True):

@@ -19,6 +19,8 @@ from engine.metadata.records import (
     TopicRecord,
 )
 from engine.settings import check_config, cluster_config, find_config, topic_config
+from engine.state.internal_topics import check_not_internal
+from engine.state.latest_by_key import check_key
 from partitions.errors import InvalidCallError, TopicAlreadyExistsError
 from partitions.identity import is_id
 from partitions.paths import METADATA_TOPIC, check_topic_name
@@ -50,15 +52,19 @@ class CreateTopic:
     """Spark's JSON text of the key's type; None for binary. ``value_schema`` likewise."""
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
+    internal: bool = False
+    """The engine itself creates it: one of ``engine.state.internal_topics``, and no other."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """Raises: InvalidCallError (name, partitions, schemas), InvalidConfigError,
+        """Raises: InvalidCallError (name, partitions, schemas), InvalidTopicError, InvalidConfigError,
         InvalidReplicationFactorError, TopicAlreadyExistsError.
         """
         what = f"topic {self.name!r}"
         check_topic_name(self.name)
         if self.name == METADATA_TOPIC:
             raise InvalidCallError(f"{what}: that name is the metadata log's own")
+        if not self.internal:
+            check_not_internal(self.name, "create")
         if self.name in image.topic_ids:
             return self._exists_already(image)
         if not is_id(self.topic_id) or self.topic_id in image.topics:
@@ -71,7 +77,8 @@ class CreateTopic:
         if partitions < 1:
             raise InvalidCallError(f"{what}: {partitions} partitions; it needs at least 1")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
-        topic_config(configs, image.configs, what)
+        if topic_config(configs, image.configs, what).snapshots:
+            check_key(self.key_schema, what)
         for schema in (self.key_schema, self.value_schema):
             if schema is not None:
                 type_from_json(schema)
@@ -116,8 +123,9 @@ class DeleteTopic:
     name: str
 
     def decide(self, image: ClusterImage) -> Decision[str]:
-        """Raises: UnknownTopicOrPartitionError."""
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError."""
         topic_id = image.topic(self.name).topic_id
+        check_not_internal(self.name, "delete")
         return Decision((RemoveTopicRecord(topic_id=topic_id),), topic_id)
 
 
@@ -131,13 +139,14 @@ class AlterConfigs:
     changes: Mapping[str, str | None]
 
     def decide(self, image: ClusterImage) -> Decision[None]:
-        """Raises: UnknownTopicOrPartitionError, InvalidConfigError also when another topic's configs would
-        contradict a new default.
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidConfigError also when another topic's
+        configs would contradict a new default.
         """
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
             what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
+            check_not_internal(self.topic, "alter")
         after = dict(present)
         for name, text in self.changes.items():
             if text is None:
@@ -150,8 +159,8 @@ class AlterConfigs:
             for topic in image.topics.values():
                 if topic.configs:
                     topic_config(topic.configs, after, f"{what}: topic {topic.name!r}")
-        else:
-            topic_config(after, image.configs, what)
+        elif topic_config(after, image.configs, what).snapshots:
+            check_key(image.topic(self.topic).key_schema, what)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,

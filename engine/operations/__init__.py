@@ -7,6 +7,10 @@
     retain      local and total retention, and what may be deleted after its delay
     brokers     the probe of every root at the start of a run, and what follows: fenced, registered, unfenced
     fence       brokers out of service by hand, back, and gone for good
+    snapshot    short logs of topics with cleanup.policy=snapshot (snapshot_partition: made on the leader;
+                snapshot_spread: copied, deleted; read_snapshot: as a DataFrame, as a table, its metrics)
+    groups      what consumer groups have committed, and their lag (state_log: the engine's own topics)
+    transactions  transactional ids and their state
     bootstrap   format and register a broker's root, and bring its replicas into the ISR (KIP-1023)
     verify      replicas and the remote against each other (verify_structure, _registers, _remote: without records;
                 verify_content: every byte)

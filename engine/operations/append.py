@@ -38,6 +38,7 @@ from engine.replication.append import (
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
+from engine.state.internal_topics import check_not_internal
 from partitions.clock import Clock
 from partitions.errors import (
     BrokerUnreachableError,
@@ -97,13 +98,14 @@ def append_frame(
     of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
     the shuffle's. ``dry_run`` checks the records, and counts them by partition.
 
-    Raises: UnknownTopicOrPartitionError, InvalidRecordError, InvalidCallError before anything is written;
-        everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError before
+        anything is written; everything else is a failure of its partition in the report.
     """
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
     image_of_topic = context.metadata.image().topic(topic)
+    check_not_internal(topic, "append to")
     records = to_records(
         frame,
         columns,
@@ -150,6 +152,23 @@ def append_batches(
 
     Raises: as ``append_frame``.
     """
+    check_not_internal(topic, "append to")
+    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+    return append_given(context, topic, batches, who, acks=acks)
+
+
+def append_given(
+    context: Context,
+    topic: str,
+    batches: Mapping[int, Sequence[pa.RecordBatch]],
+    who: ProducerAppend,
+    *,
+    acks: str = "all",
+) -> Report:
+    """As ``append_batches``, also to internal topics: what the engine itself appends.
+
+    Raises: as ``append_frame``.
+    """
     image = context.metadata.image()
     image_of_topic = image.topic(topic)
     schema = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks).schema
@@ -165,7 +184,6 @@ def append_batches(
 
         return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
 
-    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
     return append_with(context, image_of_topic, run, who, acks=acks)
 
 
@@ -225,6 +243,7 @@ def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendO
         compression=config.compression_type,
         log_append_time=config.message_timestamp_type == "LogAppendTime",
         producer_expiration_ms=config.producer_id_expiration_ms,
+        keys_required=config.snapshots,
     )
 
 

@@ -151,7 +151,8 @@ def plan(
     """
     works = []
     for topic in context.topics(image, topics):
-        tiered = context.topic_config(image, topic).remote_storage_enable
+        config = context.topic_config(image, topic)
+        tiered = config.remote_storage_enable
         try:
             remote_log = context.remote_table(topic).load() if tiered else None
         except StratalogError as error:
@@ -172,6 +173,7 @@ def plan(
                 remote=tail,
                 from_last_tiered=context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
                 throttle=throttle,
+                snapshots=config.snapshots,
             )
             works.append(SyncWork(site, followers, options))
     return works

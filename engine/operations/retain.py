@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
-from engine.replication.damage import check_whole
+from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site
+from engine.replication.snapshots import latest_snapshot, while_it_changes
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
 from partitions import paths
@@ -32,6 +33,7 @@ from partitions.retention import UNLIMITED, Extent, RetentionLimits, local_start
 from partitions.runner import Done, Failed
 from partitions.segment import read_segment
 from partitions.store import Store, StoredObject
+from snapshots.start_offset import follower_start_offset
 from tiering.expiry import expired_segments
 from tiering.remote_log import RemoteLog
 
@@ -51,6 +53,8 @@ class RetainWork:
     delay_ms: int
     clock: Clock
     dry_run: bool
+    snapshots: bool = False
+    """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
 
     @property
     def remote_end(self) -> int:
@@ -82,6 +86,8 @@ def wanted_log_start(work: RetainWork) -> int:
     leader = work.site.leader
     log = leader.log()
     check_whole(leader, log)
+    if work.snapshots:
+        return work.site.view.log_start_offset
     start = max(work.site.view.log_start_offset, 0 if work.tiered else log.local_start)
     extents = [extent for extent in work.remote if extent.end > start]
     covered = extents[-1].end if extents else start
@@ -113,7 +119,7 @@ def drop(work: RetainWork) -> Dropped:
             continue
         try:
             replica = work.site.replica(broker)
-            start, names, size = _drop_on(work, replica)
+            start, names, size = while_it_changes(lambda: _drop_on(work, replica))  # noqa: B023 - called at once
         except StratalogError as error:
             failed.append((broker, error))
             continue
@@ -141,6 +147,12 @@ def _drop_on(work: RetainWork, replica: Replica) -> tuple[int, list[str], int]:
 
 def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> int:
     log_start = work.site.view.log_start_offset
+    if work.snapshots:
+        if log_start <= log.local_start:
+            return log.local_start
+        with blaming(replica):
+            held = latest_snapshot(replica, log)
+        return follower_start_offset(log.local_start, log_start, [] if held is None else [held.snapshot_id])
     if not work.tiered:
         return log_start
     by_limits = retained_from(local_extents(replica, log, work.local), work.local, work.clock.now_ms()) or 0
@@ -224,6 +236,7 @@ def _plan(
                 delay_ms=config.file_delete_delay_ms,
                 clock=context.clock,
                 dry_run=dry_run,
+                snapshots=config.snapshots,
             )
             for view in image.views(topic.name)
         ]

@@ -8,6 +8,7 @@ from engine.context import Context
 from engine.metadata.image import TopicImage
 from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic, TopicCreated
 from engine.report import Failure, Report, Value
+from engine.state.internal_topics import check_not_internal
 from partitions import paths
 from partitions.errors import InvalidCallError, StratalogError
 from partitions.store import Store
@@ -64,10 +65,11 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
     remote table. What a crash leaves behind is found by ``retain(sweep=True)``.
 
-    Raises: UnknownTopicOrPartitionError, InvalidCallError for the metadata's own log.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
+    check_not_internal(name, "delete")
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     with context.measured() as measure:

@@ -29,6 +29,8 @@ class Batch:
     next_offset: int
     lineage: Lineage
     records: tuple[MetadataRecord, ...]
+    appended_ms: int
+    """When it was made, by the clock of its claimant."""
 
 
 def encode_batch(
@@ -41,7 +43,7 @@ def encode_batch(
     values = [records.encode(record) for record in batch]
     stamps = pa.repeat(stamp, len(batch))
     writer.write(pa.record_batch({"timestamp": stamps, "value": pa.array(values, pa.binary())}))
-    digest = _digest(lineage, values)
+    digest = _digest(lineage, values, now_ms)
     writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms, batch_id=digest)
     return sink.getvalue()
 
@@ -61,17 +63,17 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error
     if footer.topic_id != cluster_id:
         raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")
-    if footer.batch_id != _digest(lineage, values) or lineage.latest_epoch != name.epoch:
+    if footer.batch_id != _digest(lineage, values, footer.created_ms) or lineage.latest_epoch != name.epoch:
         raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is not what it should be")
     if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
         raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
     decoded = tuple(records.decode(value) for value in values)
-    return Batch(name, footer.next_offset, lineage, decoded)
+    return Batch(name, footer.next_offset, lineage, decoded, footer.created_ms)
 
 
-def _digest(lineage: Lineage, values: Sequence[bytes]) -> str:
+def _digest(lineage: Lineage, values: Sequence[bytes], appended_ms: int) -> str:
     """Of what a batch says. Parquet's checksums guard its pages, but not the footer, where the lineage is."""
-    digest = hashlib.blake2b(lineage.to_json(), digest_size=16)
+    digest = hashlib.blake2b(lineage.to_json() + b"\n%d" % appended_ms, digest_size=16)
     for value in values:
         digest.update(b"\n")
         digest.update(value)

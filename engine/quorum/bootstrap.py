@@ -1,24 +1,34 @@
 """The first batch of a metadata log, and finding the voters that it names.
 
 The cluster file names voters by broker. Which *incarnation* of a broker's root is a voter stands in the
-log's first record: a root that was wiped and formatted anew is a broker again, but no voter, however empty
-its folder looks. To format a cluster: the roots of the voters, ``bootstrap``, then the other roots. In this
+log's latest ``VotersRecord``: a root that was wiped and formatted anew is a broker again, but no voter, however
+empty its folder looks. To format a cluster: the roots of the voters, ``bootstrap``, then the other roots. In this
 order a formatted root outside the voters shows that there was a log once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import VoterId, VotersRecord
-from engine.quorum.batch import Batch, decode_batch
+from engine.quorum.contents import Contents, Note
 from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
 from engine.quorum.voter import Voter, VoterListing
-from partitions.errors import CorruptionError, InvalidCallError, NoMajorityError, StratalogError
-from partitions.paths import DataName
+from partitions.errors import (
+    InvalidCallError,
+    LogGapError,
+    NoMajorityError,
+    SourceChangedError,
+    StratalogError,
+)
 from partitions.replica import check_broker_file, read_broker_file
 from partitions.store.protocol import Store
+
+_ATTEMPTS = 5
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
@@ -60,54 +70,99 @@ def _check_same(image: ClusterImage, cluster_id: str, ids: Sequence[VoterId]) ->
         )
 
 
-def find_voters(cluster_id: str, candidates: Mapping[int, Store], others: Mapping[int, Store]) -> list[Voter]:
-    """The voters of an existing cluster. ``candidates`` are the roots of the brokers that the cluster file
-    names as voters, ``others`` those of all other brokers (they make the error say what has happened).
+@dataclass(frozen=True, slots=True)
+class FoundLog:
+    """The metadata log of an existing cluster, as far as one look at the brokers showed it. A majority of its
+    voters has yet to confirm it.
+    """
+
+    voters: tuple[Voter, ...]
+    state: LogState
+
+
+def find_log(
+    cluster_id: str,
+    named: Collection[int],
+    stores: Mapping[int, Store],
+    *,
+    cached: LogState = LogState(),  # noqa: B008 - immutable
+    note: Note = lambda text: None,
+    as_logged: bool = False,
+) -> FoundLog:
+    """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
+    ``named`` those that the cluster file names as voters. Where these do not show the log's own voters, all
+    brokers are looked at. ``cached``: a log that was read before, used where it fits. ``as_logged``: whatever
+    the file says.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
-        InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError.
+        InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError; CorruptionError
+        kinds.
     """
-    listings: list[VoterListing] = []
-    failures: list[StratalogError] = []
-    for broker_id, store in candidates.items():
-        try:
-            found = read_broker_file(store)
-            if found is not None:
-                check_broker_file(found, store, cluster_id, broker_id)
-                listings.append(Voter(broker_id, store, found.directory_id).list())
-        except InvalidCallError:
-            raise
-        except StratalogError as error:
-            failures.append(error)
-    greatest = max(
-        (listing for listing in listings if listing.last is not None),
-        key=lambda listing: listing.last_epoch,
-        default=None,
-    )
-    if greatest is None:
-        if failures:
-            raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, failures))}")
+    others = {broker: store for broker, store in stores.items() if broker not in named}
+    look = _Look(cluster_id, cached, note)
+    state = look.at({broker: stores[broker] for broker in named})
+    if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
+        state = look.at(others)
+    if state.end == 0:
+        if look.failures:
+            raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, look.failures))}")
         _refuse_lost_log(cluster_id, others)
         raise InvalidCallError(f"cluster {cluster_id!r} has no metadata: format it first")
-    voters = _named_in(cluster_id, greatest)
-    if {voter.broker_id for voter in voters} != candidates.keys():
+    brokers = {voter.broker_id for voter in state.image.voters}
+    if brokers | set(state.image.awaited) != set(named) and not as_logged:
         raise InvalidCallError(
-            f"the cluster file names brokers {sorted(candidates)} as voters, the metadata log "
-            f"{sorted(voter.broker_id for voter in voters)}: voters are not changed by editing the file"
+            f"the cluster file names brokers {sorted(named)} as voters, the metadata log {sorted(brokers)}: "
+            "voters are not changed by editing the file, but by jobs.quorum; let the file name those of the log"
         )
-    return [Voter(voter.broker_id, candidates[voter.broker_id], voter.directory_id) for voter in voters]
+    if missing := sorted(brokers - stores.keys()):
+        raise InvalidCallError(
+            f"brokers {missing} are metadata voters of cluster {cluster_id!r}, and the cluster file does not name "
+            "them: add them there"
+        )
+    voters = tuple(Voter(one.broker_id, stores[one.broker_id], one.directory_id) for one in state.image.voters)
+    return FoundLog(voters, state)
 
 
-def _named_in(cluster_id: str, listing: VoterListing) -> tuple[VoterId, ...]:
-    """The voters that the first record of a voter's log names."""
-    voter = listing.voter
-    assert listing.last is not None
-    epoch = _read(cluster_id, voter, listing.last).lineage.epoch_at(0)
-    first = _read(cluster_id, voter, DataName(0, None, 0 if epoch is None else epoch)).records[0]
-    if not isinstance(first, VotersRecord):
-        raise CorruptionError(f"{voter}: its metadata log begins with {first}, not with its voters")
-    return first.voters
+class _Look:
+    """Looks at roots, and at the metadata that they hold, whoever's voters they are."""
 
+    def __init__(self, cluster_id: str, cached: LogState, note: Note) -> None:
+        self._cluster_id = cluster_id
+        self._cached = cached
+        self._contents = Contents(cluster_id, note)
+        self._seen: dict[int, Store] = {}
+        self.failures: list[StratalogError] = []
 
-def _read(cluster_id: str, voter: Voter, name: DataName) -> Batch:
-    return decode_batch(cluster_id, name, voter.read(name), f"{voter}: {name}")
+    def at(self, stores: Mapping[int, Store]) -> LogState:
+        """The greatest log on these brokers and those before.
+
+        Raises: InvalidCallError kinds for roots of somebody else; CorruptionError kinds; RetriableError.
+        """
+        self._seen.update(stores)
+        for _ in range(_ATTEMPTS):
+            with suppress(SourceChangedError):  # deleted since it was listed: list again
+                listings = self._listings()
+                try:
+                    return self._contents.greatest(listings, LogState(), self._cached)
+                except LogGapError as error:
+                    if self.failures:  # somebody else may have what is missing
+                        raise NoMajorityError(f"{error}; {'; '.join(map(str, self.failures))}") from error
+                    raise
+        raise SourceChangedError(
+            f"the metadata of cluster {self._cluster_id!r} changes faster than it can be read"
+        )
+
+    def _listings(self) -> list[VoterListing]:
+        listings: list[VoterListing] = []
+        self.failures.clear()
+        for broker_id, store in self._seen.items():
+            try:
+                found = read_broker_file(store)
+                if found is not None:
+                    check_broker_file(found, store, self._cluster_id, broker_id)
+                    listings.append(Voter(broker_id, store, found.directory_id).list())
+            except InvalidCallError:
+                raise
+            except StratalogError as error:
+                self.failures.append(error)
+        return listings

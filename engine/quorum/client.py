@@ -1,31 +1,79 @@
-"""What the engine uses of the metadata: read the image, submit a command."""
+"""What the engine uses of the metadata: read the image, submit a command.
+
+Commands of the threads of one driver (several streams, say) that come in while a commit is under way are decided
+one after the other, each on what those before it leave, and committed as one batch, each with its own answer or
+refusal: under load a driver's commits grow instead of queueing. Nothing waits for company: an idle driver commits
+a command at once.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
 
 from engine.metadata.commands import Command
+from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage
-from engine.metadata.records import NoOpRecord
+from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId
+from engine.metadata.voter_commands import AddVoter, RemoveVoter
 from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
 from partitions.errors import NotControllerError, OutcomeUnknownError, RetriableError, StratalogError
 from partitions.paths import DataName
 
 Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 _ATTEMPTS = 20
+_MOST_COMMANDS = 256
+"""In one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    answer: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    error: Exception
+
+
+_Outcome = _Answered | _Refused
+
+
+class _Asked:
+    """A command of one thread, and what came of it."""
+
+    def __init__(self, command: Command[Any]) -> None:
+        self.command = command
+        self.outcome: _Outcome | None = None
+
+    @property
+    def kind(self) -> str:
+        """The command's name, for errors."""
+        return type(self.command).__name__
+
+    def decide_on(self, image: ClusterImage) -> tuple[_Outcome, Sequence[MetadataRecord]]:
+        """What it comes to on this image."""
+        try:
+            decision = self.command.decide(image)
+        except Exception as error:  # a bug, too, is raised where the command was asked for
+            return _Refused(error), ()
+        return _Answered(decision.answer), decision.records
 
 
 class MetadataClient:
-    """Linearizable reads of the metadata, and commands on it. Threads of one driver (several streams, say)
-    take turns.
-    """
+    """Linearizable reads of the metadata, and commands on it. Thread-safe."""
 
     def __init__(self, log: MetadataLog) -> None:
         self._log = log
         self._turn = threading.Lock()
+        self._waiting: list[_Asked] = []
+        self._door = threading.Lock()
 
     def image(self) -> ClusterImage:
         """Everything that was committed before this call.
@@ -35,6 +83,22 @@ class MetadataClient:
         """
         with self._turn:
             return self._log.read()
+
+    @property
+    def last_known(self) -> LogState:
+        """What was last known to be committed, or was seen when the cluster was opened; asks no storage."""
+        return self._log.last_known
+
+    @property
+    def waiting(self) -> int:
+        """How many commands wait for their turn."""
+        with self._door:
+            return len(self._waiting)
+
+    def with_log(self, work: Callable[[MetadataLog], T]) -> T:
+        """Let ``work`` have the log to itself. Raises: what it raises."""
+        with self._turn:
+            return work(self._log)
 
     def decide(self, command: Command[Answer]) -> Answer:
         """What ``submit`` would answer now; nothing is changed.
@@ -49,49 +113,117 @@ class MetadataClient:
         Raises: what the command's ``decide`` raises, and RetriableError kinds: nothing was changed then.
             OutcomeUnknownError: it may have been committed all the same. CorruptionError kinds.
         """
-        with self._turn:
-            return self._submit(command)
-
-    def _submit(self, command: Command[Answer]) -> Answer:
-        # A refusal, or an answer that changes nothing, rests on a linearizable read.
-        decision = command.decide(self._log.read())
-        if not decision.records:
-            return decision.answer
-        unknown: dict[DataName, Answer] = {}
-        what = f"{type(command).__name__} lost {_ATTEMPTS} races against other drivers"
+        mine = _Asked(command)
+        with self._door:
+            self._waiting.append(mine)
         try:
-            for _ in range(_ATTEMPTS):
-                with suppress(NotControllerError, OutcomeUnknownError):
-                    return self._attempt(command, unknown)
-        except RetriableError as error:
-            if not unknown:
-                raise
-            what = str(error)
-        if unknown:
-            raise OutcomeUnknownError(f"{what}; {type(command).__name__} may have been committed: read first")
-        raise RetriableError(f"{what}; try again")
+            with self._turn:
+                # Whoever had the turn before may have taken this command along.
+                while mine.outcome is None:
+                    self._commit_waiting()
+        finally:
+            with self._door:  # interrupted: nobody waits for it any more
+                self._waiting = [one for one in self._waiting if one is not mine]
+        if isinstance(mine.outcome, _Refused):
+            raise mine.outcome.error
+        return cast(Answer, mine.outcome.answer)
 
-    def _attempt(self, command: Command[Answer], unknown: dict[DataName, Answer]) -> Answer:
+    def change_voters(self, command: AddVoter | RemoveVoter) -> tuple[VoterId, ...]:
+        """Add or remove one voter; the voters then. Safe to repeat after any error.
+
+        Raises: as ``submit``; when a new voter cannot be written, nothing was changed.
+        """
+        with self._turn:
+            for _ in range(_ATTEMPTS):
+                decision = command.decide(self._log.read())
+                if not decision.records:
+                    return decision.answer
+                if isinstance(command, AddVoter):
+                    self._log.admit(command.voter)
+                with suppress(NotControllerError, OutcomeUnknownError):
+                    self._log.claim()
+                    image = self._log.commit((NoOpRecord(),))  # no change on top of one that is not committed
+                    decision = command.decide(image)
+                    if decision.records:
+                        self._log.commit(decision.records)
+                    return decision.answer
+        raise RetriableError(f"{type(command).__name__} lost {_ATTEMPTS} races against other drivers; try again")
+
+    def _commit_waiting(self) -> None:
+        """Deal with the commands that wait now."""
+        with self._door:
+            asked, self._waiting = self._waiting[:_MOST_COMMANDS], self._waiting[_MOST_COMMANDS:]
+        try:
+            self._submit(asked)
+        finally:  # interrupted: what is not dealt with waits for another turn
+            with self._door:
+                self._waiting = [one for one in asked if one.outcome is None] + self._waiting
+
+    def _submit(self, asked: Sequence[_Asked]) -> None:
+        """Let each have its outcome."""
+        try:
+            image = self._log.glance()
+        except StratalogError as error:
+            for one in asked:
+                one.outcome = _Refused(error)
+            return
+        if image is None:  # others are at work: a claim waits for them once, a read first would wait twice
+            self._commit(asked)
+            return
+        # A refusal, or an answer that changes nothing, rests on a linearizable read, up to the first change.
+        for at, one in enumerate(asked):
+            outcome, records = one.decide_on(image)
+            if records:
+                self._commit(asked[at:])
+                return
+            one.outcome = outcome
+
+    def _commit(self, asked: Sequence[_Asked]) -> None:
+        unknown: dict[DataName, list[_Outcome]] = {}
+        failure: StratalogError | None = None
+        for _ in range(_ATTEMPTS):
+            try:
+                for one, outcome in zip(asked, self._attempt(asked, unknown), strict=True):
+                    one.outcome = outcome
+                return
+            except (NotControllerError, OutcomeUnknownError):
+                continue
+            except StratalogError as error:
+                failure = error
+                break
+        for one in asked:
+            what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
+            if unknown and (failure is None or isinstance(failure, RetriableError)):
+                one.outcome = _Refused(
+                    OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read first")
+                )
+            else:
+                one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
+
+    def _attempt(self, asked: Sequence[_Asked], unknown: dict[DataName, list[_Outcome]]) -> list[_Outcome]:
         """Claim, decide, commit. ``unknown`` has the batches of earlier attempts whose outcome is open, each
-        with the answer that it stands for.
+        with the outcomes that it stands for.
 
         Whatever is found under the claim is sure to last only once something is committed on top of it;
         therefore every way out of here but an error of the log leads through a commit.
         """
         image = self._log.claim()
-        landed = [answer for name, answer in unknown.items() if self._log.contains(name)]
+        landed = [outcomes for name, outcomes in unknown.items() if self._log.contains(name)]
         if landed:
             self._log.commit((NoOpRecord(),))
             return landed[0]
-        try:
-            decision = command.decide(image)
-        except StratalogError:
-            self._log.commit((NoOpRecord(),))
-            raise
+        outcomes: list[_Outcome] = []
+        records: list[MetadataRecord] = []
+        for one in asked:
+            outcome, decided = one.decide_on(image)
+            if decided and one is not asked[-1]:
+                image = apply(image, image.next_offset, decided)
+            outcomes.append(outcome)
+            records += decided
         name = self._log.next_name
         try:
-            self._log.commit(decision.records or (NoOpRecord(),))
+            self._log.commit(records or (NoOpRecord(),))
         except (NotControllerError, OutcomeUnknownError):
-            unknown[name] = decision.answer
+            unknown[name] = outcomes
             raise
-        return decision.answer
+        return outcomes

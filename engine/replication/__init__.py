@@ -11,6 +11,7 @@ afterwards, or lists first and checks the metadata afterwards, as the protocol's
     append    put records at the end of the leader's log, then on every member of the ISR
     watermark advance the high watermark by proof
     damage    replicas that hold less than they once did, and whose fault it is
+    snapshots which snapshot of a replica counts, and how followers get the leader's (KIP-630)
     throttle  a bound on the bytes that a task copies in a second
 
 Where this differs from the protocol's text

@@ -17,7 +17,7 @@ from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.replication.sync import SyncOptions, sync_followers
 from partitions.clock import Clock
-from partitions.errors import NotEnoughReplicasError, RetriableError, StratalogError
+from partitions.errors import InvalidRecordError, NotEnoughReplicasError, RetriableError, StratalogError
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import (
@@ -83,6 +83,8 @@ class AppendOptions:
     compression: str
     log_append_time: bool
     producer_expiration_ms: int
+    keys_required: bool = False
+    """Refuse records without a key (cleanup.policy=snapshot: no snapshot could hold them)."""
     replay_bytes: int = 64 * 1024 * 1024
     """How much of an append is kept in memory to encode it again after a lost race."""
 
@@ -126,8 +128,8 @@ def append(
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it.
 
     NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
-    is written; DuplicateSequenceNumberError, InvalidProducerEpochError; CorruptionError kinds with the
-    broker that is to blame; RetriableError kinds.
+    is written; DuplicateSequenceNumberError, InvalidProducerEpochError, InvalidRecordError; CorruptionError
+    kinds with the broker that is to blame; RetriableError kinds.
     """
     attempt = _Attempt()
     try:
@@ -249,6 +251,8 @@ def _encode(
     )
     try:
         for batch in source:
+            if options.keys_required:
+                _check_keys(batch, site)
             writer.write(_stamped(batch, now_ms) if options.log_append_time else batch)
     except BaseException:
         writer.abort()
@@ -259,6 +263,15 @@ def _encode(
         return after_append(kept, producer, log.log_end, next_offset, now_ms)
 
     writer.close(lineage=log.lineage, producers=producers, created_ms=now_ms)
+
+
+def _check_keys(batch: pa.RecordBatch, site: Site) -> None:
+    missing = batch.column(batch.schema.get_field_index("key")).null_count
+    if missing:
+        raise InvalidRecordError(
+            f"{site}: {missing} of {batch.num_rows} records have no key: with cleanup.policy = snapshot the "
+            "latest record of each key is kept; give every record one"
+        )
 
 
 def _stamped(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:

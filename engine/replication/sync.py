@@ -11,6 +11,7 @@ from typing import assert_never
 from engine.replication.damage import blaming, check_promise, first_lost
 from engine.replication.leader import check_not_fenced, join, leader_log
 from engine.replication.site import Site
+from engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
 from engine.replication.throttle import Throttle
 from engine.replication.watermark import record_high_watermark
 from partitions.errors import (
@@ -68,6 +69,9 @@ class SyncOptions:
     from_last_tiered: bool = False
     """The setting ``follower.fetch.last.tiered.offset.enable``."""
     throttle: Throttle | None = None
+    snapshots: bool = False
+    """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
+    follower can need it: an append does not wait for snapshots.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +181,8 @@ def _sync_once(
 
     # 3. Where to start.
     mine = _start(site, follower, mine, log, options)
+    if options.snapshots and _lacks_snapshot(mine, log):
+        fetch_latest(site, follower)
 
     # 4. Copy. To a follower outside the ISR also what it has lost; a member must have lost nothing.
     missing = _missing(leader, follower, mine, log)
@@ -240,6 +246,10 @@ def _start(
     options: SyncOptions,
 ) -> ReplicaLog:
     """The follower's log after it starts over or bootstraps, where it must; else as it is."""
+    if options.snapshots and mine.log_end < max(site.view.log_start_offset, log.local_start):
+        started = _start_at_snapshot(site, follower, log)
+        if started is not None:
+            return started
     remote = options.remote
     leader = LeaderOffsets(
         log_start=site.view.log_start_offset,
@@ -280,6 +290,28 @@ def _start(
     # The register before the first copy: what lies below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
     return _resolve(follower, follower.list(), log)
+
+
+def _start_at_snapshot(site: Site, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
+    """The follower has none of what the leader's log still has: it takes the snapshot first, and then begins its
+    log at the end of it (KIP-630, "Changes to Leader Election"). None when no snapshot stands for what it lacks.
+    """
+    fetched = fetch_latest(site, follower)
+    start = 0 if fetched is None else fetched.snapshot_id.end_offset
+    if fetched is None or not max(site.view.log_start_offset, log.local_start) <= start <= log.log_end:
+        return None
+    listing = follower.list()
+    found = usable_snapshot(follower, _resolve(follower, listing, log), until=start).snapshot
+    if found is None or found.snapshot_id != fetched.snapshot_id:
+        return None
+    # The snapshot is whole and in its place; only now what lies below its end is dead.
+    follower.store.create(follower.path(LocalStartName(start)), encode(found.producers))
+    return _resolve(follower, follower.list(), log)
+
+
+def _lacks_snapshot(mine: ReplicaLog, log: ReplicaLog) -> bool:
+    wanted, held = newest_id(log), newest_id(mine)
+    return wanted is not None and (held is None or held < wanted)
 
 
 def _producers_at(

@@ -13,6 +13,7 @@ start of the session.
     appending       append, against repartition + write.parquet; the peak memory of a Python worker
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    quorum          commits of metadata, against plain files; many drivers at once
     memory          the peak memory of worker processes
     s3_server       a real S3 server on this machine, for tests too
 """

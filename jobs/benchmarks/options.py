@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
-NAMES = ("append", "replicate", "tier", "scan", "pruned", "bootstrap")
+NAMES = ("append", "replicate", "tier", "scan", "pruned", "bootstrap", "quorum")
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
 

@@ -102,6 +102,20 @@ class StagedWriter(Staged, Protocol):
     """Where to write, sequentially; ``commit`` flushes and closes it, if the caller has not."""
 
 
+class Readable(Protocol):
+    """What it takes to read a listed object: every store does, and whatever stands for one."""
+
+    def __hash__(self) -> int: ...
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """As ``Store.open``."""
+        ...
+
+    def uri_of(self, name: str) -> str:
+        """As ``Store.uri_of``; for messages."""
+        ...
+
+
 class Store(Protocol):
     """One storage root."""
 

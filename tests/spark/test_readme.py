@@ -24,7 +24,7 @@ def blocks(language: str) -> list[str]:
 def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster file, a notebook, a stream."""
     [cluster_file] = blocks("toml")
-    notebook, streaming = blocks("python")
+    notebook, streaming, groups = blocks("python")
     (tmp_path / "cluster.toml").write_text(cluster_file)
     for folder in ("broker-1", "broker-2", "remote"):
         (tmp_path / folder).mkdir()
@@ -46,3 +46,9 @@ def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkey
         query.processAllAvailable()
         query.stop()
     assert names["cluster"].read("trips").count() == 4
+
+    exec(groups, names)
+    assert sum(row.lag for row in names["behind"].collect()) == 4
+    assert [(row.key, row.value.people, row.end_offset) for row in names["state"].collect()] == [
+        ("Oslo", 710_000, 2)
+    ]

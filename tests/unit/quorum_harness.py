@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
-from engine.quorum.bootstrap import bootstrap
+from engine.quorum.bootstrap import bootstrap, find_log
 from engine.quorum.client import MetadataClient
 from engine.quorum.log import MetadataLog, Patience
 from engine.quorum.voter import Voter
@@ -52,16 +53,25 @@ class HookedStore:
         return listing
 
     def stage_writer(self, name: str) -> StagedWriter:
-        raise AssertionError("the metadata log stages nothing")
+        staged = self.hook("stage_writer", name, lambda: _HookedStaged(self, self.inner.stage_writer(name), name))
+        assert isinstance(staged, _HookedStaged)
+        return staged
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
-        raise AssertionError("the metadata log stages nothing")
+        def call() -> object:
+            return _HookedStaged(self, self.inner.stage_copy(source, source_object, name), name)
+
+        staged = self.hook("stage_copy", name, call)
+        assert isinstance(staged, _HookedStaged)
+        return staged
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        raise AssertionError("the metadata log reads whole files")
+        opened = self.hook("open", source_object.name, lambda: self.inner.open(source_object))
+        return cast(BinaryIO, opened)
 
     def delete(self, names: Iterable[str]) -> None:
-        raise AssertionError("the metadata log deletes nothing")
+        for name in names:  # a bulk delete may stop anywhere
+            self.hook("delete", name, lambda name=name: self.inner.delete([name]))
 
     def uri_of(self, name: str) -> str:
         return self.inner.uri_of(name)
@@ -70,20 +80,46 @@ class HookedStore:
         self.inner.check()
 
 
-class Quorum:
-    """``n`` voters on brokers 1..n, bootstrapped, and drivers over them."""
+class _HookedStaged:
+    """Staged bytes; giving them their name is a call like ``create``."""
 
-    def __init__(self, n: int = 1, stores: Sequence[Store] | None = None, clock: Clock | None = None) -> None:
+    def __init__(self, store: HookedStore, staged: Staged, name: str) -> None:
+        self._store = store
+        self._staged = staged
+        self._name = name
+        self.file: BinaryIO = getattr(staged, "file", io.BytesIO())
+
+    @property
+    def size_bytes(self) -> int:
+        return self._staged.size_bytes
+
+    def commit(self) -> bool:
+        return bool(self._store.hook("commit", self._name, self._staged.commit))
+
+    def abort(self) -> None:
+        self._staged.abort()
+
+
+class Quorum:
+    """``n`` voters on brokers 1..n, bootstrapped, and drivers over them; then so many ``others``."""
+
+    def __init__(
+        self, n: int = 1, stores: Sequence[Store] | None = None, clock: Clock | None = None, others: int = 0
+    ) -> None:
         numbers = itertools.count(1)
         self.new_id = lambda: f"{next(numbers):032x}"
         self.clock = clock if clock is not None else ManualClock()
         made = stores or [MemoryStore(f"memory://{broker}", self.clock) for broker in range(1, n + 1)]
         self.stores = dict(enumerate(made, start=1))
+        self.notes: list[str] = []
         self.voters = [
             Voter(broker, store, format_root(store, CLUSTER, broker, self.new_id).directory_id)
             for broker, store in self.stores.items()
         ]
         bootstrap(CLUSTER, self.log(), self.voters, {})
+        for broker in range(n + 1, n + 1 + others):
+            self.stores[broker] = MemoryStore(f"memory://{broker}", self.clock)
+            format_root(self.stores[broker], CLUSTER, broker, self.new_id)
 
     def hooked(self) -> list[HookedStore]:
         """The voters' stores, as one driver sees them: give them to ``log``."""
@@ -93,12 +129,8 @@ class Quorum:
         self, seed: int = 0, through: Sequence[Store] | None = None, patience: Patience | None = None
     ) -> MetadataLog:
         """A driver of its own, optionally through other stores onto the same storage."""
-        voters = self.voters
-        if through is not None:
-            voters = [
-                Voter(voter.broker_id, store, voter.directory_id)
-                for voter, store in zip(self.voters, through, strict=True)
-            ]
+        stores = self.stores if through is None else dict(enumerate(through, start=1))
+        voters = [Voter(one.broker_id, stores[one.broker_id], one.directory_id) for one in self.voters]
         return MetadataLog(
             CLUSTER,
             voters,
@@ -106,7 +138,24 @@ class Quorum:
             rng=random.Random(seed),
             new_id=self.new_id,
             patience=patience if patience is not None else Patience(),
+            stores=stores,
+            note=self.notes.append,
         )
+
+    def look(self) -> None:
+        """Let drivers from now on begin with the present voters, as those do that open a cluster now."""
+        self.voters = list(find_log(CLUSTER, self.stores.keys(), self.stores, as_logged=True).voters)
+
+    def root(self, broker_id: int) -> Voter:
+        """The root of a broker as it is now, voter or not."""
+        store = self.stores[broker_id]
+        return Voter(broker_id, store, format_root(store, CLUSTER, broker_id, self.new_id).directory_id)
+
+    def wipe(self, broker_id: int) -> None:
+        """Lose everything on a broker, and format its root anew."""
+        store = self.stores[broker_id]
+        store.delete([stored.name for stored in store.list("")])
+        self.root(broker_id)
 
     def client(self, seed: int = 0, through: Sequence[Store] | None = None) -> MetadataClient:
         return MetadataClient(self.log(seed, through))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Listing, litter, parse, resolve
-from partitions.paths import DataName, Name, WatermarkName
+from partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
 from partitions.store.protocol import StoredObject
 from tests.unit.notation import chain_of, listing_of, log_of, name_of, stored, text_of, texts
 
@@ -32,6 +32,14 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
     assert listing.watermarks == (WatermarkName(2, 1),)
     assert [name.offset for name, _ in listing.local_starts] == [1]
     assert listing.strangers == (stranger, claim)
+
+
+def test_snapshots_and_their_parts_are_no_strangers() -> None:
+    names = [CheckpointName(20, 1), CheckpointName(7, 2), ChunkName(30, 2, 5), ChunkName(30, 2, 0)]
+    listing = parse([StoredObject(f"directory/topic/0.1/{name}", 1, 0, "1") for name in names])
+    assert [name for name, _ in listing.checkpoints] == [CheckpointName(7, 2), CheckpointName(20, 1)]
+    assert [name.position for name, _ in listing.chunks] == [0, 5]
+    assert listing.strangers == ()
 
 
 def test_an_empty_folder_is_an_empty_log_that_has_joined_nothing() -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from partitions.errors import InvalidCallError
 from partitions.paths import (
+    CheckpointName,
+    ChunkName,
     ClaimName,
     DataName,
     EpochName,
@@ -38,6 +40,8 @@ names = st.one_of(
     st.builds(WatermarkName, offsets, epochs),
     st.builds(LocalStartName, offsets),
     st.builds(ClaimName, epochs),
+    st.builds(CheckpointName, offsets, epochs),
+    st.builds(ChunkName, offsets, epochs, offsets),
 )
 ids = st.text("0123456789abcdef", min_size=32, max_size=32)
 topics = st.text("abcXYZ019._-", min_size=1, max_size=40)
@@ -48,6 +52,8 @@ SAME_KIND = [
     st.lists(st.builds(EpochName, epochs)),
     st.lists(st.builds(WatermarkName, offsets, epochs)),
     st.lists(st.builds(LocalStartName, offsets)),
+    st.lists(st.builds(CheckpointName, offsets, epochs)),
+    st.lists(st.builds(ChunkName, offsets, epochs, offsets)),
 ]
 
 
@@ -84,6 +90,9 @@ def test_appends_and_merged_segments_sort_together(mixed: list[DataName]) -> Non
         "0000000001.EPOCH",
         "\N{ARABIC-INDIC DIGIT ONE}" * 10 + ".epoch",
         "\N{ARABIC-INDIC DIGIT ONE}" * 20 + ".local",
+        "00000000000000000007-00000000000000000002.checkpoint",
+        "00000000000000000007-0000000002.checkpoint.part",
+        "00000000000000000007-0000000002.checkpoint.00000000000000000000",
     ],
 )
 def test_a_foreign_name_is_none_of_ours(foreign: str) -> None:

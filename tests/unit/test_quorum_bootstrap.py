@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 import pytest
 
 from engine.metadata.records import VoterId
 from engine.metadata.topic_commands import AlterConfigs
-from engine.quorum.bootstrap import bootstrap, find_voters
+from engine.quorum.bootstrap import bootstrap, find_log
 from engine.quorum.log import MetadataLog
 from engine.quorum.voter import Voter
 from partitions.errors import (
@@ -113,21 +113,26 @@ def test_other_voters_than_the_logs_are_refused() -> None:
         bootstrap(CLUSTER, quorum.log(), [*quorum.voters, Voter(2, s := new_root(quorum, 2), _directory(s))], {})
 
 
+def found(cluster_id: str, candidates: Mapping[int, Store], others: Mapping[int, Store]) -> list[Voter]:
+    """The voters that are found, where the cluster file names ``candidates``."""
+    return list(find_log(cluster_id, candidates.keys(), {**candidates, **others}).voters)
+
+
 def _directory(store: Store) -> str:
     return format_root(store, CLUSTER, 2, lambda: "").directory_id
 
 
 def test_voters_are_found_with_the_directories_that_the_log_names() -> None:
     quorum = Quorum(3)
-    assert find_voters(CLUSTER, quorum.stores, {}) == quorum.voters
+    assert found(CLUSTER, quorum.stores, {}) == quorum.voters
 
 
 def test_a_wiped_voter_is_found_as_what_it_was() -> None:
     quorum = Quorum(3)
     stores = {**quorum.stores, 2: new_root(quorum, 2)}
-    found = find_voters(CLUSTER, stores, {})
-    assert [v.directory_id for v in found] == [v.directory_id for v in quorum.voters]
-    log = log_over(quorum, found)
+    seen = found(CLUSTER, stores, {})
+    assert [v.directory_id for v in seen] == [v.directory_id for v in quorum.voters]
+    log = log_over(quorum, seen)
     assert log.read().cluster_id == CLUSTER  # the other two are a majority
 
 
@@ -139,11 +144,11 @@ def test_an_unreachable_minority_does_not_hinder_finding() -> None:
         raise StorageError("no such mount")
 
     through[0].hook = unreachable
-    found = find_voters(CLUSTER, dict(enumerate(through, start=1)), {})
-    assert [v.broker_id for v in found] == [1, 2, 3]
+    seen = found(CLUSTER, dict(enumerate(through, start=1)), {})
+    assert [v.broker_id for v in seen] == [1, 2, 3]
     through[1].hook = through[2].hook = unreachable
     with pytest.raises(NoMajorityError, match="no metadata voter can be read: no such mount"):
-        find_voters(CLUSTER, dict(enumerate(through, start=1)), {})
+        found(CLUSTER, dict(enumerate(through, start=1)), {})
 
 
 @pytest.mark.parametrize("formatted", [False, True])
@@ -151,7 +156,7 @@ def test_a_cluster_that_was_never_formatted_is_one_clear_error(formatted: bool) 
     quorum = Quorum()
     store = new_root(quorum, 1) if formatted else MemoryStore("memory://blank")
     with pytest.raises(InvalidCallError, match="cluster 'c' has no metadata: format it first"):
-        find_voters(CLUSTER, {1: store}, {})
+        found(CLUSTER, {1: store}, {})
     if formatted:
         fresh = [Voter(1, store, format_root(store, CLUSTER, 1, quorum.new_id).directory_id)]
         with pytest.raises(InvalidCallError, match="format it first"):
@@ -163,26 +168,26 @@ def test_a_lost_voter_is_told_from_a_cluster_that_never_was(formatted: bool) -> 
     quorum = Quorum()
     store = new_root(quorum, 1) if formatted else MemoryStore("memory://blank")
     with pytest.raises(InvalidCallError, match="a voter's storage was lost or is not mounted"):
-        find_voters(CLUSTER, {1: store}, {2: new_root(quorum, 2)})
+        found(CLUSTER, {1: store}, {2: new_root(quorum, 2)})
 
 
 def test_roots_of_somebody_else_are_named() -> None:
     quorum = Quorum()
     with pytest.raises(InconsistentClusterIdError, match=r"broker 1 belongs to cluster 'd', not to 'c'"):
-        find_voters(CLUSTER, {1: new_root(quorum, 1, "d")}, {})
+        found(CLUSTER, {1: new_root(quorum, 1, "d")}, {})
     with pytest.raises(LogDirError, match="belongs to broker 7"):
-        find_voters(CLUSTER, {1: new_root(quorum, 7)}, {})
+        found(CLUSTER, {1: new_root(quorum, 7)}, {})
 
 
 def test_voters_are_not_changed_by_editing_the_file() -> None:
     quorum = Quorum(1)
     stores = {**quorum.stores, 2: new_root(quorum, 2)}
     with pytest.raises(InvalidCallError, match=r"names brokers \[1, 2\] as voters, the metadata log \[1\]"):
-        find_voters(CLUSTER, stores, {})
+        found(CLUSTER, stores, {})
 
 
 def test_voters_are_found_however_long_the_log_has_become() -> None:
     quorum = Quorum(3)
     for seed in range(3):
         quorum.client(seed).submit(AlterConfigs(None, {"segment.bytes": str(seed + 1)}))
-    assert find_voters(CLUSTER, quorum.stores, {}) == quorum.voters
+    assert found(CLUSTER, quorum.stores, {}) == quorum.voters

@@ -1,0 +1,103 @@
+"""The cluster as one object: what it holds of consumer groups and of snapshots."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from engine.context import Context
+from engine.operations import groups
+from engine.operations import snapshot as snapshotting
+from engine.operations.groups import OffsetAndMetadata, TopicPartition
+from engine.operations.read_snapshot import list_snapshots, metrics, read_snapshot_frame
+from engine.report import Report
+from partitions.errors import InvalidCallError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Topics = Sequence[str] | str | None
+"""One topic, several, or (None) all."""
+
+
+def names(topics: Topics) -> Sequence[str] | None:
+    """The topics as a list, None for all."""
+    return [topics] if isinstance(topics, str) else topics
+
+
+class StateOfCluster:
+    """A part of ``engine.cluster.Cluster``."""
+
+    _context: Context
+    _spark: SparkSession | None
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        member_epoch: int | None = None,
+    ) -> Report:
+        """Commit offsets of a consumer group, all or none: ``cluster.commit("loader", {("trips", 0): 1000})``.
+        With ``member_epoch`` (one that grows with every incarnation of the consumer) a stale one is refused.
+
+        Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
+            OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed; OperationFailedError.
+        """
+        return groups.commit(self._context, group, offsets, member_epoch=member_epoch)
+
+    def committed(self, group: str, topics: Topics = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a consumer group has committed, by topic and partition."""
+        return groups.committed(self._context, group, names(topics))
+
+    def lag(self, group: str) -> Report:
+        """How far a consumer group is behind: one row per partition of the topics that it has committed for."""
+        return groups.lag(self._context, group)
+
+    def lag_frame(self, group: str) -> DataFrame:
+        """``lag`` as a Spark DataFrame, with the same columns."""
+        rows = [tuple(row.values()) for row in self.lag(group).rows]
+        return self._session("lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
+
+    def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
+        """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
+        DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
+        below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is
+        the whole log, reduced by key; ``snapshots`` lists the end offsets also of those that hold nothing.
+        """
+        return read_snapshot_frame(self._context, self._session("reading"), topic, partitions)
+
+    def snapshots(self, topics: Topics = None) -> Report:
+        """Every snapshot of every replica, as a table."""
+        return list_snapshots(self._context, names(topics))
+
+    def metrics(self) -> Report:
+        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
+        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots)."""
+        return metrics(self._context)
+
+    def snapshot(
+        self,
+        topics: Topics = None,
+        *,
+        by_hand: bool = False,
+        memory_bytes: int = snapshotting.MEMORY_BYTES,
+        dry_run: bool = False,
+    ) -> Report:
+        """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
+        replicas, let log starts grow, delete those that the log start has passed. Partitions that are larger than
+        ``memory_bytes`` are reduced by Spark, the others by one task each.
+        """
+        return snapshotting.snapshot(
+            self._context,
+            names(topics),
+            spark=self._spark,
+            by_hand=by_hand,
+            memory_bytes=memory_bytes,
+            dry_run=dry_run,
+        )
+
+    def _session(self, what: str) -> SparkSession:
+        if self._spark is None:
+            raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
+        return self._spark

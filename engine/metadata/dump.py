@@ -1,0 +1,190 @@
+"""An image as records of a snapshot, and back: exactly, in one pass each, however large it is. Pure.
+
+A snapshot stands for the log up to its end (KIP-630, "Overview"), so an image that is loaded from one equals
+the image that the log folds to. Its records need not match those of the log (KIP-630, "Snapshot Format"):
+they carry the values of ``engine.metadata.image`` themselves. So no field can be forgotten, nothing is derived
+a second time, and loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` always comes
+first, and a ``ConfigRecord`` sets each config of the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+import msgspec
+from msgspec.structs import replace
+
+from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
+from partitions.errors import CorruptionError
+
+PARTITIONS_PER_RECORD = 512
+"""A topic with more partitions goes on in further records."""
+
+
+class _SnapshotRecord(
+    msgspec.Struct, frozen=True, kw_only=True, tag=True, tag_field="type", forbid_unknown_fields=True
+):
+    """A tagged JSON object, as in the log."""
+
+
+class BrokerRecord(_SnapshotRecord, frozen=True):
+    """A registered broker."""
+
+    broker: BrokerImage
+
+
+class TopicStateRecord(_SnapshotRecord, frozen=True):
+    """A topic with its configs. Its partitions are in the ``PartitionsRecord`` that follow."""
+
+    topic: TopicImage
+
+
+class PartitionsRecord(_SnapshotRecord, frozen=True):
+    """The next partitions of the topic before."""
+
+    topic_id: str
+    partitions: tuple[PartitionImage, ...]
+
+
+SnapshotRecord = VotersRecord | ConfigRecord | BrokerRecord | TopicStateRecord | PartitionsRecord
+
+_encoder = msgspec.json.Encoder()
+_decoder: msgspec.json.Decoder[SnapshotRecord] = msgspec.json.Decoder(SnapshotRecord)
+
+
+def encode(record: SnapshotRecord) -> bytes:
+    """The record's JSON."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes) -> SnapshotRecord:
+    """The record of a JSON text.
+
+    Raises: CorruptionError for anything that is none of ours, is of a later version, or contradicts itself.
+    """
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"not a record of a metadata snapshot, or one of a later version: {data[:120]!r} ({error})"
+        ) from error
+
+
+def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
+    """The records of ``image``, one after the other: no more than one of them is made at a time. Equal images
+    have equal dumps.
+    """
+    yield VotersRecord(cluster_id=image.cluster_id, voters=image.voters, awaited=image.awaited)
+    for key, value in sorted(image.configs.items()):
+        yield ConfigRecord(resource=ConfigResource.CLUSTER, name="", key=key, value=value)
+    for broker_id in sorted(image.brokers):
+        yield BrokerRecord(broker=image.brokers[broker_id])
+    for topic_id in sorted(image.topics):
+        topic = image.topics[topic_id]
+        yield TopicStateRecord(topic=replace(topic, partitions=(), configs=dict(sorted(topic.configs.items()))))
+        for start in range(0, len(topic.partitions), PARTITIONS_PER_RECORD):
+            some = topic.partitions[start : start + PARTITIONS_PER_RECORD]
+            yield PartitionsRecord(topic_id=topic.topic_id, partitions=some)
+
+
+def load(records: Iterable[SnapshotRecord], next_offset: int) -> ClusterImage:
+    """The image that ``dump`` gave the records of, as of metadata offset ``next_offset``.
+
+    Raises: CorruptionError for records that no image dumps to.
+    """
+    loading = _Loading()
+    for record in records:
+        loading.add(record)
+    return loading.finish(next_offset)
+
+
+class _Loading:
+    """An image in the making; a topic is added when its partitions are complete."""
+
+    def __init__(self) -> None:
+        self._voters: VotersRecord | None = None
+        self._brokers: dict[int, BrokerImage] = {}
+        self._topics: dict[str, TopicImage] = {}
+        self._topic_ids: dict[str, str] = {}
+        self._configs: dict[str, str] = {}
+        self._topic: TopicImage | None = None
+        self._partitions: tuple[PartitionImage, ...] | list[PartitionImage] = ()
+
+    def add(self, record: SnapshotRecord) -> None:
+        """Raises: CorruptionError."""
+        match record:
+            case PartitionsRecord(topic_id=topic_id, partitions=partitions):
+                if self._topic is None or topic_id != self._topic.topic_id:
+                    raise CorruptionError(
+                        f"a metadata snapshot has partitions of {topic_id!r} without their topic"
+                    )
+                if not self._partitions:
+                    self._partitions = partitions
+                else:
+                    if isinstance(self._partitions, tuple):
+                        self._partitions = list(self._partitions)
+                    self._partitions += partitions
+            case TopicStateRecord(topic=topic):
+                self._end_topic()
+                self._topic = topic
+            case BrokerRecord(broker=broker):
+                if broker.broker_id in self._brokers:
+                    raise CorruptionError(f"a metadata snapshot holds broker {broker.broker_id} twice")
+                self._brokers[broker.broker_id] = broker
+            case ConfigRecord(resource=ConfigResource.CLUSTER, key=key, value=str(value)):
+                self._configs[key] = value
+            case VotersRecord() if self._voters is None:
+                self._voters = record
+            case VotersRecord() | ConfigRecord():
+                raise CorruptionError(f"a metadata snapshot holds {record}, which has no place in it")
+            case _:
+                assert_never(record)
+
+    def _end_topic(self) -> None:
+        topic, partitions = self._topic, self._partitions
+        if topic is None:
+            return
+        if topic.topic_id in self._topics or topic.name in self._topic_ids:
+            raise CorruptionError(f"a metadata snapshot holds topic {topic.name!r} twice")
+        if any(partition.partition != index for index, partition in enumerate(partitions)):
+            raise CorruptionError(f"a metadata snapshot holds partitions of topic {topic.name!r} out of order")
+        self._topics[topic.topic_id] = replace(topic, partitions=tuple(partitions))
+        self._topic_ids[topic.name] = topic.topic_id
+        self._topic, self._partitions = None, ()
+
+    def finish(self, next_offset: int) -> ClusterImage:
+        """Raises: CorruptionError when what every snapshot begins with is missing."""
+        self._end_topic()
+        if self._voters is None:
+            raise CorruptionError("a metadata snapshot does not say whose it is: its voters are missing")
+        return ClusterImage(
+            cluster_id=self._voters.cluster_id,
+            voters=self._voters.voters,
+            awaited=self._voters.awaited,
+            brokers=self._brokers,
+            topics=self._topics,
+            topic_ids=self._topic_ids,
+            configs=self._configs,
+            next_offset=next_offset,
+        )
+
+
+def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
+    """How many things (brokers, topics, partitions, configs) the image ``before`` holds, and how many of them are
+    others in ``after``, or gone. What is new counts for neither (KIP-630, "When to Snapshot").
+    """
+    held = len(before.configs) + len(before.brokers)
+    changed = sum(after.configs.get(key) != value for key, value in before.configs.items())
+    changed += sum(after.brokers.get(broker_id) != broker for broker_id, broker in before.brokers.items())
+    for topic_id, topic in before.topics.items():
+        held += 1 + len(topic.partitions)
+        now = after.topics.get(topic_id)
+        if now is None:
+            changed += 1 + len(topic.partitions)
+            continue
+        changed += now.configs != topic.configs
+        if now.partitions != topic.partitions:
+            changed += sum(one != other for one, other in zip(topic.partitions, now.partitions, strict=False))
+    return held, changed

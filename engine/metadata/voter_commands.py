@@ -1,0 +1,79 @@
+"""Commands on the metadata voters: one is added or removed at a time. Pure.
+
+That one at a time is safe, and why, stands in ``engine.quorum.log``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from engine.metadata.commands import Decision
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import VoterId, VotersRecord
+from partitions.errors import InvalidCallError, StaleBrokerError, UnknownBrokerError
+
+Voters = tuple[VoterId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AddVoter:
+    """An incarnation of a broker's root becomes a voter. Nothing to do when it is one. Answer: the voters."""
+
+    voter: VoterId
+
+    def decide(self, image: ClusterImage) -> Decision[Voters]:
+        """Raises: UnknownBrokerError; StaleBrokerError when the broker is registered with another root;
+        InvalidCallError when another root of the broker is a voter.
+        """
+        if self.voter in image.voters:
+            return Decision((), image.voters)
+        self.check_registered(image)
+        broker_id = self.voter.broker_id
+        if any(voter.broker_id == broker_id for voter in image.voters):
+            raise InvalidCallError(
+                f"broker {broker_id} is a metadata voter with other storage: replace the voter, or remove it first"
+            )
+        awaited = tuple(other for other in image.awaited if other != broker_id)
+        return _become(image, (*image.voters, self.voter), awaited)
+
+    def check_registered(self, image: ClusterImage) -> None:
+        """Raises: UnknownBrokerError, StaleBrokerError when another root of the broker is registered."""
+        broker_id = self.voter.broker_id
+        if image.broker(broker_id).directory_id != self.voter.directory_id:
+            raise StaleBrokerError(
+                f"broker {broker_id} is registered with directory {image.broker(broker_id).directory_id}, and "
+                f"not with {self.voter.directory_id}: bootstrap or register the broker first"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveVoter:
+    """A broker is no voter any more; its storage stays as it is. Nothing to do when it is none. ``returning``:
+    it will be added again with other storage. Answer: the voters.
+    """
+
+    broker_id: int
+    returning: bool = False
+
+    def decide(self, image: ClusterImage) -> Decision[Voters]:
+        """Raises: UnknownBrokerError when the broker is not registered either; InvalidCallError for the last
+        voter.
+        """
+        kept = tuple(voter for voter in image.voters if voter.broker_id != self.broker_id)
+        others = tuple(other for other in image.awaited if other != self.broker_id)
+        awaited = (*others, self.broker_id) if self.returning else others
+        if kept == image.voters and awaited == image.awaited:
+            if self.broker_id not in image.brokers:
+                raise UnknownBrokerError(f"broker {self.broker_id} is neither a metadata voter nor registered")
+            return Decision((), image.voters)
+        if not kept:
+            raise InvalidCallError(
+                f"broker {self.broker_id} is the only metadata voter, and the metadata is nowhere else: add "
+                "another voter first"
+            )
+        return _become(image, kept, awaited)
+
+
+def _become(image: ClusterImage, voters: Voters, awaited: tuple[int, ...]) -> Decision[Voters]:
+    record = VotersRecord(cluster_id=image.cluster_id, voters=voters, awaited=awaited)
+    return Decision((record,), voters)

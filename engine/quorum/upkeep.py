@@ -1,0 +1,242 @@
+"""Keeping the metadata log short: take a snapshot, give it to every voter, move the log start, delete.
+
+The steps, each of which may be the last one that a run takes (protocol I7):
+
+1. *Settle* the log: what is in the snapshot is committed, and its end is a batch boundary. It is never of less
+   than an earlier one ("never regressing"), for a linearizable read does not go back.
+2. *Freeze* it on one voter that shows the log.
+3. *Copy* it to the other voters; read back and verify every copy.
+4. *Delete* on each voter that is live what lies below the new log start, and claims below the greatest.
+
+When the log start moves, and to what
+    KIP-630 ("When to Increase the LogStartOffset") moves it to a snapshot's end offset when all *live* replicas
+    have fetched past it, or it is old. A voter here runs nothing; it is *live* in a run that could list it as the
+    incarnation that the metadata names, and verify what it holds. For the others the rule only saves work: a
+    voter that comes back, and an observer that is behind, load a snapshot.
+
+    Taken is: the *second latest* of the snapshots that every live voter holds whole, and a majority is live; the
+    latest one once it is as old as ``metadata.start.offset.lag.time.max.ms``. So a snapshot that turns out to be
+    damaged, on all voters even, can be done without: the one before it and the log after that one are there.
+
+Why it is safe
+    A voter loses nothing that its own snapshot, verified, does not stand for: whatever counted it as a holder
+    of the log still may. A name that a deletion has freed and a zombie creates again lies below that snapshot,
+    and is in nobody's log; a claim below the greatest is worth nothing. And a run that comes late deletes only
+    names below an end offset that is covered for ever. A snapshot is never replaced: a damaged copy is
+    superseded by the next one, and deleted as any older one, for a deletion by name might hit its repaired
+    successor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from engine.metadata.dump import count_changes
+from engine.metadata.records import NoOpRecord
+from engine.quorum.checkpoints import copy_checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
+from engine.quorum.log import MetadataLog, Settled
+from engine.quorum.state import is_majority
+from engine.quorum.voter import Voter, VoterListing, position_of
+from partitions.clock import Clock
+from partitions.errors import (
+    CorruptionError,
+    InconsistentClusterIdError,
+    OutcomeUnknownError,
+    RetriableError,
+    SourceChangedError,
+    StaleMetadataError,
+    StratalogError,
+)
+from partitions.paths import CheckpointName, ClaimName, DataName
+from snapshots.policy import SinceSnapshot, SnapshotPolicy, reason_to_wait
+from snapshots.snapshot_id import EMPTY, SnapshotId
+
+_UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
+_DAMAGED = (CorruptionError, InconsistentClusterIdError)
+
+
+@dataclass(slots=True)
+class VoterUpkeep:
+    """What became of one voter."""
+
+    voter: Voter
+    created: bool = False
+    """The snapshot was frozen here, not copied."""
+    copied: bool = False
+    whole: dict[CheckpointName, int] = field(default_factory=dict)
+    """The snapshots that were verified here, and when they were frozen, in ms."""
+    deleted: int = 0
+    """Files."""
+    failure: StratalogError | None = None
+    """Why this voter is not live."""
+    damaged: list[StratalogError] = field(default_factory=list)
+    """Snapshots here that are not what they should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What a run did."""
+
+    snapshot: CheckpointName
+    size_bytes: int
+    log_start: int
+    voters: tuple[VoterUpkeep, ...]
+
+
+def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
+    """Where the log may start by what its live voters hold; see above. Pure."""
+    if not live:
+        return 0
+    shared = sorted(set.intersection(*(set(one.whole) for one in live)), key=lambda name: name.end_offset)
+    if not shared:
+        return 0
+    latest = shared[-1]
+    if all(one.whole[latest] + lag_ms <= now_ms for one in live):
+        return latest.end_offset
+    return shared[-2].end_offset if len(shared) > 1 else 0
+
+
+def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ClaimName]:
+    """What may go on a voter when the log starts there: live or dead, what lies below is history for ever.
+    Never the latest snapshot, and never the greatest claim. Pure.
+    """
+    if log_start > listing.snapshot_end:
+        return []
+    return [
+        *sorted(name for name in listing.files if name.base_offset < log_start),
+        *sorted(name for name in listing.checkpoints if name.end_offset < log_start),
+        *(ClaimName(epoch) for epoch in listing.claims[:-1]),
+    ]
+
+
+def due(log: MetadataLog, policy: SnapshotPolicy, *, by_hand: bool) -> str | None:
+    """Why no snapshot is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log between the latest
+    one and now is counted in bytes of its files. Which records have changed is told by comparing the images: a
+    record that is new and was changed since counts as new.
+
+    Raises: as ``MetadataLog.settle``.
+    """
+    settled = log.settle()
+    latest = max((name for one in settled.listings for name in one.checkpoints), key=position_of, default=None)
+    start = 0 if latest is None else latest.end_offset
+    files = {name: stored for one in settled.listings for name, stored in one.files.items()}
+    log_bytes = sum(stored.size_bytes for name, stored in files.items() if start <= name.base_offset)
+    held = changed = 0
+    if latest is not None and log_bytes >= policy.max_record_bytes_between_snapshots and not by_hand:
+        held, changed = _changes(log, latest, settled)
+    since = SinceSnapshot(
+        latest=EMPTY if latest is None else SnapshotId.of(latest),
+        next=SnapshotId.of(settled.state.snapshot),
+        log_bytes=log_bytes,
+        snapshot_records=held,
+        changed_records=changed,
+    )
+    wait = reason_to_wait(policy, since, by_hand=by_hand)
+    return None if by_hand and _is_damaged(log, settled) else wait
+
+
+def _changes(log: MetadataLog, latest: CheckpointName, settled: Settled) -> tuple[int, int]:
+    """How many records the snapshot holds, and how many of them are others now, or gone. A snapshot that no voter
+    has whole counts as changed."""
+    for listing in settled.listings:
+        if latest in listing.checkpoints:
+            with suppress(*_UNREACHABLE, *_DAMAGED):
+                before = read_checkpoint(log.cluster_id, listing.voter, latest, listing.checkpoints[latest])
+                return count_changes(before.image, settled.state.image)
+    return 1, 1
+
+
+def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
+    """Take a snapshot of all that is committed; then the steps above.
+
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. What happened to single voters
+        is in the result.
+    """
+    settled = log.settle()
+    voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
+    if _is_damaged(log, settled):
+        log.claim()
+        log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
+        settled = log.settle()
+    name = settled.state.snapshot
+    source = _frozen(log, settled, clock, voters.values())
+    for one in voters.values():
+        _give(log, one, name, source)
+    live = [one for one in voters.values() if one.failure is None]
+    start = 0
+    if is_majority((one.voter.id for one in live), list(voters)):
+        start = log_start_of(live, clock.now_ms(), lag_ms)
+        for one in live:
+            _delete(one, start)
+    size_bytes = source.checkpoints[name].size_bytes
+    return Upkeep(name, size_bytes, start, tuple(voters.values()))
+
+
+def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
+    """Whether a snapshot of this very log is there, and any copy of it is damaged."""
+    name = settled.state.snapshot
+    for listing in settled.listings:
+        if name in listing.checkpoints:
+            try:
+                verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])
+            except _DAMAGED:
+                return True
+            except _UNREACHABLE:
+                continue
+    return False
+
+
+def _frozen(log: MetadataLog, settled: Settled, clock: Clock, voters: Iterable[VoterUpkeep]) -> VoterListing:
+    """A listing of a voter that has the snapshot, made now if need be.
+
+    Raises: RetriableError when no voter takes it.
+    """
+    state = settled.state
+    there = [listing for listing in settled.listings if state.snapshot in listing.checkpoints]
+    if there:
+        return there[0]
+    failure: StratalogError | None = None
+    for listing in settled.listings:
+        try:
+            with suppress(OutcomeUnknownError):  # the listing tells
+                write_checkpoint(log.cluster_id, listing.voter, state, clock)
+            after = listing.voter.list()
+            if state.snapshot in after.checkpoints:
+                for one in voters:
+                    one.created = one.voter == listing.voter
+                return after
+        except _UNREACHABLE as error:
+            failure = error
+    raise failure or SourceChangedError(f"snapshot {state.snapshot} was deleted as soon as it was frozen")
+
+
+def _give(log: MetadataLog, one: VoterUpkeep, name: CheckpointName, source: VoterListing) -> None:
+    """Let the voter have the snapshot, and see which of its latest two it has whole."""
+    try:
+        listing = one.voter.list()
+        if name not in listing.checkpoints:
+            with suppress(OutcomeUnknownError):
+                copy_checkpoint(log.cluster_id, source, name, one.voter)
+            listing = one.voter.list()
+            one.copied = name in listing.checkpoints
+        for held in sorted(listing.checkpoints, key=lambda name: name.end_offset)[-2:]:
+            stored = listing.checkpoints[held]
+            try:
+                verify_checkpoint(log.cluster_id, one.voter, stored)
+                one.whole[held] = stored.modified_ms
+            except _DAMAGED as error:
+                one.damaged.append(error)
+    except (*_UNREACHABLE, *_DAMAGED) as error:
+        one.failure = error
+
+
+def _delete(one: VoterUpkeep, log_start: int) -> None:
+    try:
+        listing = one.voter.list()
+        doomed = doomed_on(listing, log_start)
+        one.voter.store.delete(one.voter.path(name) for name in doomed)
+        one.deleted = len(doomed)
+    except _UNREACHABLE as error:
+        one.failure = error

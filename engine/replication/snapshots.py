@@ -1,0 +1,165 @@
+"""Snapshots of one partition on its replicas: which one counts, and how followers get it (KIP-630).
+
+One replica makes a snapshot, the leader's; the others fetch its bytes (Kafka's replicas each make their own). A
+follower that is in sync gets it by the run that made it, or by the next ``replicate``; an append never waits for
+it. A follower whose log ends below the log start takes it before anything else: it starts its log at the
+snapshot's end, and only then copies files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from engine.replication.damage import blaming
+from engine.replication.leader import check_not_fenced
+from engine.replication.site import Site
+from partitions.errors import SourceChangedError, StratalogError
+from partitions.listing import DataFile, ReplicaLog
+from partitions.paths import CheckpointName, DataName, base_name, parse_name
+from partitions.replica import Replica
+from partitions.segment import read_segment
+from partitions.store import StoredObject
+from snapshots.fetch import Fetched, NotFetched, SnapshotFetch, Wanted, fetch_snapshots
+from snapshots.messages import RESPONSE_MAX_BYTES
+from snapshots.reader import Snapshot, Usable, latest_usable
+from snapshots.snapshot_id import EMPTY, SnapshotId
+from snapshots.source import HostedPartition, SnapshotSource
+
+T = TypeVar("T")
+
+_LOOKS = 5
+
+
+def while_it_changes(look: Callable[[], T]) -> T:
+    """Look again where something was deleted between its listing and its reading: another run has a later
+    snapshot there by now.
+
+    Raises: SourceChangedError when it keeps happening; what ``look`` raises.
+    """
+    for _ in range(_LOOKS - 1):
+        with suppress(SourceChangedError):
+            return look()
+    return look()
+
+
+def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
+    """The snapshots of the history that the replica's log follows, by end offset; up to the end offset ``until``
+    where it is given. Of a history that was given up (an unclean election), none counts.
+    """
+    return [
+        (name, stored)
+        for name, stored in log.listing.checkpoints
+        if log.lineage.epoch_at(name.end_offset - 1) == name.epoch
+        and name.end_offset <= (log.log_end if until is None else until)
+    ]
+
+
+def usable_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Usable:
+    """The latest snapshot of the replica's log that verifies, with an end offset up to ``until``, and the later
+    ones that are damaged. Raises: as ``snapshots.reader.latest_usable``.
+    """
+    return latest_usable(
+        replica.store,
+        replica.folder,
+        [stored for _, stored in checkpoints_of(log, until)],
+        owner=replica.topic_id,
+        partition=replica.partition,
+    )
+
+
+def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Snapshot | None:
+    """The snapshot of ``usable_snapshot``."""
+    return usable_snapshot(replica, log, until).snapshot
+
+
+def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
+    """Give a replica the greatest snapshot of its history that verifies on another live replica, where its own
+    usable ones end before that: they are damaged, or gone. None: nobody has a better one.
+
+    The damaged file of that name goes when its whole copy is staged, not before.
+
+    Raises: StorageError and its like for the replica itself; others that cannot be read are passed over.
+    """
+    own = usable_snapshot(replica, log).snapshot
+    greatest = EMPTY if own is None else own.snapshot_id
+    best: tuple[Replica, StoredObject] | None = None
+    for broker in site.view.replicas:
+        if broker == replica.broker_id or site.view.brokers[broker].fenced:
+            continue
+        with suppress(StratalogError):
+            other = site.replica(broker)
+            theirs = other.log()
+            found = usable_snapshot(other, theirs, until=log.log_end).snapshot
+            if found is None or found.snapshot_id <= greatest:
+                continue
+            if log.lineage.epoch_at(found.snapshot_id.end_offset - 1) == found.snapshot_id.epoch:
+                greatest = found.snapshot_id
+                best = other, dict(theirs.listing.checkpoints)[greatest.name]
+    if best is None:
+        return None
+    source, stored = best
+    name = replica.path(greatest.name)
+    staged = replica.store.stage_copy(source.store, stored, name)
+    try:
+        if any(held == greatest.name for held, _ in log.listing.checkpoints):
+            replica.store.delete([name])
+        staged.commit()
+    finally:
+        staged.abort()
+    return greatest
+
+
+def uncompressed_bytes(replica: Replica, stored: StoredObject) -> int:
+    """What a snapshot of the replica comes to in memory."""
+    name = parse_name(base_name(stored.name))
+    assert isinstance(name, CheckpointName)
+    return read_segment(replica.store, DataFile(DataName(0, None, name.epoch), stored)).footer.uncompressed_bytes
+
+
+def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
+    """The greatest snapshot of the replica's log, by name alone, with an end offset up to ``until``; None without
+    one.
+    """
+    return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
+
+
+def fetch_latest(site: Site, follower: Replica, max_bytes: int = RESPONSE_MAX_BYTES) -> Fetched | None:
+    """Bring the follower the leader's latest snapshot that verifies; None when the leader has none.
+
+    Raises: FencedLeaderEpochError when the view is stale; CorruptionError kinds; RetriableError kinds: chunks
+        stay, and the next run goes on from them.
+    """
+    leader = site.leader
+
+    def discover() -> Wanted | None:
+        log = leader.log()
+        check_not_fenced(leader, log.listing, site.epoch)
+        with blaming(leader):
+            snapshot = latest_snapshot(leader, log)
+        return None if snapshot is None else Wanted(snapshot.snapshot_id, site.epoch)
+
+    hosted = HostedPartition(
+        store=leader.store,
+        folder=leader.folder,
+        broker_id=leader.broker_id,
+        leader=site.view.leader,
+        leader_epoch=site.epoch,
+    )
+    source = SnapshotSource("", lambda topic_id, partition: hosted)
+    fetch = SnapshotFetch(
+        follower.store,
+        follower.folder,
+        topic_id=follower.topic_id,
+        partition=follower.partition,
+        discover=discover,
+    )
+    fetch_snapshots([fetch], source.answer, cluster_id=None, replica_id=follower.broker_id, max_bytes=max_bytes)
+    match fetch.outcome:
+        case NotFetched(error):
+            raise error
+        case Fetched():
+            return fetch.outcome
+        case _:
+            return None

@@ -1,0 +1,89 @@
+"""The engine's own topics: their names, their configs, and which partition a key belongs to (KIP-115). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from engine.settings import SNAPSHOT, ClusterConfig
+from partitions.errors import InvalidTopicError
+from partitions.paths import METADATA_TOPIC
+
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
+"""Topics that only the engine itself creates, appends to, alters, and deletes."""
+
+_PRODUCERS_MS = 24 * 60 * 60 * 1000
+"""Every driver is a producer of its own here, and tries an append again within minutes, not after a week."""
+
+
+@dataclass(frozen=True, slots=True)
+class InternalTopic:
+    """How an internal topic is created, by whoever needs it first."""
+
+    name: str
+    partitions: int
+    replication_factor: int
+    factor_config: str
+    """Of which cluster config the replication factor comes; errors name it."""
+    configs: Mapping[str, str]
+
+
+def offsets_topic(config: ClusterConfig) -> InternalTopic:
+    """``__consumer_offsets``, as this cluster wants it."""
+    return InternalTopic(
+        OFFSETS_TOPIC,
+        config.offsets_topic_num_partitions,
+        config.offsets_topic_replication_factor,
+        "offsets.topic.replication.factor",
+        _configs(),
+    )
+
+
+def transactions_topic(config: ClusterConfig) -> InternalTopic:
+    """``__transaction_state``, as this cluster wants it."""
+    factor = config.transaction_state_log_replication_factor
+    return InternalTopic(
+        TRANSACTIONS_TOPIC,
+        config.transaction_state_log_num_partitions,
+        factor,
+        "transaction.state.log.replication.factor",
+        {**_configs(), "min.insync.replicas": str(min(config.transaction_state_log_min_isr, factor))},
+    )
+
+
+def _configs() -> dict[str, str]:
+    """What does not follow the cluster's defaults for topics of users, whatever they are."""
+    return {
+        "cleanup.policy": SNAPSHOT,
+        "remote.storage.enable": "false",
+        "unclean.leader.election.enable": "false",
+        "message.timestamp.type": "CreateTime",
+        "producer.id.expiration.ms": str(_PRODUCERS_MS),
+    }
+
+
+def check_not_internal(topic: str, deed: str) -> None:
+    """Raises: InvalidTopicError when a user is about to do that to one of the engine's own topics."""
+    if topic in INTERNAL_TOPICS:
+        raise InvalidTopicError(
+            f"topic {topic!r} is internal: the engine keeps its own state there, you cannot {deed} it; what is "
+            "set on the cluster applies to it where the topic says nothing"
+        )
+
+
+def partition_for(key: str, partitions: int) -> int:
+    """The partition of an internal topic that holds ``key`` (a group, a transactional id), as Kafka's
+    coordinators choose it: Java's ``String.hashCode``, without its sign, modulo the number of partitions.
+    """
+    return (java_hash(key) & 0x7FFFFFFF) % partitions
+
+
+def java_hash(text: str) -> int:
+    """``String.hashCode`` of Java: over UTF-16 code units, in 32 bits with a sign."""
+    units = text.encode("utf-16-be", "surrogatepass")
+    total = 0
+    for index in range(0, len(units), 2):
+        total = (31 * total + (units[index] << 8 | units[index + 1])) & 0xFFFFFFFF
+    return total - (1 << 32) if total & 0x80000000 else total

@@ -1,0 +1,83 @@
+"""Machines whose records are keys and values in a log: how they meet its batches. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+import pyarrow as pa
+
+from engine.state import consumer_offsets, transaction_state
+from engine.state.consumer_offsets import ConsumerOffsets, OffsetsRecord
+from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from engine.state.transaction_state import TransactionRecord, TransactionStates
+from partitions.records import HEADERS, TIMESTAMP
+from snapshots.state_machine import Codec, Load
+
+R = TypeVar("R")
+M = TypeVar("M", bound="KeyedMachine[Any]")
+T = TypeVar("T")
+
+
+class KeyedMachine(Protocol[T]):
+    """A state machine whose snapshots hold the same kind of records as its log (``snapshots.state_machine``)."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset of the record that it waits for."""
+        ...
+
+    def apply(self, offset: int, records: Iterable[T]) -> Self:
+        """See ``snapshots.state_machine.StateMachine``."""
+        ...
+
+    def dump(self) -> Iterator[T]:
+        """See ``snapshots.state_machine.StateMachine``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StateFormat(Generic[M, R]):
+    """One internal topic: its machine, and its records as keys and values."""
+
+    topic: str
+    empty: M
+    load: Load[R, M]
+    codec: Codec[R]
+
+    def apply_batches(self, machine: M, offset: int, batches: Iterable[pa.RecordBatch]) -> M:
+        """The machine after the records of these batches (columns ``key`` and ``value``), the first of which
+        stands at ``offset``. Raises: CorruptionError for records that are none of the machine's.
+        """
+        for batch in batches:
+            keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))
+            machine = machine.apply(offset, map(self.codec.decode, keys, contents))
+            offset += batch.num_rows
+        return machine
+
+    def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
+        """The records as a batch of the record columns, with one timestamp."""
+        rows = [self.codec.encode(record) for record in records]
+        return pa.RecordBatch.from_arrays(
+            [
+                pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), len(rows)).cast(TIMESTAMP),
+                pa.array([key for key, _ in rows], pa.binary()),
+                pa.array([value for _, value in rows], pa.binary()),
+                pa.nulls(len(rows), HEADERS),
+            ],
+            ["timestamp", "key", "value", "headers"],
+        )
+
+
+OFFSETS: StateFormat[ConsumerOffsets, OffsetsRecord] = StateFormat(
+    OFFSETS_TOPIC, ConsumerOffsets(), ConsumerOffsets.load, Codec(consumer_offsets.encode, consumer_offsets.decode)
+)
+TRANSACTIONS: StateFormat[TransactionStates, TransactionRecord] = StateFormat(
+    TRANSACTIONS_TOPIC,
+    TransactionStates(),
+    TransactionStates.load,
+    Codec(transaction_state.encode, transaction_state.decode),
+)
+FORMATS: dict[str, StateFormat[Any, Any]] = {OFFSETS.topic: OFFSETS, TRANSACTIONS.topic: TRANSACTIONS}
+"""By the name of the topic."""

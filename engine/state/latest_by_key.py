@@ -1,0 +1,128 @@
+"""Topics of users with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
+
+On Arrow, in memory: for what fits there. ``engine.spark.reducing`` is the same fold for what does not. Records
+without a key are in no snapshot, as Kafka's cleaner keeps none. The order of the rows is that in which the
+latest records stand in the log. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partitions.errors import InvalidConfigError
+from partitions.records import RECORD_COLUMNS, type_from_json
+
+BATCH_ROWS = 16_384
+"""Of the batches of a dump."""
+
+_ORDER = "order"
+
+
+@dataclass(frozen=True, slots=True)
+class LatestByKey:
+    """The latest record of each key below ``next_offset``, tombstones (null values) among them."""
+
+    table: pa.Table
+    """Columns ``timestamp, key, value, headers``."""
+    next_offset: int = 0
+
+    @classmethod
+    def empty(cls, schema: pa.Schema) -> LatestByKey:
+        """Of a log that has not begun; ``schema`` is the topic's physical one."""
+        return cls(record_schema(schema).empty_table())
+
+    def apply(self, offset: int, records: Iterable[pa.RecordBatch]) -> LatestByKey:
+        """The state after these batches of records, the first record of which stands at ``offset``."""
+        schema = self.table.schema
+        batches = [batch.select(RECORD_COLUMNS).cast(schema) for batch in records]
+        log = pa.Table.from_batches(batches, schema)
+        return LatestByKey(reduced(self.table, log).table, offset + log.num_rows)
+
+    def dump(self) -> Iterator[pa.RecordBatch]:
+        """The records of a snapshot, in batches that the state alone decides."""
+        yield from self.table.combine_chunks().to_batches(BATCH_ROWS)
+
+    @classmethod
+    def load(cls, records: Iterable[pa.RecordBatch], offset: int, schema: pa.Schema) -> LatestByKey:
+        """The state as of ``offset`` that was dumped as ``records``."""
+        wanted = record_schema(schema)
+        batches = [batch.select(RECORD_COLUMNS).cast(wanted) for batch in records]
+        return cls(pa.Table.from_batches(batches, wanted).combine_chunks(), offset)
+
+
+class Reduced(NamedTuple):
+    """Two parts of a log, reduced by key."""
+
+    table: pa.Table
+    changed: int
+    """How many records of snapshots the later part has changed (``snapshots.policy.counts_as_changed``)."""
+
+
+def record_schema(schema: pa.Schema) -> pa.Schema:
+    """The columns that a producer supplies, of a physical schema."""
+    return pa.schema([schema.field(name) for name in RECORD_COLUMNS])
+
+
+def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
+    """The latest record of each key of ``later`` upon ``earlier``, which holds each key once."""
+    both = pa.concat_tables([earlier, later]).append_column(
+        _ORDER, pa.arange(0, earlier.num_rows + later.num_rows)
+    )
+    keyed = both.filter(pc.is_valid(both.column("key")))
+    is_later = pc.greater_equal(keyed.column(_ORDER), earlier.num_rows)
+    keys = {f"key{index}": column for index, column in enumerate(_flat(keyed.column("key").combine_chunks()))}
+    marked = pa.table({**keys, _ORDER: keyed.column(_ORDER), "touched": is_later.cast(pa.int64())})
+    groups = marked.group_by(list(keys), use_threads=False).aggregate(
+        [(_ORDER, "max"), ("touched", "sum"), (_ORDER, "min")]
+    )
+    kept = keyed.filter(pc.is_in(keyed.column(_ORDER), value_set=groups.column(f"{_ORDER}_max").combine_chunks()))
+    held = pc.less(groups.column(f"{_ORDER}_min"), earlier.num_rows)
+    touched = groups.column("touched_sum")
+    changed = pc.and_(pc.greater(touched, 0), pc.or_(held, pc.greater(touched, 1)))
+    count = pc.sum(changed.cast(pa.int64()), min_count=0).as_py()
+    return Reduced(kept.drop_columns([_ORDER]).combine_chunks(), int(count))
+
+
+def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
+    """Without the tombstones whose timestamp is ``until_us`` or earlier (microseconds). Whoever reads the rows
+    as *key -> value* cannot tell the difference.
+    """
+    old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)
+    gone = pc.and_(pc.is_null(table.column("value")), pc.fill_null(old, False))
+    return table.filter(pc.invert(gone))
+
+
+def check_key(key_schema: str | None, what: str) -> None:
+    """The key of a topic with snapshots must be comparable: binary, or of declared types that are equal when
+    their bytes are, structs of such included.
+
+    Raises: InvalidConfigError.
+    """
+    if key_schema is not None and not _is_comparable(type_from_json(key_schema)):
+        raise InvalidConfigError(
+            f"{what}: cleanup.policy = snapshot keeps the latest record of each key, and keys of the declared "
+            "type cannot be compared: take no floats, arrays or maps"
+        )
+
+
+def _is_comparable(data_type: pa.DataType) -> bool:
+    if pa.types.is_struct(data_type):
+        return all(_is_comparable(data_type.field(i).type) for i in range(data_type.num_fields))
+    return not (pa.types.is_floating(data_type) or pa.types.is_nested(data_type))
+
+
+def _flat(key: pa.Array) -> Iterator[pa.Array]:
+    """Columns without structs that are equal where the keys are. (Arrow groups by no others.)"""
+    if isinstance(key, pa.ChunkedArray):
+        key = pa.concat_arrays(key.chunks) if key.num_chunks else pa.array([], key.type)
+    if not pa.types.is_struct(key.type):
+        yield key
+        return
+    yield key.is_valid()
+    for field in key.flatten():
+        yield from _flat(field)

@@ -1,0 +1,162 @@
+"""``__transaction_state``: transactional ids and where their transactions are (KIP-98), as a fold. Pure.
+
+A record is the whole state of its transactional id, and says on which record of the log it rests. It counts if
+that one still is the id's present state, and if the step between them is legal; else it counts for nothing,
+whoever wrote it. So of two drivers that decided on the same state, the first in the log has decided.
+
+    Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
+                     -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
+                     -> PrepareEpochFence -> PrepareAbort       (another producer of the id came meanwhile)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from partitions.errors import CorruptionError
+
+
+class State(StrEnum):
+    """Kafka's states of a transactional id."""
+
+    EMPTY = "Empty"
+    ONGOING = "Ongoing"
+    PREPARE_COMMIT = "PrepareCommit"
+    PREPARE_ABORT = "PrepareAbort"
+    COMPLETE_COMMIT = "CompleteCommit"
+    COMPLETE_ABORT = "CompleteAbort"
+    DEAD = "Dead"
+    PREPARE_EPOCH_FENCE = "PrepareEpochFence"
+
+
+VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
+    State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
+    State.ONGOING: frozenset({State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
+    State.PREPARE_COMMIT: frozenset({State.ONGOING}),
+    State.PREPARE_ABORT: frozenset({State.ONGOING, State.PREPARE_EPOCH_FENCE}),
+    State.COMPLETE_COMMIT: frozenset({State.PREPARE_COMMIT}),
+    State.COMPLETE_ABORT: frozenset({State.PREPARE_ABORT}),
+    State.DEAD: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
+    State.PREPARE_EPOCH_FENCE: frozenset({State.ONGOING}),
+}
+"""From which states a transactional id may come into one. A new id begins as Empty."""
+
+TopicPartition = tuple[str, int]
+"""Topic id and partition."""
+
+
+class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct
+    and sorted, and none but in the states from Ongoing to Prepare*.
+    """
+
+    transactional_id: str
+    producer_id: str
+    producer_epoch: int
+    """Grows by one with every producer that takes the id over."""
+    state: State
+    partitions: tuple[TopicPartition, ...] = ()
+    timeout_ms: int
+    start_ms: int | None = None
+    """When the transaction in progress began; None without one."""
+    update_ms: int
+    rests_on: int | None = None
+    """The log offset of the record that this one was decided on; None: there was none."""
+    at: int | None = None
+    """The log offset of this very record: known once it is read, and in snapshots."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionTombstone:
+    """The transactional id is forgotten: a null value in the log."""
+
+    transactional_id: str
+
+
+TransactionRecord = Transaction | TransactionTombstone
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionStates:
+    """The transactional ids of one partition of ``__transaction_state``, as of ``next_offset``."""
+
+    transactions: Mapping[str, Transaction] = field(default_factory=dict)
+    """By transactional id; none of them Dead."""
+    next_offset: int = 0
+
+    def apply(self, offset: int, records: Iterable[TransactionRecord]) -> TransactionStates:
+        """The state after these records, the first of which stands at ``offset``."""
+        after = dict(self.transactions)
+        for record in records:
+            match record:
+                case TransactionTombstone(name):
+                    after.pop(name, None)
+                case Transaction(transactional_id=name) if not follows(record, after.get(name)):
+                    pass  # decided on a state that has passed, or an illegal step: it counts for nothing
+                case Transaction(transactional_id=name, state=State.DEAD):
+                    after.pop(name, None)
+                case Transaction(transactional_id=name):
+                    after[name] = msgspec.structs.replace(record, at=offset)
+            offset += 1
+        return TransactionStates(after, offset)
+
+    def dump(self) -> Iterator[TransactionRecord]:
+        """The records of a snapshot, in an order that the state alone decides."""
+        for _, transaction in sorted(self.transactions.items()):
+            yield transaction
+
+    @classmethod
+    def load(cls, records: Iterable[TransactionRecord], offset: int) -> TransactionStates:
+        """The state as of ``offset`` that was dumped as ``records``."""
+        transactions: dict[str, Transaction] = {}
+        for record in records:
+            if not isinstance(record, Transaction) or record.at is None:
+                raise CorruptionError(f"a snapshot of transactions holds {record}, which is no state")
+            transactions[record.transactional_id] = record
+        return cls(transactions, offset)
+
+
+def follows(record: Transaction, present: Transaction | None) -> bool:
+    """Whether a record of the log counts, where ``present`` is the state of its transactional id."""
+    if present is None:
+        return record.rests_on is None and record.state is State.EMPTY
+    return (
+        record.rests_on == present.at
+        and present.state in VALID_PREVIOUS[record.state]
+        and (
+            record.producer_epoch >= present.producer_epoch
+            if record.producer_id == present.producer_id
+            else record.state is State.EMPTY  # a new producer id: the epochs of the old one are used up
+        )
+    )
+
+
+# ------------------------------------------------------------------------------------- as bytes
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(Transaction)
+
+
+def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
+    """Key and value in the log; the key is the transactional id."""
+    value = _encoder.encode(record) if isinstance(record, Transaction) else None
+    return record.transactional_id.encode(), value
+
+
+def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
+    """The record of a key and a value.
+
+    Raises: CorruptionError for anything that is none of ours, or of a later version.
+    """
+    try:
+        name = (key or b"").decode()
+        record = TransactionTombstone(name) if value is None else _decoder.decode(value)
+    except ValueError as error:
+        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} ({error})") from error
+    if not name or record.transactional_id != name:
+        raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} (it names another key)")
+    return record

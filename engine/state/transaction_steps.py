@@ -1,0 +1,183 @@
+"""What a transaction coordinator decides: present state + request -> the next state, or an error. Pure.
+
+Kafka's rules (KIP-98, KIP-360). None as an answer: it is as was asked for already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from engine.state.transaction_state import VALID_PREVIOUS, State, TopicPartition, Transaction
+from partitions.errors import (
+    ConcurrentTransactionsError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+)
+
+LAST_EPOCH = 32_766
+"""Of a producer id; whoever takes the transactional id over after it gets a new producer id."""
+
+_IN_PROGRESS = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+
+
+def init_producer(
+    present: Transaction | None,
+    transactional_id: str,
+    *,
+    producer_id: str,
+    timeout_ms: int,
+    max_timeout_ms: int,
+    now_ms: int,
+) -> Transaction:
+    """A producer takes the transactional id over: with a producer epoch above all earlier ones, or, where
+    there was none, as ``producer_id`` (a fresh one) with epoch 0. A transaction that its predecessor left
+    open is fenced first (PrepareEpochFence): abort it, then ask again.
+
+    Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
+    """
+    if not 0 < timeout_ms <= max_timeout_ms:
+        raise InvalidTransactionTimeoutError(
+            f"transactional id {transactional_id!r}: a timeout of {timeout_ms} ms; it takes 1 to {max_timeout_ms} "
+            "(transaction.max.timeout.ms)"
+        )
+    if present is None:
+        return Transaction(
+            transactional_id=transactional_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            state=State.EMPTY,
+            timeout_ms=timeout_ms,
+            update_ms=now_ms,
+        )
+    if present.state in (*_IN_PROGRESS, State.PREPARE_EPOCH_FENCE):
+        raise _busy(present)
+    if present.state is State.ONGOING:
+        return _step(
+            present,
+            State.PREPARE_EPOCH_FENCE,
+            now_ms,
+            producer_epoch=min(present.producer_epoch + 1, LAST_EPOCH + 1),
+        )
+    used_up = present.producer_epoch >= LAST_EPOCH
+    return _step(
+        present,
+        State.EMPTY,
+        now_ms,
+        producer_id=producer_id if used_up else present.producer_id,
+        producer_epoch=0 if used_up else present.producer_epoch + 1,
+        timeout_ms=timeout_ms,
+        partitions=(),
+        start_ms=None,
+    )
+
+
+def add_partitions(
+    present: Transaction | None,
+    transactional_id: str,
+    producer_id: str,
+    producer_epoch: int,
+    partitions: Iterable[TopicPartition],
+    now_ms: int,
+) -> Transaction | None:
+    """The transaction also writes to these partitions; the first ones begin it.
+
+    Raises: InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError.
+    """
+    present = _of_producer(present, transactional_id, producer_id, producer_epoch)
+    if present.state in _IN_PROGRESS:
+        raise _busy(present)
+    wanted = {*present.partitions, *partitions}
+    if present.state is State.ONGOING and wanted == set(present.partitions):
+        return None
+    start_ms = present.start_ms if present.state is State.ONGOING else now_ms
+    return _step(present, State.ONGOING, now_ms, partitions=tuple(sorted(wanted)), start_ms=start_ms)
+
+
+def end(
+    present: Transaction | None,
+    transactional_id: str,
+    producer_id: str,
+    producer_epoch: int,
+    *,
+    commit: bool,
+    now_ms: int,
+) -> Transaction | None:
+    """The producer wants to commit or to abort: from here on it is decided (PrepareCommit, PrepareAbort).
+
+    Raises: InvalidProducerIdMappingError, ProducerFencedError; InvalidTxnStateError without a transaction, or
+        when it was ended the other way; ConcurrentTransactionsError while it is being ended this way.
+    """
+    present = _of_producer(present, transactional_id, producer_id, producer_epoch)
+    wanted = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
+    if present.state is wanted:
+        raise _busy(present)
+    if present.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT):
+        return None
+    return _step(present, wanted, now_ms)
+
+
+def complete(present: Transaction, now_ms: int) -> Transaction:
+    """Every partition has its marker: the transaction is over. Raises: InvalidTxnStateError."""
+    committed = present.state is State.PREPARE_COMMIT
+    wanted = State.COMPLETE_COMMIT if committed else State.COMPLETE_ABORT
+    return _step(present, wanted, now_ms, partitions=(), start_ms=None)
+
+
+def abort_fenced(present: Transaction, now_ms: int) -> Transaction:
+    """A newer producer has fenced the transaction: it is to be aborted. Raises: InvalidTxnStateError."""
+    if present.state is not State.PREPARE_EPOCH_FENCE:
+        raise InvalidTxnStateError(
+            f"transactional id {present.transactional_id!r} is {present.state}, and not fenced"
+        )
+    return _step(present, State.PREPARE_ABORT, now_ms)
+
+
+def abort_overdue(present: Transaction, now_ms: int) -> Transaction | None:
+    """Abort a transaction that has been open for longer than its timeout; its producer is fenced. None: it is not
+    due.
+    """
+    if present.state is not State.ONGOING or now_ms - (present.start_ms or 0) < present.timeout_ms:
+        return None
+    epoch = min(present.producer_epoch + 1, LAST_EPOCH + 1)
+    return _step(present, State.PREPARE_ABORT, now_ms, producer_epoch=epoch)
+
+
+def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
+    """Forget a transactional id that nobody has used for ``expiration_ms``. None: it is not due."""
+    if present.state not in VALID_PREVIOUS[State.DEAD] or now_ms - present.update_ms < expiration_ms:
+        return None
+    return _step(present, State.DEAD, now_ms)
+
+
+def _step(present: Transaction, state: State, now_ms: int, **changes: object) -> Transaction:
+    """The next state, resting on the present one. Raises: InvalidTxnStateError when the step is not legal."""
+    if present.state not in VALID_PREVIOUS[state]:
+        raise InvalidTxnStateError(
+            f"transactional id {present.transactional_id!r} is {present.state}: it cannot become {state}"
+        )
+    return replace(present, state=state, update_ms=now_ms, rests_on=present.at, at=None, **changes)
+
+
+def _of_producer(
+    present: Transaction | None, transactional_id: str, producer_id: str, producer_epoch: int
+) -> Transaction:
+    what = f"transactional id {transactional_id!r}"
+    if present is None or present.producer_id != producer_id:
+        held = "has no producer" if present is None else f"belongs to producer id {present.producer_id}"
+        raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
+    if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
+        raise ProducerFencedError(
+            f"{what}: its producer has epoch {present.producer_epoch} by now, this one {producer_epoch}: a newer "
+            "producer has taken over, or the transaction ran into its timeout; stop this one"
+        )
+    return present
+
+
+def _busy(present: Transaction) -> ConcurrentTransactionsError:
+    return ConcurrentTransactionsError(
+        f"transactional id {present.transactional_id!r} is {present.state}: wait until that is done"
+    )

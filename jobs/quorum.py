@@ -1,0 +1,55 @@
+"""Describe the quorum of the metadata, shorten its log, change its voters.
+
+Without an option: one row per voter, with its log's end and lag. A voter that lost its storage comes back by
+``bootstrap --brokers N`` and then --replace-voter N. Voters change one at a time; after --add-voter and
+--remove-voter let the cluster file name those that the report says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Cluster, Report
+from jobs.arguments import add_dry_run, job_parser
+from jobs.progress import terminal_progress
+from jobs.run import Job, run_job, warn
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("quorum", __doc__ or "", runs="driver")
+    add_dry_run(parser, "check, and print what would be done; change nothing")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--describe", action="store_true", help="every voter, and who leads; the default")
+    what.add_argument("--snapshot", action="store_true", help="take a snapshot now, delete what it covers")
+    what.add_argument("--replace-voter", metavar="N", type=int, help="broker N votes with the storage it has now")
+    what.add_argument("--add-voter", metavar="N", type=int, help="broker N becomes a voter")
+    what.add_argument("--remove-voter", metavar="N", type=int, help="broker N is no voter any more")
+    return parser
+
+
+def quorum(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    cluster = Cluster.open(given.cluster, progress=terminal_progress(), voters_as_logged=True)
+    warn(cluster.file.warnings)
+    if given.snapshot:
+        return cluster.snapshot_metadata(dry_run=given.dry_run)
+    if given.replace_voter is not None:
+        return cluster.replace_voter(given.replace_voter, dry_run=given.dry_run)
+    if given.add_voter is not None:
+        return cluster.add_voter(given.add_voter, dry_run=given.dry_run)
+    if given.remove_voter is not None:
+        return cluster.remove_voter(given.remove_voter, dry_run=given.dry_run)
+    return cluster.describe_quorum()
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("quorum", arguments(), quorum, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

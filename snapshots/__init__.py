@@ -1,0 +1,54 @@
+"""Snapshots: how the prefix of a log leaves the disks and comes back, where a state stands for it (KIP-630).
+
+Purpose
+    A log that is folded into a state (the cluster's metadata, committed offsets, the latest record of every key)
+    need not be kept: a snapshot of the state stands for the records ``[0, end offset)``. This package names,
+    writes, verifies and fetches snapshots, and decides when one is made, where a log starts, and which go.
+
+KIP-630's pieces, and what they are here
+    SnapshotId                          ``snapshot_id``; the file ``<end offset>-<epoch>.checkpoint``
+    snapshot format, control records    ``layout``, ``writer``, ``reader``: a data file of the log
+    when to snapshot                    ``policy``
+    LogStartOffset, what is deleted     ``start_offset``
+    Fetch, with a SnapshotId            ``discovery``
+    FetchSnapshot                       ``messages``; the leader's side ``source``, the follower's ``fetch``
+    <SnapshotId>.checkpoint.part        one write-once file a chunk: ``chunks``
+    Kafka Controller, Metadata Cache    a ``state_machine``, and who holds it
+
+The invariant
+    A name is given to whole and verified bytes only, and never again. Nothing is deleted below a log start before
+    the snapshot that ends there is frozen; chunks go when the snapshot that they were is.
+
+In and out
+    In: stores, listings, numbers that the layers above have gathered. Out: snapshots, plans, typed outcomes.
+
+May not know
+    pyspark, the cluster metadata, who leads. Pure modules (``snapshot_id``, ``policy``, ``start_offset``,
+    ``discovery``, ``messages``, ``state_machine``) do no I/O and know no clock.
+
+Sentences of KIP-630 that have no counterpart on passive storage
+    "The disk format for snapshot files will be the same as the version 2 of the log format" (Snapshot Format):
+        the format is this log's own, Parquet, for the KIP's reasons: compressed, and damage is found. A control
+        record batch is a row; BaseOffset and OffsetDelta count the snapshot's rows.
+    The epoch in the file's name has 20 digits in the KIP's example (Snapshot Format); 10 here, as everywhere.
+    "Copy the bytes ... to ... .checkpoint.part starting at file position Position" (Response Handling): files are
+        written once, so each chunk is a file. "Atomically move": what has a name here cannot be moved; the
+        verified bytes are staged once more, and named by an exclusive create.
+    "The Controller and Metadata Cache will notify the Kafka Raft layer", and the other way (Overview; Interaction
+        with the Kafka Controller and Metadata Cache): nothing waits to be notified. A frozen file is the
+        notification, the next listing hears it; ``fetch`` hands its outcome to whoever ran it.
+    "The follower will pause fetching of the log" (Handling Fetch Response): a follower fetches nothing by itself;
+        the run that brings it the snapshot goes on with the log.
+    "The local log will be truncated" (Handling Fetch Response): no file is cut. The log starts at the snapshot's
+        end by a ``.local`` file, or, for the metadata, by the snapshot itself; what lies below is dead.
+    "How voters grant votes and how candidates request votes" (Overview; Changes to Leader Election): nobody votes.
+        A claimant goes on from the greatest (epoch, end offset) of a majority, snapshots counted, which is what
+        the rule is for (``start_offset.replica_end``; protocol, section 5).
+    "LastFetchedEpoch", "FetchOffset" in the fetch request (Snapshot Format; Changes to Leader Election): arguments
+        of ``discovery.answer_fetch``. API keys, versions, tagged fields (Network Protocol): nothing is on a wire.
+    ThrottleTimeMs (Response Schema): copies are throttled where they run, in ``engine``.
+    "The inter-broker protocol (IBP) will be increased" (Compatibility): there is one version.
+    "This KIP is only implemented for ... __cluster_metadata" (Compatibility): for topics that ask for it, too.
+    "The cleanup.policy of __cluster_metadata can only be read" and POLICY_VIOLATION for DeleteRecords (Topic
+        configuration; When to Increase the LogStartOffset): configs and calls are ``engine``'s.
+"""

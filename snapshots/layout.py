@@ -1,0 +1,153 @@
+"""What a snapshot's file holds (KIP-630, "Snapshot Format", "Snapshot Control Records").
+
+A data file of the log: Parquet, the physical columns of the topic, checksummed pages and footers. Offsets count
+the rows of the snapshot from 0 on and have nothing to do with those of the log, which KIP-630 does not require.
+The first row is the SnapshotHeaderRecord, the last one the SnapshotFooterRecord; both are *control rows*: no key,
+no value, a number in ``control`` (Kafka's types of control records), the fields of the record in ``headers``.
+
+Parquet's footer says besides, under ``log.snapshot``, which snapshot this is, and a CRC of all bytes of the
+records: pages have checksums, but the little headers before them have none.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import msgspec
+import pyarrow as pa
+
+from partitions.errors import CorruptionError, CorruptSegmentError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+VERSION = 0
+"""Of header, footer and mark: the only one that there is."""
+
+HEADER_CONTROL = 3
+FOOTER_CONTROL = 4
+
+MARK_KEY = b"log.snapshot"
+
+_CONTROL, _VERSION, _TIMESTAMP = "control", "version", "last-contained-log-timestamp"
+_HEADER_NAME, _FOOTER_NAME = b"snapshot-header", b"snapshot-footer"
+
+
+class Mark(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot says of itself in Parquet's footer."""
+
+    version: int = VERSION
+    end_offset: int
+    epoch: int
+    record_bytes: int
+    """Bytes of the file before its page index."""
+    record_crc: int
+    """CRC-32 of these."""
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    version: int
+
+
+def encode_mark(mark: Mark) -> dict[bytes, bytes]:
+    """As metadata of Parquet's footer."""
+    return {MARK_KEY: msgspec.json.encode(mark)}
+
+
+def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
+    """The mark of the file ``what``.
+
+    Raises: CorruptSegmentError when it is no snapshot; CorruptionError when it is one of a later version.
+    """
+    raw = metadata.get(MARK_KEY)
+    if raw is None:
+        raise CorruptSegmentError(
+            f"{what} is a data file of a log, and no snapshot: its footer lacks log.snapshot"
+        )
+    try:
+        check_version(msgspec.json.decode(raw, type=_Versioned).version, what)
+        return msgspec.json.decode(raw, type=Mark)
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: the footer log.snapshot cannot be read: {error}") from error
+
+
+def check_version(version: int, what: str) -> None:
+    """Raises: CorruptionError for a version that is none of ours."""
+    if version != VERSION:
+        raise CorruptionError(
+            f"{what} is a snapshot of version {version}, and this release reads version {VERSION}: use the "
+            "release that wrote it, or a later one"
+        )
+
+
+def header_row(schema: pa.Schema, last_contained_log_timestamp_ms: int) -> pa.RecordBatch:
+    """The SnapshotHeaderRecord, for a file with these columns."""
+    fields = [
+        (_CONTROL, _HEADER_NAME),
+        (_VERSION, b"%d" % VERSION),
+        (_TIMESTAMP, b"%d" % last_contained_log_timestamp_ms),
+    ]
+    return _control_row(schema, HEADER_CONTROL, fields)
+
+
+def footer_row(schema: pa.Schema) -> pa.RecordBatch:
+    """The SnapshotFooterRecord, for a file with these columns."""
+    return _control_row(schema, FOOTER_CONTROL, [(_CONTROL, _FOOTER_NAME), (_VERSION, b"%d" % VERSION)])
+
+
+def _control_row(schema: pa.Schema, control: int, fields: list[tuple[str, bytes]]) -> pa.RecordBatch:
+    values = {
+        "headers": pa.array(
+            [[{"key": key, "value": value} for key, value in fields]], schema.field("headers").type
+        ),
+        "control": pa.array([control], schema.field("control").type),
+    }
+    # Not pa.nulls: its nulls reach into the fields of a struct, also those that may not be null.
+    columns = [values[f.name] if f.name in values else pa.array([None], f.type) for f in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def read_header(headers: Any, what: str) -> int:
+    """LastContainedLogTimestamp, in milliseconds, of a header row's ``headers``.
+
+    Raises: CorruptSegmentError when they are no SnapshotHeaderRecord; CorruptionError for a later version.
+    """
+    fields = _control_fields(headers, _HEADER_NAME, what)
+    try:
+        return int(fields[_TIMESTAMP])
+    except (KeyError, TypeError, ValueError) as error:
+        raise CorruptSegmentError(f"{what}: its header says no last contained log timestamp") from error
+
+
+def check_footer(headers: Any, what: str) -> None:
+    """Raises: CorruptSegmentError when a row's ``headers`` are no SnapshotFooterRecord; CorruptionError for a
+    later version.
+    """
+    _control_fields(headers, _FOOTER_NAME, what)
+
+
+def _control_fields(headers: Any, name: bytes, what: str) -> dict[str, bytes]:
+    fields = {pair["key"]: pair["value"] for pair in headers or () if pair is not None}
+    if fields.get(_CONTROL) != name or not (fields.get(_VERSION) or b"").isdigit():
+        raise CorruptSegmentError(f"{what} is no whole snapshot: the control record {name.decode()} is missing")
+    check_version(int(fields[_VERSION]), what)
+    return fields
+
+
+class ChecksummedSink:
+    """Passes bytes on to ``file``, and knows how many there were and their CRC-32."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.passed_bytes = 0
+        self.crc = 0
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """As of a file."""
+        view = memoryview(data)
+        self._file.write(view)
+        self.passed_bytes += view.nbytes
+        self.crc = zlib.crc32(view, self.crc)
+        return view.nbytes

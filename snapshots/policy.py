@@ -1,0 +1,88 @@
+"""When a snapshot is made (KIP-630, "When to Snapshot"). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Hashable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from partitions.errors import InvalidConfigError
+from snapshots.snapshot_id import SnapshotId
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPolicy:
+    """The two conditions. Raises: InvalidConfigError for a ratio outside [0, 1], or a negative number of bytes."""
+
+    min_changed_records_ratio: float = 0.5
+    """``metadata.snapshot.min.changed_records.ratio``."""
+    max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
+    """``metadata.log.max.record.bytes.between.snapshots``."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_changed_records_ratio <= 1:
+            raise InvalidConfigError(
+                f"metadata.snapshot.min.changed_records.ratio = {self.min_changed_records_ratio}: use 0 to 1"
+            )
+        if self.max_record_bytes_between_snapshots < 0:
+            raise InvalidConfigError(
+                f"metadata.log.max.record.bytes.between.snapshots = {self.max_record_bytes_between_snapshots}: "
+                "use 0 or more"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SinceSnapshot:
+    """What has happened since the latest snapshot."""
+
+    latest: SnapshotId
+    """The latest snapshot; ``EMPTY`` when there is none."""
+    next: SnapshotId
+    """What a new one would be: the greatest batch boundary up to the high watermark."""
+    log_bytes: int
+    """Size of the log between the two."""
+    snapshot_records: int
+    """How many records the latest one holds; 0 when there is none."""
+    changed_records: int
+    """How many records of snapshots were changed or deleted since: see ``changed_records``."""
+
+
+def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: bool = False) -> str | None:
+    """Why no snapshot is to be made now; None: it is to be made. Both conditions must hold, but for one that is
+    asked for by hand, which only needs something new to hold.
+    """
+    if since.next <= since.latest or since.next.end_offset <= since.latest.end_offset:
+        return f"nothing was committed since snapshot {since.latest}"
+    if by_hand:
+        return None
+    if since.log_bytes < policy.max_record_bytes_between_snapshots:
+        return (
+            f"{since.log_bytes} bytes of log since snapshot {since.latest}, below "
+            f"metadata.log.max.record.bytes.between.snapshots = {policy.max_record_bytes_between_snapshots}"
+        )
+    if since.changed_records < policy.min_changed_records_ratio * since.snapshot_records:
+        return (
+            f"{since.changed_records} of {since.snapshot_records} records of snapshot {since.latest} have "
+            f"changed, below metadata.snapshot.min.changed_records.ratio = {policy.min_changed_records_ratio:g}"
+        )
+    return None
+
+
+def counts_as_changed(touched: int, *, held: bool) -> bool:
+    """Whether a record that the log has written or deleted ``touched`` times since the latest snapshot counts
+    as changed, ``held`` by that snapshot or not. What is only new does not; what is new and was then changed or
+    deleted, does.
+    """
+    return touched > 0 if held else touched > 1
+
+
+def changed_records(held: Container[Key], touched: Iterable[Key]) -> int:
+    """How many records have changed: ``held`` are the keys of the latest snapshot, ``touched`` those that the log
+    has written or deleted since, in any order, each as often as it was. One record counts once.
+    """
+    times: dict[Key, int] = {}
+    for key in touched:
+        times[key] = times.get(key, 0) + 1
+    return sum(counts_as_changed(count, held=key in held) for key, count in times.items())

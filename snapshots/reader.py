@@ -1,0 +1,231 @@
+"""Reading a snapshot: every byte is verified before anything of it is given out (KIP-630, "Snapshot Format")."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import pyarrow as pa
+
+from partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    InconsistentClusterIdError,
+    InvalidCallError,
+    SourceChangedError,
+)
+from partitions.lineage import Lineage
+from partitions.listing import DataFile
+from partitions.paths import CheckpointName, DataName, base_name, folder_of, parse_name
+from partitions.producers import ProducerEntry
+from partitions.records import RECORD_COLUMNS
+from partitions.segment import Segment, read_batches, read_segment
+from partitions.segment_check import check_segment
+from partitions.store.protocol import Readable, Store, StoredObject
+from partitions.store.reader import RangeReader
+from snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, check_footer, decode_mark, read_header
+from snapshots.snapshot_id import SnapshotId
+
+HELD_BYTES = 64 * 1024 * 1024
+"""A snapshot up to this size is fetched by one request and stays in memory; of a larger one, a row group does."""
+
+_PIECE_BYTES = 8 * 1024 * 1024
+_ROWS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A snapshot all of whose checksums are right."""
+
+    snapshot_id: SnapshotId
+    lineage: Lineage
+    """Of the records that it stands for."""
+    last_contained_log_timestamp_ms: int
+    """When the last of these records was appended."""
+    records: int
+    """How many records it holds, without header and footer."""
+    size_bytes: int
+    created_ms: int
+    producers: Mapping[str, ProducerEntry]
+    """The producer state at its end."""
+    digest: str
+    """Of all its bytes; equal files have equal ones."""
+    _source: Readable = field(repr=False)
+    _file: DataFile = field(repr=False)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records in order: columns timestamp, key, value, headers.
+
+        Raises: SourceChangedError when it was deleted meanwhile.
+        """
+        return read_batches(self._source, self._file, 1, self.records + 1, list(RECORD_COLUMNS))
+
+    def rows(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        """Keys and values, where they are binary. Raises: as ``batches``."""
+        for batch in self._slices(["key", "value"]):
+            yield from zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)
+
+    def values(self) -> Iterator[bytes]:
+        """The values, of a machine whose records have nothing else. Raises: as ``batches``."""
+        for batch in self._slices(["value"]):
+            yield from batch.column("value").to_pylist()
+
+    def _slices(self, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        # A row group's worth of Python objects is several times the row group.
+        for batch in read_batches(self._source, self._file, 1, self.records + 1, columns):
+            for start in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                yield batch.slice(start, _ROWS_AT_ONCE)
+
+
+def read_snapshot(store: Store, folder: str, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
+    """The snapshot that a listing of ``folder`` saw, once all of it is verified: every checksum, its header and
+    footer, its name and its owner.
+
+    Raises: CorruptSegmentError when it is damaged, truncated, or has no header or footer; CorruptionError for a
+        later version or another partition; InconsistentClusterIdError for another owner; SourceChangedError when
+        it is gone, or another object now; StorageError.
+    """
+    if folder_of(stored.name) != folder.strip("/"):
+        raise InvalidCallError(f"{stored.name!r} does not lie in {folder!r}")
+    if stored.size_bytes > HELD_BYTES:
+        return verify_snapshot(store, stored, owner=owner, partition=partition)
+    what = store.uri_of(stored.name)
+    with store.open(stored) as source:
+        data = source.read()
+    if len(data) != stored.size_bytes:
+        raise SourceChangedError(f"{what} has {len(data)} bytes, and not {stored.size_bytes}: list it again")
+    return verify_snapshot(_Held(data, what), _anonymous(stored), owner=owner, partition=partition)
+
+
+def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
+    """As ``read_snapshot``, of whatever ``source`` opens as ``stored``, which has the name of a snapshot."""
+    name = parse_name(base_name(stored.name))
+    what = source.uri_of(stored.name)
+    if not isinstance(name, CheckpointName):
+        raise InvalidCallError(f"{what} has not the name of a snapshot")
+    file = DataFile(DataName(0, None, name.epoch), stored)
+    segment = read_segment(source, file, remembered=False)
+    mark = decode_mark(segment.parquet.metadata, what)
+    if (mark.end_offset, mark.epoch) != (name.end_offset, name.epoch):
+        raise CorruptSegmentError(
+            f"{what} says that it is snapshot {mark.end_offset}-{mark.epoch}, which its name does not"
+        )
+    _check_owner(segment, owner, partition, what)
+    lineage = Lineage(segment.footer.lineage)
+    if lineage.epoch_at(name.end_offset - 1) != name.epoch:
+        raise CorruptSegmentError(f"{what}: its lineage {lineage} does not end with epoch {name.epoch}")
+    _check_records(source, stored, mark, what)
+    checked = check_segment(source, file)
+    if checked.bad:
+        raise checked.bad[0].error
+    return Snapshot(
+        snapshot_id=SnapshotId.of(name),
+        lineage=lineage,
+        last_contained_log_timestamp_ms=_check_control_rows(source, file, segment.footer.records, what),
+        records=segment.footer.records - 2,
+        size_bytes=stored.size_bytes,
+        created_ms=segment.footer.created_ms,
+        producers=segment.footer.producers,
+        digest=checked.digest,
+        _source=source,
+        _file=file,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """What a replica's snapshots come to."""
+
+    snapshot: Snapshot | None
+    """The greatest one that verifies; None when none does."""
+    damaged: tuple[tuple[StoredObject, CorruptSegmentError], ...]
+    """Greater ones, and what is wrong with them: for a report, and to be healed."""
+
+
+def latest_usable(
+    store: Store, folder: str, stored: Iterable[StoredObject], *, owner: str, partition: int
+) -> Usable:
+    """The greatest snapshot that verifies, of those that a listing of ``folder`` saw. With the log after it, it
+    makes up for those that are damaged.
+
+    Raises: CorruptionError for a later version or another partition, InconsistentClusterIdError: these are no
+        damage, and no older snapshot would make up for them; SourceChangedError, StorageError.
+    """
+    found: list[tuple[SnapshotId, StoredObject]] = []
+    for one in stored:
+        name = parse_name(base_name(one.name))
+        if isinstance(name, CheckpointName):
+            found.append((SnapshotId.of(name), one))
+    damaged: list[tuple[StoredObject, CorruptSegmentError]] = []
+    for _, one in sorted(found, key=lambda pair: pair[0], reverse=True):
+        try:
+            return Usable(read_snapshot(store, folder, one, owner=owner, partition=partition), tuple(damaged))
+        except CorruptSegmentError as error:
+            damaged.append((one, error))
+    return Usable(None, tuple(damaged))
+
+
+def _check_owner(segment: Segment, owner: str, partition: int, what: str) -> None:
+    footer = segment.footer
+    if footer.topic_id != owner:
+        raise InconsistentClusterIdError(
+            f"{what} is a snapshot of {footer.topic_id!r}, and not of {owner!r}: it comes from elsewhere"
+        )
+    if footer.partition != partition:
+        raise CorruptionError(
+            f"{what} is a snapshot of partition {footer.partition}, in the folder of partition {partition}"
+        )
+
+
+def _check_records(source: Readable, stored: StoredObject, mark: Mark, what: str) -> None:
+    """Raises: CorruptSegmentError when the bytes before the page index have another checksum."""
+    crc, position = 0, 0
+    with source.open(stored) as opened:
+        while position < mark.record_bytes:
+            piece = opened.read(min(_PIECE_BYTES, mark.record_bytes - position))
+            if not piece:
+                raise CorruptSegmentError(f"{what} ends at byte {position}: truncated")
+            crc = zlib.crc32(piece, crc)
+            position += len(piece)
+    if crc != mark.record_crc:
+        raise CorruptSegmentError(f"{what}: its records are damaged, the checksum differs")
+
+
+def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) -> int:
+    """LastContainedLogTimestamp of the header; the footer is there, and no control row between them."""
+    if rows < 2:
+        raise CorruptSegmentError(f"{what} is no whole snapshot: it has {rows} row")
+    [header] = read_batches(source, file, 0, 1, ["headers", "control"])
+    [footer] = read_batches(source, file, rows - 1, rows, ["headers", "control"])
+    timestamp_ms = read_header(header.column("headers")[0].as_py(), what)
+    check_footer(footer.column("headers")[0].as_py(), what)
+    controls = [control for batch in read_batches(source, file, 0, rows, ["control"]) for control in _set(batch)]
+    if controls != [HEADER_CONTROL, FOOTER_CONTROL]:
+        raise CorruptSegmentError(f"{what}: its control records are of the types {controls[:5]}")
+    return timestamp_ms
+
+
+def _set(batch: pa.RecordBatch) -> list[int]:
+    controls: list[int] = batch.column("control").drop_null().to_pylist()
+    return controls
+
+
+class _Held:
+    """The bytes of one object, in memory."""
+
+    def __init__(self, data: bytes, uri: str) -> None:
+        self._data = data
+        self._uri = uri
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        return RangeReader(len(self._data), lambda start, end: self._data[start:end]).as_file()
+
+    def uri_of(self, name: str) -> str:
+        return self._uri
+
+
+def _anonymous(stored: StoredObject) -> StoredObject:
+    """An object without a version: its footers are not remembered, and with them its bytes."""
+    return StoredObject(stored.name, stored.size_bytes, stored.modified_ms, "")

@@ -1,0 +1,84 @@
+"""SnapshotId: which records of a log a snapshot stands for (KIP-630, "Terminology"). Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import total_ordering
+
+from partitions.errors import InvalidCallError
+from partitions.lineage import Lineage
+from partitions.paths import CheckpointName
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True)
+class SnapshotId:
+    """A snapshot of the records ``[0, end_offset)``, the last of which has leader epoch ``epoch``.
+
+    Ordered by epoch, then by end offset, as replicas are compared (KIP-630, "Changes to Leader Election").
+    """
+
+    end_offset: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        if self.end_offset < 0 or self.epoch < 0:
+            raise InvalidCallError(f"no snapshot ends at offset {self.end_offset}, epoch {self.epoch}")
+
+    def __lt__(self, other: SnapshotId) -> bool:
+        return (self.epoch, self.end_offset) < (other.epoch, other.end_offset)
+
+    @property
+    def name(self) -> CheckpointName:
+        """The name of the snapshot's file."""
+        return CheckpointName(self.end_offset, self.epoch)
+
+    @classmethod
+    def of(cls, name: CheckpointName) -> SnapshotId:
+        """The snapshot of a file name."""
+        return cls(name.end_offset, name.epoch)
+
+    def __str__(self) -> str:
+        return f"{self.end_offset}-{self.epoch}"
+
+
+EMPTY = SnapshotId(0, 0)
+"""What a log without records ends at. No snapshot is ever made of it."""
+
+
+def lineage_up_to(end_offset: int, lineage: Lineage) -> Lineage:
+    """The epochs of the records ``[0, end_offset)``."""
+    return Lineage(entry for entry in lineage if entry.start_offset < end_offset)
+
+
+def check_may_snapshot(
+    snapshot_id: SnapshotId,
+    *,
+    lineage: Lineage,
+    log_start: int,
+    high_watermark: int,
+    is_boundary: bool,
+    latest: SnapshotId,
+) -> None:
+    """Whether a snapshot of that id may be made of a log: of committed records, up to a batch boundary that the
+    log still has, with the epoch of the last record, after ``latest``, the greatest one that is there.
+
+    Raises: InvalidCallError saying which of these it is not.
+    """
+    end = snapshot_id.end_offset
+    epoch = lineage.epoch_at(end - 1) if end > 0 else None
+    wrong: str | None = None
+    if end == 0:
+        wrong = "it would hold nothing"
+    elif end > high_watermark:
+        wrong = f"only what is committed is in snapshots, and the high watermark is {high_watermark}"
+    elif snapshot_id <= latest:
+        wrong = f"snapshots never go back, and {latest} is there"
+    elif end < log_start:
+        wrong = f"the log starts at {log_start}"
+    elif epoch != snapshot_id.epoch:
+        wrong = f"the record before it has epoch {epoch}"
+    elif not is_boundary:
+        wrong = "a batch goes on across that offset"
+    if wrong is not None:
+        raise InvalidCallError(f"no snapshot {snapshot_id} can be made of this log: {wrong}")

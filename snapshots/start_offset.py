@@ -1,0 +1,87 @@
+"""Where a log with snapshots starts, and which of them go (KIP-630, "When to Increase the LogStartOffset", "When
+to Delete Snapshots", "Validation of Snapshot and Log"). Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from partitions.errors import CorruptionError
+from snapshots.snapshot_id import EMPTY, SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSnapshot:
+    """A snapshot in a replica's folder."""
+
+    snapshot_id: SnapshotId
+    frozen_ms: int
+    """When it was made, by the storage's clock (``StoredObject.modified_ms``)."""
+
+
+def leader_start_offset(
+    log_start: int,
+    snapshots: Iterable[FrozenSnapshot],
+    fetched: Collection[int],
+    *,
+    now_ms: int,
+    lag_time_max_ms: int,
+) -> int:
+    """How far the leader's log start may grow: to the end of its greatest snapshot that all live replicas have
+    fetched past, or that is ``lag_time_max_ms`` old (``metadata.start.offset.lag.time.max.ms``); ``log_start``
+    when none is.
+
+    ``fetched`` are the log end offsets of the live replicas but the leader: unfenced followers, and whatever
+    observers are known. A driver that only reads is known to nobody, and not waited for: it loads the snapshot.
+    """
+    slowest = min(fetched, default=None)
+    allowed = (
+        frozen.snapshot_id.end_offset
+        for frozen in snapshots
+        if slowest is None
+        or frozen.snapshot_id.end_offset <= slowest
+        or now_ms - frozen.frozen_ms >= lag_time_max_ms
+    )
+    return max(log_start, *allowed, 0)
+
+
+def follower_start_offset(log_start: int, leader_log_start: int, snapshots: Iterable[SnapshotId]) -> int:
+    """How far a follower's log start may grow: to its leader's, but never past its own greatest snapshot."""
+    own = max((snapshot.end_offset for snapshot in snapshots), default=0)
+    return max(log_start, min(leader_log_start, own))
+
+
+def to_delete(snapshots: Iterable[SnapshotId], log_start: int) -> list[SnapshotId]:
+    """The snapshots that end below the log start, in order; the latest one is never among them."""
+    ordered = sorted(snapshots)
+    return [snapshot for snapshot in ordered[:-1] if snapshot.end_offset < log_start]
+
+
+def replica_end(log: SnapshotId, snapshots: Iterable[SnapshotId]) -> SnapshotId:
+    """What a replica has, for elections and claims: its latest snapshot or its log, whichever is greater.
+    ``log`` is the log's end and last epoch, ``EMPTY`` for an empty one.
+    """
+    return max(log, *snapshots, EMPTY)
+
+
+def log_bounds(log_start: int, log: SnapshotId, snapshots: Iterable[SnapshotId]) -> tuple[int, SnapshotId]:
+    """Where a replica's log starts, and its end: fetch offset and last fetched epoch of its next fetch. A log that
+    is behind the replica's latest snapshot starts and ends where that does, whatever files it has.
+    """
+    end = replica_end(log, snapshots)
+    return (log_start, log) if end == log else (end.end_offset, end)
+
+
+def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[SnapshotId], what: str) -> None:
+    """What every replica satisfies: a log that does not start at 0 has a snapshot that ends between its start and
+    the high watermark.
+
+    Raises: CorruptionError naming ``what``.
+    """
+    ends = [snapshot.end_offset for snapshot in snapshots]
+    if log_start > 0 and not any(log_start <= end <= high_watermark for end in ends):
+        raise CorruptionError(
+            f"{what}: the log starts at {log_start} and is committed up to {high_watermark}, and no snapshot ends "
+            f"between (there are: {sorted(ends) or 'none'}): what was below {log_start} cannot be had from here"
+        )

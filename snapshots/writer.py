@@ -1,0 +1,151 @@
+"""Writing a snapshot: in one streaming pass, under its name only when it is whole (KIP-630, "Snapshot Format")."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from partitions.clock import Clock
+from partitions.errors import InvalidCallError
+from partitions.lineage import Lineage
+from partitions.paths import join
+from partitions.producers import ProducerEntry
+from partitions.records import RECORD_COLUMNS, check_columns
+from partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
+from partitions.store.protocol import Store
+from snapshots.layout import ChecksummedSink, Mark, encode_mark, footer_row, header_row
+from snapshots.snapshot_id import SnapshotId, lineage_up_to
+
+
+class SnapshotWriter:
+    """Writes one snapshot into ``folder``. Until ``freeze`` nothing of it can be seen, and whoever stops leaves
+    nothing behind; as a context it gives up at its end whatever was not frozen by then.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        snapshot_id: SnapshotId,
+        *,
+        owner: str,
+        partition: int,
+        lineage: Lineage,
+        last_contained_log_timestamp_ms: int,
+        schema: pa.Schema,
+        clock: Clock,
+        compression: str = "zstd",
+        producers: Mapping[str, ProducerEntry] | None = None,
+        row_group_bytes: int = ROW_GROUP_BYTES,
+    ) -> None:
+        """``owner`` is the id of the topic, or that of the cluster for its metadata; ``lineage`` that of the log,
+        of which the snapshot keeps the part up to its end; ``schema`` the physical one of the topic;
+        ``producers`` the producer state at the snapshot's end.
+
+        Raises: InvalidCallError when ``lineage`` says that the last contained record has another epoch, or that
+            there is none; StorageError.
+        """
+        before = lineage_up_to(snapshot_id.end_offset, lineage)
+        if not before.entries or before.latest_epoch != snapshot_id.epoch:
+            raise InvalidCallError(
+                f"no snapshot {snapshot_id} can be made in {store.uri_of(folder)}: the epochs up to there are "
+                f"{before}"
+            )
+        self._snapshot_id = snapshot_id
+        self._lineage = before
+        self._schema = schema
+        self._clock = clock
+        self._producers = dict(producers or {})
+        self._name = join(folder, str(snapshot_id.name))
+        self._what = store.uri_of(self._name)
+        self._done = False
+        self._staged = store.stage_writer(self._name)
+        self._sink = ChecksummedSink(self._staged.file)
+        self._segment = SegmentWriter(
+            cast(BinaryIO, self._sink),
+            schema,
+            topic_id=owner,
+            partition=partition,
+            base_offset=0,
+            compression=compression,
+            row_group_bytes=row_group_bytes,
+        )
+        self._segment.write(header_row(schema, last_contained_log_timestamp_ms))
+
+    def __enter__(self) -> SnapshotWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Add the records of ``batch``: its columns timestamp, key, value and headers.
+
+        Raises: InvalidRecordError when one of them is missing, or of another type than the schema's;
+            InvalidCallError after ``freeze`` or ``abort``.
+        """
+        self._check_open()
+        check_columns(batch.schema, self._schema, self._what)
+        self._segment.write(batch.select(RECORD_COLUMNS))
+
+    def append(self, values: Sequence[bytes]) -> None:
+        """Add records of these values, without keys, timestamps and headers; thousands at once are cheap.
+
+        Raises: as ``write``.
+        """
+        self._append(pa.nulls(len(values), pa.binary()), pa.array(values, pa.binary()))
+
+    def append_rows(self, rows: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        """Add records of these keys and values, without timestamps and headers. Raises: as ``write``."""
+        keys = pa.array([key for key, _ in rows], pa.binary())
+        self._append(keys, pa.array([value for _, value in rows], pa.binary()))
+
+    def _append(self, keys: pa.Array, values: pa.Array) -> None:
+        columns = {"key": keys, "value": values}
+        arrays = [
+            columns[name] if name in columns else pa.nulls(len(values), self._schema.field(name).type)
+            for name in RECORD_COLUMNS
+        ]
+        self.write(pa.RecordBatch.from_arrays(arrays, RECORD_COLUMNS))
+
+    def freeze(self) -> bool:
+        """End the snapshot and give it its name, atomically. True: this call made it. False: a snapshot of that
+        id is there already, and stays as it is.
+
+        Raises: StorageError, OutcomeUnknownError; InvalidCallError after ``freeze`` or ``abort``.
+        """
+        self._check_open()
+        self._segment.write(footer_row(self._schema))
+        self._segment.close(
+            lineage=self._lineage,
+            producers=lambda _: self._producers,
+            created_ms=self._clock.now_ms(),
+            metadata=self._mark,
+        )
+        self._done = True
+        return self._staged.commit()
+
+    def abort(self) -> None:
+        """Give up; harmless after ``freeze``."""
+        self._done = True
+        self._segment.abort()
+        self._staged.abort()
+
+    def _mark(self) -> dict[bytes, bytes]:
+        return encode_mark(
+            Mark(
+                end_offset=self._snapshot_id.end_offset,
+                epoch=self._snapshot_id.epoch,
+                record_bytes=self._sink.passed_bytes,
+                record_crc=self._sink.crc,
+            )
+        )
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise InvalidCallError(f"{self._what} was frozen or given up before")

@@ -1,0 +1,92 @@
+"""The command line of jobs/snapshot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine import Report
+from jobs.snapshot import again_and_again
+from jobs.snapshot import main as snapshot
+from partitions.clock import ManualClock
+from partitions.errors import InvalidCallError, NoMajorityError
+from tests.unit.test_operations_snapshot import Keyed
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Keyed:
+    live = Keyed(tmp_path, on_disk=True).begin()
+    live.put([("a", "1"), ("a", "2")])
+    return live
+
+
+def at(live: Keyed, *argv: str) -> list[str]:
+    return ["--cluster", str(live.file), "--json", *argv]
+
+
+def last_report(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def test_plan_then_make(live: Keyed, capsys: pytest.CaptureFixture[str]) -> None:
+    with live.unchanged():
+        assert snapshot(at(live, "--dry-run", "--by-hand")) == 0
+    assert last_report(capsys)["dry_run"] is True
+    with live.unchanged():
+        assert snapshot(at(live, "--once")) == 0  # the policy does not want one yet
+    assert snapshot(at(live, "--topics", "t", "--by-hand")) == 0
+    assert last_report(capsys)["totals"] == {"partitions": 1, "made": 1}
+    assert live.ids(1) == ["2-1"]
+
+
+def test_a_wrong_call_changes_nothing(live: Keyed, capsys: pytest.CaptureFixture[str]) -> None:
+    live.topic("other")
+    with live.unchanged():
+        assert snapshot(at(live, "--topics", "nix")) == 2
+        assert snapshot(at(live, "--topics", "other")) == 2
+        assert snapshot(at(live, "--every", "0")) == 2
+        assert snapshot(at(live, "--every", "5", "--once")) == 2
+    assert "set its cleanup.policy to snapshot first" in capsys.readouterr().err
+
+
+class Interrupted(ManualClock):
+    """Somebody presses Ctrl-C in the third pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pauses: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        """See ``Clock``."""
+        self.pauses.append(seconds)
+        if len(self.pauses) == 3:
+            raise KeyboardInterrupt
+
+
+def test_again_and_again_until_interrupted() -> None:
+    """A run that fails is shown, and the next one tries again."""
+    clock, shown = Interrupted(), list[Report]()
+    outcomes = iter([Report("snapshot", ()), NoMajorityError("two voters are away"), Report("snapshot", ())])
+
+    def once() -> Report:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    with pytest.raises(KeyboardInterrupt):
+        again_and_again(once, 60, shown.append, clock)
+    assert clock.pauses == [60, 60, 60]
+    assert [report.ok for report in shown] == [True, False, True]
+    assert shown[1].failures[0].code == "NO_MAJORITY"
+
+
+def test_a_wrong_call_is_not_tried_again() -> None:
+    def once() -> Report:
+        raise InvalidCallError("no such topic")
+
+    with pytest.raises(InvalidCallError):
+        again_and_again(once, 60, lambda _: None, Interrupted())

@@ -1,0 +1,203 @@
+"""The image as records of a snapshot (KIP-630, "Overview" and "Snapshot Format")."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.metadata.dump import (
+    PARTITIONS_PER_RECORD,
+    BrokerRecord,
+    PartitionsRecord,
+    SnapshotRecord,
+    TopicStateRecord,
+    decode,
+    dump,
+    encode,
+    load,
+)
+from engine.metadata.fold import apply
+from engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
+from engine.metadata.machine import CODEC, MetadataMachine, load_machine
+from engine.metadata.records import (
+    ConfigRecord,
+    ConfigResource,
+    MetadataRecord,
+    NoOpRecord,
+    VoterId,
+    VotersRecord,
+)
+from engine.metadata.records import encode as encode_logged
+from partitions.errors import CorruptionError
+from snapshots.state_machine import StateMachine, load_dump
+from tests.unit.metadata_harness import Metadata, an_id
+from tests.unit.metadata_histories import random_history
+
+
+def reloaded(image: ClusterImage) -> ClusterImage:
+    """The image of its own dump, through bytes."""
+    return load((decode(encode(record)) for record in dump(image)), image.next_offset)
+
+
+@settings(max_examples=150)
+@given(seed=st.integers(0, 2**32), cut=st.integers(0, 400))
+def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_between(seed: int, cut: int) -> None:
+    """Deleting and re-creating a topic of the same name with other configs included."""
+    history = random_history(random.Random(seed), 120)
+    before = apply(ClusterImage(), 0, history.records[:cut])
+    snapshot = reloaded(before)
+    assert snapshot == before
+    assert apply(snapshot, snapshot.next_offset, history.records[cut:]) == history.image
+
+
+def test_equal_images_have_equal_dumps() -> None:
+    """Whoever makes the snapshot of an offset makes the same one, whatever way it came to know the image."""
+    for seed in range(30):
+        image = random_history(random.Random(seed), 80).image
+        assert list(dump(reloaded(image))) == list(dump(image))
+
+
+def test_the_metadata_is_a_state_machine() -> None:
+    """``snapshots.state_machine``."""
+    history = random_history(random.Random(7), 80)
+    machine: StateMachine[MetadataRecord, SnapshotRecord] = MetadataMachine()
+    half = len(history.records) // 2
+    machine = machine.apply(0, history.records[:half])
+    rows = [CODEC.encode(record) for record in machine.dump()]
+    loaded = load_dump(rows, machine.next_offset, CODEC, load_machine)
+    assert loaded == machine
+    assert loaded.apply(half, history.records[half:]).image == history.image
+    with pytest.raises(CorruptionError, match="without a key"):
+        CODEC.decode(b"k", b"{}")
+
+
+def test_every_field_of_the_image_is_in_the_snapshot() -> None:
+    """Values that no default hides: a field that is added and not dumped makes this fail."""
+    broker = BrokerImage(
+        broker_id=2,
+        broker_epoch=7,
+        directory_id=an_id(2),
+        rack="r",
+        log_dir="file:///2",
+        fenced=True,
+        home="h",
+        root="1@2",
+        held=True,
+    )
+    led = PartitionImage(
+        partition=0,
+        replicas=(2, 3),
+        assignments=(8, 9),
+        leader=2,
+        leader_epoch=4,
+        isr=(2,),
+        adding=(3,),
+        log_start_offset=11,
+        partition_epoch=12,
+        target=(3,),
+        joining=(3,),
+    )
+    lost = PartitionImage(
+        partition=1,
+        replicas=(2,),
+        assignments=(8,),
+        leader=None,
+        leader_epoch=5,
+        isr=(),
+        adding=(),
+        log_start_offset=0,
+        partition_epoch=3,
+        lost=(Incarnation(2, an_id(2), "1@2", "h"),),
+    )
+    topic = TopicImage(
+        name="t",
+        topic_id=an_id(5),
+        key_schema='"string"',
+        value_schema='"long"',
+        partitions=(led, lost),
+        configs={"segment.bytes": "1"},
+    )
+    image = ClusterImage(
+        cluster_id="c",
+        voters=(VoterId(2, an_id(2)),),
+        awaited=(3,),
+        brokers={
+            2: broker,
+            3: BrokerImage(**{**{f: getattr(broker, f) for f in broker.__struct_fields__}, "broker_id": 3}),
+        },
+        topics={an_id(5): topic},
+        topic_ids={"t": an_id(5)},
+        configs={"segment.ms": "2"},
+        next_offset=13,
+    )
+    assert reloaded(image) == image
+
+
+def test_an_image_before_its_first_record_is_an_image() -> None:
+    assert reloaded(ClusterImage()) == ClusterImage()
+
+
+@pytest.mark.parametrize("partitions", [0, 1, PARTITIONS_PER_RECORD, 3 * PARTITIONS_PER_RECORD + 1])
+def test_a_topic_of_any_size_is_dumped_in_records_of_a_bounded_size(partitions: int) -> None:
+    one = Metadata().image.topic("t").partitions[0]
+    many = tuple(
+        PartitionImage(**{**{f: getattr(one, f) for f in one.__struct_fields__}, "partition": number})
+        for number in range(partitions)
+    )
+    topic = TopicImage(name="t", topic_id="i", key_schema=None, value_schema=None, partitions=many)
+    image = ClusterImage(cluster_id="c", topics={"i": topic}, topic_ids={"t": "i"}, next_offset=4)
+    sizes = [len(record.partitions) for record in dump(image) if isinstance(record, PartitionsRecord)]
+    assert sum(sizes) == partitions
+    assert all(0 < size <= PARTITIONS_PER_RECORD for size in sizes)
+    assert reloaded(image) == image
+
+
+def test_dumping_makes_one_record_at_a_time() -> None:
+    """A dump is streamed: nothing but what was asked for has been made."""
+    records = dump(Metadata().image)
+    assert isinstance(next(records), VotersRecord)
+    assert isinstance(next(records), BrokerRecord)
+
+
+def _records() -> list[SnapshotRecord]:
+    return list(dump(Metadata().image))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda records: records[1:], "its voters are missing"),
+        (lambda records: [*records, records[0]], "has no place in it"),
+        (lambda records: [*records, records[1]], "holds broker 1 twice"),
+        (lambda records: [*records, records[-1]], "partitions of topic 't' out of order"),
+        (lambda records: [*records, *records[-2:]], "holds topic 't' twice"),
+        (lambda records: [*records[:-2], records[-1]], "without their topic"),
+        (
+            lambda records: [*records, ConfigRecord(resource=ConfigResource.TOPIC, name="t", key="k", value="v")],
+            "has no place in it",
+        ),
+    ],
+)
+def test_records_that_no_image_dumps_to_are_refused(change: object, complaint: str) -> None:
+    assert callable(change)
+    with pytest.raises(CorruptionError, match=complaint):
+        load(change(_records()), 5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{}",
+        b'{"type":"Later"}',
+        encode_logged(NoOpRecord()),
+        encode(TopicStateRecord(topic=Metadata().image.topic("t"))).replace(b'"configs"', b'"later"'),
+        b'{"type":"PartitionsRecord","topic_id":"i","partitions":[[0,[],[],null,1,[],[],0,0]]}',
+    ],
+)
+def test_what_is_no_record_of_a_snapshot_is_refused(text: bytes) -> None:
+    with pytest.raises(CorruptionError):
+        decode(text)

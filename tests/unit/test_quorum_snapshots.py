@@ -1,0 +1,536 @@
+"""Snapshots of the metadata log on its voters (KIP-630; protocol section 5, attack V1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage
+from engine.quorum.checkpoints import read_checkpoint
+from engine.quorum.log import MetadataLog, Patience
+from engine.quorum.upkeep import Upkeep, VoterUpkeep, keep_up, log_start_of
+from engine.quorum.voter import VoterListing
+from partitions.errors import (
+    CorruptionError,
+    LogGapError,
+    NotControllerError,
+    OutcomeUnknownError,
+    RetriableError,
+    StorageError,
+)
+from partitions.paths import CheckpointName, DataName, parse_name
+from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, config
+
+IMPATIENT = Patience(attempts=3, courtesy=1)
+LAG_MS = 7 * 24 * 60 * 60 * 1000
+
+
+def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
+    raise StorageError("no such mount")
+
+
+def committed(log: MetadataLog, *values: int) -> ClusterImage:
+    """Commit a batch for each value."""
+    for value in values:
+        log.claim()
+        image = log.commit(config(value))
+    return image
+
+
+def snapshot(quorum: Quorum, log: MetadataLog | None = None) -> Upkeep:
+    return keep_up(log if log is not None else quorum.log(), quorum.clock, lag_ms=LAG_MS)
+
+
+def listing(quorum: Quorum, broker: int) -> VoterListing:
+    return quorum.voters[broker - 1].list()
+
+
+def ends(quorum: Quorum, broker: int = 1) -> list[int]:
+    """End offsets of the snapshots of a voter."""
+    return sorted(name.end_offset for name in listing(quorum, broker).checkpoints)
+
+
+def bases(quorum: Quorum, broker: int = 1) -> list[int]:
+    """Base offsets of the data files of a voter."""
+    return sorted(name.base_offset for name in listing(quorum, broker).files)
+
+
+def path(quorum: Quorum, broker: int, name: CheckpointName | DataName) -> str:
+    return quorum.voters[broker - 1].path(name)
+
+
+def damage(quorum: Quorum, broker: int, end: int) -> None:
+    """Flip a bit in the middle of a snapshot."""
+    (name,) = (name for name in listing(quorum, broker).checkpoints if name.end_offset == end)
+    store, where = quorum.stores[broker], path(quorum, broker, name)
+    content = bytearray(store.read(where))
+    content[len(content) // 2] ^= 1
+    store.delete([where])
+    store.create(where, bytes(content))
+
+
+# ----------------------------------------------------------------------------------- taking one
+
+
+def test_a_snapshot_has_the_end_offset_and_the_epoch_of_the_last_record_it_contains() -> None:
+    """KIP-630, "Snapshot Format": `<SnapshotId.EndOffset>-<SnapshotId.Epoch>.checkpoint`, on every voter, the same
+    bytes."""
+    quorum = Quorum(3)
+    log = quorum.log()
+    committed(log, 1, 2)
+    assert str(snapshot(quorum).snapshot) == "00000000000000000003-0000000002.checkpoint"
+    contents = {quorum.stores[b].read(path(quorum, b, CheckpointName(3, 2))) for b in (1, 2, 3)}
+    assert len(contents) == 1
+
+
+def test_a_snapshot_is_the_replay_of_the_log_that_it_stands_for() -> None:
+    quorum = Quorum(3)
+    image = committed(quorum.log(), 1, 2, 3)
+    snapshot(quorum)
+    held = listing(quorum, 2)
+    (name,) = held.checkpoints
+    state = read_checkpoint(CLUSTER, held.voter, name, held.checkpoints[name])
+    assert state.image == image
+    assert [tuple(entry) for entry in state.lineage] == [(1, 0), (2, 1)]
+    assert state.appended_ms == quorum.clock.now_ms()
+
+
+def test_a_snapshot_is_taken_once_and_never_changed() -> None:
+    quorum = Quorum(3)
+    committed(quorum.log(), 1)
+    first = snapshot(quorum)
+    before = [listing(quorum, b).checkpoints for b in (1, 2, 3)]
+    again = snapshot(quorum)
+    assert first.snapshot == again.snapshot
+    assert [one.created for one in first.voters] == [True, False, False]
+    assert [one.copied for one in first.voters] == [False, True, True]
+    assert not any(one.created or one.copied for one in again.voters)
+    assert [listing(quorum, b).checkpoints for b in (1, 2, 3)] == before
+
+
+def test_a_snapshot_holds_only_what_is_known_to_be_committed() -> None:
+    """ "only up to the high watermark": a batch on a minority is settled first, one way or the other."""
+    quorum = Quorum(3)
+    cut = quorum.hooked()
+    log = quorum.log(through=cut, patience=IMPATIENT)
+    log.claim()
+    cut[1].hook = cut[2].hook = unreachable
+    with pytest.raises(OutcomeUnknownError):
+        log.commit(config(1))
+    taken = snapshot(quorum)
+    for broker in (2, 3):
+        assert taken.snapshot.end_offset - 1 in bases(quorum, broker)
+
+
+# ------------------------------------------------------------------------- the log start moves
+
+
+def test_the_log_starts_at_the_snapshot_before_the_latest() -> None:
+    """KIP-630, "When to Increase the LogStartOffset": "There is a snapshot for the topic partition with an end
+    offset of X", and all live replicas have it. "When to Delete Snapshots": those below the log start."""
+    quorum = Quorum(3)
+    log = quorum.log()
+    committed(log, 1)  # [1, 2)
+    assert snapshot(quorum).log_start == 0
+    assert bases(quorum) == [0, 1]
+    committed(log, 2, 3)
+    assert snapshot(quorum).log_start == 2
+    for broker in (1, 2, 3):
+        assert (ends(quorum, broker), bases(quorum, broker)) == ([2, 4], [2, 3])
+    committed(log, 4)
+    assert snapshot(quorum).log_start == 4
+    for broker in (1, 2, 3):
+        assert (ends(quorum, broker), bases(quorum, broker)) == ([4, 5], [4])
+    assert quorum.log().read() == log.read()
+
+
+def test_the_latest_snapshot_is_never_deleted() -> None:
+    quorum = Quorum()
+    committed(quorum.log(), 1)
+    snapshot(quorum)
+    for _ in range(3):
+        quorum.clock.sleep(LAG_MS / 1000 + 1)
+        assert snapshot(quorum).log_start == 2
+        assert (ends(quorum), bases(quorum)) == ([2], [])
+    assert quorum.log().read().configs == {"segment.bytes": "1"}
+
+
+def test_an_old_snapshot_is_the_log_start_whoever_lags() -> None:
+    """ "LogStartOffset is metadata.start.offset.lag.time.max.ms milliseconds old"."""
+    quorum = Quorum(3)
+    committed(quorum.log(), 1)
+    snapshot(quorum)
+    quorum.clock.sleep(LAG_MS / 1000 - 1)
+    assert snapshot(quorum).log_start == 0
+    quorum.clock.sleep(1)
+    assert snapshot(quorum).log_start == 2
+
+
+def test_a_voter_that_cannot_be_reached_is_not_live_and_holds_nothing_up() -> None:
+    """It gets the snapshot when it is back, from whoever commits next."""
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    log = quorum.log(through=through)
+    committed(log, 1)
+    through[2].hook = unreachable
+    for value in (2, 3, 4):
+        committed(log, value)
+        done = keep_up(log, quorum.clock, lag_ms=LAG_MS)
+    assert done.log_start == 4
+    assert [one.failure is None for one in done.voters] == [True, True, False]
+    assert bases(quorum, 3) == [0, 1]
+    image = committed(quorum.log(), 5)
+    assert (ends(quorum, 3), bases(quorum, 3)) == ([5], [0, 1, 5])
+    assert quorum.log().read() == image
+
+
+def test_a_voter_that_takes_no_copy_keeps_its_log() -> None:
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    log = quorum.log(through=through)
+    committed(log, 1)
+    snapshot(quorum)
+    through[1].hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+    committed(log, 2)
+    done = keep_up(log, quorum.clock, lag_ms=LAG_MS)
+    assert (done.log_start, ends(quorum, 2), bases(quorum, 2)) == (2, [2], [0, 1, 2])
+    assert bases(quorum, 1) == [2]
+
+
+def test_nothing_is_deleted_without_a_live_majority() -> None:
+    quorum = Quorum(3)
+    log = quorum.log()
+    committed(log, 1)
+    snapshot(quorum)
+    committed(log, 2)
+    through = quorum.hooked()
+    for store in through[1:]:
+        store.hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+    done = keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
+    assert done.log_start == 0
+    assert bases(quorum, 1) == [0, 1, 2]
+
+
+def upkeep(quorum: Quorum, **whole: int) -> VoterUpkeep:
+    found = VoterUpkeep(quorum.voters[0])
+    found.whole = {CheckpointName(int(end[1:]), 1): made for end, made in whole.items()}
+    return found
+
+
+def test_the_log_start_is_an_end_that_all_live_voters_hold_whole() -> None:
+    quorum = Quorum()
+    full, lagging = upkeep(quorum, s4=5, s8=5), upkeep(quorum, s8=5)
+    assert log_start_of([], 10, 100) == 0
+    assert log_start_of([full, full], 10, 100) == 4
+    assert log_start_of([full, lagging], 10, 100) == 0
+    assert log_start_of([full, lagging], 105, 100) == 8
+    assert log_start_of([full, upkeep(quorum, s4=5)], 10, 100) == 0
+    assert log_start_of([full, upkeep(quorum)], 1000, 100) == 0
+
+
+def test_claims_below_the_greatest_go_too() -> None:
+    """A claim that was deleted and is made again is below the greatest one: its maker sees that, and starts
+    again."""
+    quorum = Quorum(3)
+    for seed in range(4):
+        committed(quorum.log(seed), seed)
+    assert listing(quorum, 1).claims == (1, 2, 3, 4, 5)
+    snapshot(quorum)
+    assert listing(quorum, 1).claims == (5,)
+    zombie = quorum.voters[0]
+    assert zombie.claim(2, "zombie")
+    assert committed(quorum.log(9), 7) == quorum.log().read()
+
+
+# --------------------------------------------------------------------------------- opening
+
+
+def test_a_reader_that_knows_nothing_reads_the_latest_snapshot_and_the_tail() -> None:
+    """KIP-630, "Loading Snapshots": "When it is booting"."""
+    quorum = Quorum()
+    log = quorum.log()
+    committed(log, *range(50))
+    snapshot(quorum)
+    image = committed(log, 50, 51)
+    before = quorum.stores[1].counts.snapshot()
+    assert quorum.log().read() == image
+    spent = quorum.stores[1].counts - before
+    assert spent.lists == 1
+    assert spent.reads <= 1 + 2 + 4  # the root, the tail, and the snapshot in a few ranges
+    assert spent.creates == 0
+
+
+def test_a_driver_whose_place_in_the_log_is_deleted_loads_the_snapshot() -> None:
+    """KIP-630, "Handling Fetch Request": a fetch offset below the log start is answered with the latest
+    snapshot."""
+    quorum = Quorum(3)
+    sleeper, log = quorum.log(), quorum.log()
+    sleeper.read()
+    for value in (1, 2, 3):
+        committed(log, value)
+        snapshot(quorum)
+    assert min(bases(quorum)) > 1
+    assert sleeper.read() == log.read()
+
+
+def test_a_driver_that_is_near_the_end_reads_the_tail_and_no_snapshot() -> None:
+    quorum = Quorum()
+    sleeper, log = quorum.log(), quorum.log()
+    sleeper.read()
+    committed(log, 1, 2)
+    snapshot(quorum)
+    image = committed(log, 3)
+    (store,) = quorum.stores.values()
+    before = store.counts.snapshot()
+    assert sleeper.read() == image
+    assert (store.counts - before).reads == 1 + 3
+
+
+def test_a_snapshot_that_only_a_minority_has_stands_for_the_log_all_the_same() -> None:
+    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest
+    snapshot or replicated log". Its freezer died before it was copied."""
+    quorum = Quorum(3)
+    image = committed(quorum.log(), 1, 2)
+    through = quorum.hooked()
+    for store in through[1:]:
+        store.hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+    keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
+    assert [ends(quorum, b) for b in (1, 2, 3)] == [[3], [], []]
+    assert quorum.log().read() == image
+    away = quorum.hooked()
+    away[0].hook = unreachable
+    assert quorum.log(through=away).read() == image
+    assert committed(quorum.log(), 3).next_offset == 4
+
+
+def test_a_voter_with_a_snapshot_and_no_log_counts() -> None:
+    """KIP-630, "Changes to Leader Election": "It is possible for a follower to have a snapshot and an empty
+    log"; the log goes on at the snapshot's end."""
+    quorum = Quorum(3)
+    image = committed(quorum.log(), 1)
+    quorum.clock.sleep(1)
+    snapshot(quorum)
+    quorum.clock.sleep(LAG_MS / 1000)
+    snapshot(quorum)
+    assert [bases(quorum, b) for b in (1, 2, 3)] == [[], [], []]
+    assert quorum.log().read() == image
+    assert committed(quorum.log(), 2).next_offset == 3
+    assert [bases(quorum, b) for b in (1, 2, 3)] == [[2], [2], [2]]
+
+
+# ------------------------------------------------------------------------------ zombies (V1)
+
+
+def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
+    """Attack V1 on the metadata: D0 has decided on a batch and sleeps; others claim, commit at its offset, take
+    snapshots and delete; D0's create succeeds, for the name is free, and counts for nothing."""
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    zombie, log = quorum.log(through=through, patience=IMPATIENT), quorum.log()
+    zombie.claim()
+    for value in (1, 2, 3):
+        committed(log, value)
+        snapshot(quorum)
+    image = log.read()
+    assert 1 not in bases(quorum)
+    with pytest.raises(NotControllerError):
+        zombie.commit(config(9))
+    for voter in quorum.voters:  # later than late: behind the check of the claims, too
+        voter.create(DataName(1, None, 2), b"zombie")
+        voter.create(DataName(0, None, 1), b"zombie")
+    assert quorum.log().read() == log.read() == image
+    assert committed(quorum.log(), 4).next_offset == image.next_offset + 1
+    snapshot(quorum)
+    assert min(bases(quorum)) > 1
+
+
+def test_a_claimant_whose_batch_was_helped_and_covered_is_told_that_it_is_committed() -> None:
+    """Its create comes after the deletion of the very file that another driver copied on for it."""
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    log = quorum.log(through=through)
+    log.claim()
+    done = False
+
+    def covered(what: str, name: str, call: Callable[[], object]) -> object:
+        nonlocal done
+        if what == "create" and isinstance(parse_name(name.rsplit("/", 1)[-1]), DataName) and not done:
+            done = True
+            other = quorum.log()
+            other.read()  # the batch is on voter 1: helps it to the others
+            snapshot(quorum)
+            quorum.clock.sleep(LAG_MS / 1000)
+            snapshot(quorum)
+            assert bases(quorum, 2) == []
+        return call()
+
+    through[1].hook = covered
+    image = log.commit(config(5))
+    assert done
+    assert quorum.log().read() == image
+    assert log.commit(config(6)) == quorum.log().read()
+
+
+def test_a_deletion_that_comes_late_takes_nothing_that_counts() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    committed(log, 1)
+    snapshot(quorum)
+    committed(log, 2)
+    (store,) = through = quorum.hooked()
+    done = False
+
+    def meanwhile(what: str, name: str, call: Callable[[], object]) -> object:
+        nonlocal done
+        if what == "delete" and not done:
+            done = True
+            for value in (3, 4):
+                committed(log, value)
+                snapshot(quorum)
+        return call()
+
+    store.hook = meanwhile
+    keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
+    assert done
+    assert quorum.log().read() == log.read()
+    assert ends(quorum) == [4, 5]
+
+
+# ------------------------------------------------------------------------------------ damage
+
+
+def test_a_damaged_snapshot_is_found_and_another_voters_copy_is_used() -> None:
+    quorum = Quorum(3)
+    image = committed(quorum.log(), 1, 2)
+    snapshot(quorum)
+    damage(quorum, 1, 3)
+    assert quorum.log().read() == image
+    assert any("voter 1" in note or "memory://1" in note for note in quorum.notes)
+
+
+def test_with_every_copy_damaged_the_previous_snapshot_and_the_log_are_used() -> None:
+    quorum = Quorum(3)
+    log = quorum.log()
+    for value in (1, 2, 3):
+        committed(log, value)
+        snapshot(quorum)
+    image = committed(log, 4)
+    for broker in (1, 2, 3):
+        damage(quorum, broker, 4)
+    assert 0 not in bases(quorum)
+    assert quorum.log().read() == image
+    assert any("the snapshot before it and the log are used" in note for note in quorum.notes)
+
+
+def test_with_the_only_snapshot_damaged_the_error_names_it() -> None:
+    quorum = Quorum()
+    committed(quorum.log(), 1)
+    snapshot(quorum)
+    quorum.clock.sleep(LAG_MS / 1000)
+    snapshot(quorum)
+    damage(quorum, 1, 2)
+    with pytest.raises(CorruptionError, match=r"00000000000000000002-0000000002\.checkpoint"):
+        quorum.log().read()
+
+
+def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
+    """A snapshot is never replaced; the next one is whole."""
+    quorum = Quorum(3)
+    log = quorum.log()
+    committed(log, 1)
+    snapshot(quorum)
+    committed(log, 2)
+    snapshot(quorum)
+    damage(quorum, 2, 3)
+    taken = snapshot(quorum)
+    assert taken.snapshot.end_offset == 4  # an empty batch made another offset
+    assert [len(one.damaged) for one in taken.voters] == [0, 1, 0]
+    assert taken.log_start == 0
+    assert ends(quorum, 2) == [2, 3, 4]
+    committed(quorum.log(), 5)
+    healed = snapshot(quorum)
+    assert healed.log_start == 4
+    assert [len(one.damaged) for one in healed.voters] == [0, 0, 0]
+    assert ends(quorum, 2) == [4, 5]
+
+
+def test_a_gap_behind_a_snapshot_is_named() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    committed(log, 1)
+    snapshot(quorum)
+    committed(log, 2, 3)
+    quorum.stores[1].delete([path(quorum, 1, DataName(2, None, 2))])
+    with pytest.raises(LogGapError, match="gap at offset 2"):
+        quorum.log().read()
+
+
+def test_history_that_was_read_and_whose_snapshot_is_gone_is_corruption() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    committed(log, 1)
+    snapshot(quorum)
+    quorum.clock.sleep(LAG_MS / 1000)
+    snapshot(quorum)
+    log.read()
+    quorum.stores[1].delete([path(quorum, 1, CheckpointName(2, 2))])
+    with pytest.raises(CorruptionError, match="lacks what was committed"):
+        log.read()
+
+
+# ------------------------------------------------------------------------------- every crash
+
+
+class CrashError(BaseException):
+    """The process is gone."""
+
+
+@pytest.mark.parametrize("voters", [1, 3])
+@pytest.mark.parametrize("effect", ["before", "after"])
+@pytest.mark.parametrize("fault", [CrashError, StorageError])
+def test_everything_goes_on_after_a_fault_at_any_store_call(
+    voters: int, effect: str, fault: type[BaseException]
+) -> None:
+    """I7, for snapshot, freeze, copy, log start, deletion: and what was committed is there."""
+    for nth in range(1, 1000):
+        quorum = Quorum(voters)
+        log = quorum.log()
+        committed(log, 1)
+        snapshot(quorum)
+        image = committed(log, 2)
+        through = quorum.hooked()
+        calls = failing_at(through, nth, fault, effect)
+        with suppress(CrashError, RetriableError):
+            keep_up(quorum.log(through=through, patience=IMPATIENT), quorum.clock, lag_ms=LAG_MS)
+        assert quorum.log().read() == image == log.read()
+        snapshot(quorum)
+        for broker in range(1, voters + 1):
+            assert ends(quorum, broker) == [2, 3]
+            assert bases(quorum, broker) == [2]
+        assert committed(quorum.log(), 3) == quorum.log().read()
+        assert apply(image, 3, config(3)) == quorum.log().read()
+        if calls[0] < nth:
+            return
+    raise AssertionError("it never came to an end")
+
+
+def failing_at(stores: list[HookedStore], nth: int, fault: type[BaseException], effect: str) -> list[int]:
+    """Raise at the nth call, before or after it takes effect; what is returned counts the calls."""
+    calls = [0]
+
+    def hook(what: str, name: str, call: Callable[[], object]) -> object:
+        calls[0] += 1
+        if calls[0] != nth:
+            return call()
+        if effect == "after":
+            call()
+            if fault is not CrashError and what in ("create", "commit"):
+                raise OutcomeUnknownError("no answer")
+        raise fault("failed")
+
+    for store in stores:
+        store.hook = hook
+    return calls

@@ -1,0 +1,317 @@
+"""When snapshots are made, where logs start, what is deleted: tables beside the KIP's sentences (KIP-630)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from partitions.errors import CorruptionError, InvalidConfigError
+from partitions.lineage import Lineage
+from snapshots.discovery import Diverging, FetchAnswer, InLog, InSnapshot, LeaderLog, answer_fetch
+from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, counts_as_changed, reason_to_wait
+from snapshots.snapshot_id import EMPTY, SnapshotId
+from snapshots.start_offset import (
+    FrozenSnapshot,
+    check_invariant,
+    follower_start_offset,
+    leader_start_offset,
+    log_bounds,
+    replica_end,
+    to_delete,
+)
+
+MB = 1024 * 1024
+POLICY = SnapshotPolicy()
+SINCE: dict[str, Any] = {
+    "latest": SnapshotId(100, 2),
+    "next": SnapshotId(200, 3),
+    "log_bytes": 20 * MB,
+    "snapshot_records": 10,
+    "changed_records": 5,
+}
+
+
+# ------------------------------------------------------------------------------- When to Snapshot
+
+
+@pytest.mark.parametrize(
+    ("changes", "by_hand", "reason"),
+    [
+        pytest.param({}, False, None, id="both conditions"),
+        pytest.param({"log_bytes": 20 * MB - 1}, False, "between.snapshots = 20971520", id="too few bytes"),
+        pytest.param({"changed_records": 4}, False, "4 of 10 records of snapshot 100-2", id="too few changes"),
+        pytest.param({"changed_records": 0, "log_bytes": 1}, True, None, id="by hand"),
+        pytest.param({"next": SnapshotId(100, 2)}, False, "nothing was committed", id="nothing new"),
+        pytest.param({"next": SnapshotId(100, 2)}, True, "nothing was committed", id="nothing new, by hand"),
+        pytest.param({"next": SnapshotId(90, 3)}, True, "nothing was committed", id="never back"),
+        pytest.param(
+            {"latest": EMPTY, "snapshot_records": 0, "changed_records": 0},
+            False,
+            None,
+            id="the first: bytes alone",
+        ),
+        pytest.param(
+            {"latest": EMPTY, "snapshot_records": 0, "changed_records": 0, "log_bytes": MB},
+            False,
+            "1048576 bytes of log since snapshot 0-0",
+            id="the first, too few bytes",
+        ),
+    ],
+)
+def test_both_conditions_are_needed(changes: dict[str, Any], by_hand: bool, reason: str | None) -> None:
+    """KIP-630, "When to Snapshot": "Both of these configuration need to be satisfied before the Controller or
+    Metadata Cache will generate a new snapshot"."""
+    found = reason_to_wait(POLICY, SinceSnapshot(**{**SINCE, **changes}), by_hand=by_hand)
+    assert (found is None) == (reason is None)
+    assert (reason or "") in (found or "")
+
+
+def test_the_defaults_are_the_kip_s() -> None:
+    """KIP-630, "Topic configuration": "The default is .5 (50%)", "The default is 20MB"."""
+    assert (POLICY.min_changed_records_ratio, POLICY.max_record_bytes_between_snapshots) == (0.5, 20 * MB)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"min_changed_records_ratio": -0.1},
+        {"min_changed_records_ratio": 1.1},
+        {"max_record_bytes_between_snapshots": -1},
+    ],
+)
+def test_policies_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidConfigError, match=r"metadata\."):
+        SnapshotPolicy(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("held", "touched", "changed"),
+    [
+        pytest.param("ab", "", 0, id="nothing"),
+        pytest.param("ab", "a", 1, id="modified or deleted"),
+        pytest.param("ab", "aaa", 1, id="one record counts once"),
+        pytest.param("ab", "c", 0, id="a new record"),
+        pytest.param("ab", "cc", 1, id="a new record that was then modified or deleted"),
+        pytest.param("ab", "cabcad", 3, id="all of it"),
+    ],
+)
+def test_what_counts_as_changed(held: str, touched: str, changed: int) -> None:
+    """KIP-630, "When to Snapshot": "new snapshot records don't count against this ratio. ... If a snapshot record
+    was added and then modify or deleted then it counts against the ratio"."""
+    assert changed_records(set(held), touched) == changed
+
+
+def test_what_was_not_touched_has_not_changed() -> None:
+    assert not counts_as_changed(0, held=True)
+    assert not counts_as_changed(0, held=False)
+
+
+# ------------------------------------------------------------------- When to Increase the LogStartOffset
+
+WEEK_MS = 7 * 24 * 60 * 60 * 1000
+NOW_MS = 10 * WEEK_MS
+FRESH, OLD = NOW_MS - WEEK_MS + 1, NOW_MS - WEEK_MS
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "fetched", "log_start"),
+    [
+        pytest.param([], [500], 10, id="no snapshot"),
+        pytest.param([(100, FRESH)], [100, 500], 100, id="all live replicas have it"),
+        pytest.param([(100, FRESH)], [99, 500], 10, id="one live replica lacks it"),
+        pytest.param([(100, OLD)], [0, 500], 100, id="old enough, whoever lacks it"),
+        pytest.param([(100, FRESH), (200, FRESH)], [150, 500], 100, id="the greatest that all have"),
+        pytest.param([(100, OLD), (200, FRESH)], [50], 100, id="the greatest that is old enough"),
+        pytest.param([(100, FRESH), (200, OLD)], [50], 200, id="an older one is not needed for it"),
+        pytest.param([(100, FRESH)], [], 100, id="no other live replica"),
+        pytest.param([(5, OLD)], [500], 10, id="never back"),
+    ],
+)
+def test_the_leader_s_log_start_grows_to_the_end_of_a_snapshot(
+    snapshots: list[tuple[int, int]], fetched: list[int], log_start: int
+) -> None:
+    """KIP-630, "When to Increase the LogStartOffset": "can be increased to an offset X if ... 1. There is a
+    snapshot for the topic partition with an end offset of X. 2. One of the following is true: 1. All of the live
+    replicas (followers and observers) have replicated LogStartOffset or 2. LogStartOffset is
+    metadata.start.offset.lag.time.max.ms milliseconds old"."""
+    frozen = [FrozenSnapshot(SnapshotId(end, 2), at) for end, at in snapshots]
+    assert leader_start_offset(10, frozen, fetched, now_ms=NOW_MS, lag_time_max_ms=WEEK_MS) == log_start
+
+
+@pytest.mark.parametrize(
+    ("own", "leader", "snapshots", "log_start"),
+    [
+        pytest.param(0, 100, [], 0, id="no snapshot of its own"),
+        pytest.param(0, 100, [100], 100, id="one at the leader's start"),
+        pytest.param(0, 100, [150], 100, id="one above"),
+        pytest.param(0, 100, [60], 60, id="one below"),
+        pytest.param(80, 100, [60], 80, id="never back"),
+        pytest.param(80, 10, [200], 80, id="never back to its leader's"),
+    ],
+)
+def test_a_follower_s_log_start_is_the_lesser_of_its_leader_s_and_its_snapshot(
+    own: int, leader: int, snapshots: list[int], log_start: int
+) -> None:
+    """KIP-630, "When to Increase the LogStartOffset": "for followers and observers the local log start offset is
+    the minimum of the leader's log start offset and the largest local snapshot"."""
+    assert follower_start_offset(own, leader, [SnapshotId(end, 2) for end in snapshots]) == log_start
+
+
+# -------------------------------------------------------------------------- When to Delete Snapshots
+
+
+@pytest.mark.parametrize(
+    ("ends", "log_start", "deleted"),
+    [
+        pytest.param([], 100, [], id="none there"),
+        pytest.param([50, 100], 100, [50], id="below the log start"),
+        pytest.param([50, 100], 50, [], id="at the log start"),
+        pytest.param([10, 20], 100, [10], id="the latest never"),
+        pytest.param([10], 100, [], id="the only one never"),
+        pytest.param([30, 10, 20, 99], 25, [10, 20], id="all below, in order"),
+    ],
+)
+def test_snapshots_below_the_log_start_go(ends: list[int], log_start: int, deleted: list[int]) -> None:
+    """KIP-630, "When to Delete Snapshots": "The broker will delete any snapshot with a end offset and epoch
+    (SnapshotId) less than the LogStartOffset"; issue: "the latest one never"."""
+    found = to_delete([SnapshotId(end, 2) for end in ends], log_start)
+    assert [one.end_offset for one in found] == deleted
+
+
+# ------------------------------------------------------------------- Validation of Snapshot and Log
+
+
+@pytest.mark.parametrize(
+    ("log_start", "ends", "holds"),
+    [
+        pytest.param(0, [], True, id="from 0, none"),
+        pytest.param(0, [5], True, id="from 0, one"),
+        pytest.param(10, [10], True, id="at the start"),
+        pytest.param(10, [5, 40], True, id="at the high watermark"),
+        pytest.param(10, [], False, id="none"),
+        pytest.param(10, [9], False, id="below the start only"),
+        pytest.param(10, [41], False, id="above the high watermark only"),
+    ],
+)
+def test_a_log_that_does_not_start_at_0_has_a_snapshot(log_start: int, ends: list[int], holds: bool) -> None:
+    """KIP-630, "Validation of Snapshot and Log": "If the LogStartOffset is greater than 0, there are one or more
+    snapshots where the end offset of the snapshot is between LogStartOffset and the High-Watermark"."""
+    snapshots = [SnapshotId(end, 2) for end in ends]
+    if holds:
+        check_invariant(log_start, 40, snapshots, "replica")
+        return
+    with pytest.raises(CorruptionError, match="replica: the log starts at 10"):
+        check_invariant(log_start, 40, snapshots, "replica")
+
+
+@pytest.mark.parametrize(
+    ("log", "snapshots", "end"),
+    [
+        (SnapshotId(50, 3), [SnapshotId(40, 3)], SnapshotId(50, 3)),
+        (SnapshotId(50, 3), [SnapshotId(60, 3)], SnapshotId(60, 3)),
+        (SnapshotId(50, 3), [SnapshotId(40, 4)], SnapshotId(40, 4)),
+        (EMPTY, [SnapshotId(40, 4), SnapshotId(20, 1)], SnapshotId(40, 4)),
+        (EMPTY, [], EMPTY),
+    ],
+)
+def test_a_replica_ends_where_its_latest_snapshot_or_its_log_does(
+    log: SnapshotId, snapshots: list[SnapshotId], end: SnapshotId
+) -> None:
+    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot
+    or replicated log"; "Snapshot Format": "a follower to have a snapshot and an empty log"."""
+    assert replica_end(log, snapshots) == end
+
+
+@pytest.mark.parametrize(
+    ("log", "snapshot", "bounds"),
+    [
+        pytest.param(SnapshotId(50, 3), SnapshotId(40, 3), (10, SnapshotId(50, 3)), id="the log goes on"),
+        pytest.param(SnapshotId(50, 3), SnapshotId(50, 3), (10, SnapshotId(50, 3)), id="both end there"),
+        pytest.param(SnapshotId(50, 3), SnapshotId(60, 3), (60, SnapshotId(60, 3)), id="the log is behind"),
+        pytest.param(SnapshotId(70, 3), SnapshotId(60, 4), (60, SnapshotId(60, 4)), id="of another history"),
+    ],
+)
+def test_a_log_behind_the_latest_snapshot_starts_and_ends_with_it(
+    log: SnapshotId, snapshot: SnapshotId, bounds: tuple[int, SnapshotId]
+) -> None:
+    """KIP-630, "Validation of Snapshot and Log": "If the latest snapshot has an epoch E1 and end offset O1 and
+    is it newer than the LEO of the replicated log, then the replica must set the LogStartOffset and LEO to O1";
+    "Changes to Leader Election", 6: "Follower resumes fetch requests by" these and the snapshot's epoch."""
+    assert log_bounds(10, log, [snapshot]) == bounds
+
+
+# ---------------------------------------------------------------------------- Handling Fetch Request
+
+WHOLE = LeaderLog(0, 50, Lineage([(1, 0), (2, 10), (4, 30)]), EMPTY)
+CUT = LeaderLog(20, 50, Lineage([(1, 0), (2, 10), (4, 30)]), SnapshotId(40, 4))
+LATEST = InSnapshot(SnapshotId(40, 4))
+
+
+@pytest.mark.parametrize(
+    ("leader", "offset", "epoch", "answer"),
+    [
+        pytest.param(WHOLE, 0, 0, InLog(0), id="from the beginning"),
+        pytest.param(WHOLE, 15, 2, InLog(15), id="in the log"),
+        pytest.param(WHOLE, 50, 4, InLog(50), id="at the end"),
+        pytest.param(WHOLE, 15, 1, Diverging(1, 10), id="an epoch that ended before"),
+        pytest.param(WHOLE, 35, 3, Diverging(2, 30), id="an epoch that the leader has not"),
+        pytest.param(WHOLE, 60, 5, Diverging(4, 50), id="a later epoch"),
+        pytest.param(WHOLE, 60, 4, Diverging(4, 50), id="beyond the end"),
+        pytest.param(CUT, 0, 0, LATEST, id="an empty replica, the log begins later"),
+        pytest.param(CUT, 19, 2, LATEST, id="below the log start"),
+        pytest.param(CUT, 20, 2, InLog(20), id="a snapshot and an empty log"),
+        pytest.param(CUT, 20, 1, LATEST, id="at the log start, of another history"),
+        pytest.param(CUT, 25, 1, LATEST, id="parted ways below the log start"),
+        pytest.param(CUT, 35, 2, Diverging(2, 30), id="parted ways above the log start"),
+        pytest.param(CUT, 40, 4, InLog(40), id="after the latest snapshot"),
+    ],
+)
+def test_a_fetch_below_the_log_start_is_told_the_latest_snapshot(
+    leader: LeaderLog, offset: int, epoch: int, answer: FetchAnswer
+) -> None:
+    """KIP-630, "Overview": "with an offset and last fetched epoch greater than or equal to the LogStartOffset then
+    the leader handles the request as describe in KIP-595. Otherwise, the leader will respond with the SnapshotId
+    ... of the latest snapshot"; "Handling Fetch Request"."""
+    assert answer_fetch(leader, offset, epoch) == answer
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=5),
+    st.data(),
+)
+def test_following_the_answers_ends_in_the_leader_s_log(spans: list[tuple[int, int]], data: st.DataObject) -> None:
+    """KIP-595: who truncates as it is told, or takes the snapshot, has a prefix of the leader's log."""
+    epoch = offset = 0
+    entries: list[tuple[int, int]] = []
+    for step, length in spans:
+        epoch += step
+        entries.append((epoch, offset))
+        offset += length
+    lineage = Lineage(entries)
+    start = data.draw(st.integers(0, offset))
+    latest = data.draw(st.integers(start, offset))
+    snapshot = SnapshotId(latest, lineage.epoch_at(latest - 1) or 0) if start else EMPTY
+    leader = LeaderLog(start, offset, lineage, snapshot)
+    position, last = data.draw(st.integers(0, offset + 3)), data.draw(st.integers(1, epoch + 2))
+    if position == 0:
+        last = 0
+    for _ in range(20):
+        match answer_fetch(leader, position, last):
+            case InLog(at):
+                assert at == position >= start
+                assert position == 0 or position <= offset
+                return
+            case InSnapshot(snapshot_id):
+                position, last = snapshot_id.end_offset, snapshot_id.epoch
+            case Diverging(epoch=known, end_offset=end):
+                position = min(position, end)
+                last = known if position else 0
+    raise AssertionError("it goes round in circles")
+
+
+def test_a_leader_whose_log_starts_above_its_latest_snapshot_is_corrupt() -> None:
+    with pytest.raises(CorruptionError, match="starts at 10, and its latest snapshot is 0-0"):
+        LeaderLog(10, 50, Lineage([(1, 0)]), EMPTY)

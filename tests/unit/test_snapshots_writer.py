@@ -1,0 +1,163 @@
+"""Who writes snapshots, of what, and how often under one name (KIP-630, "Overview", "Snapshot Format")."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from partitions.clock import ManualClock
+from partitions.errors import InvalidCallError, InvalidRecordError, StorageError
+from partitions.lineage import Lineage
+from partitions.store.memory import MemoryStore
+from snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
+from tests.unit.faulty_store import FaultyStore
+from tests.unit.segments import records
+from tests.unit.snapshot_files import ID, LINEAGE, names, read, write, writer
+
+
+def test_nothing_is_seen_until_it_is_frozen() -> None:
+    """Issue: "written to a temporary name and frozen atomically"."""
+    store = MemoryStore()
+    target = writer(store)
+    target.append([b"a"])
+    assert names(store) == []
+    assert target.freeze()
+    assert names(store) == [str(ID.name)]
+
+
+def test_a_snapshot_is_never_changed() -> None:
+    """Issue: "never changed": the first that freezes an id wins."""
+    store = MemoryStore()
+    write(store, [b"first"])
+    second = writer(store)
+    second.append([b"second"])
+    assert not second.freeze()
+    assert list(read(store).values()) == [b"first"]
+
+
+def test_what_was_given_up_leaves_nothing() -> None:
+    store = MemoryStore()
+    target = writer(store)
+    target.append([b"a"])
+    target.abort()
+    target.abort()
+    with writer(store) as unfinished:
+        unfinished.append([b"a"])
+    assert names(store) == []
+
+
+@pytest.mark.parametrize("end", ["freeze", "abort"])
+def test_after_its_end_a_writer_takes_nothing_more(end: str) -> None:
+    target = writer(MemoryStore())
+    getattr(target, end)()
+    for call in (lambda: target.append([b"a"]), lambda: target.write(records([b"a"])), target.freeze):
+        with pytest.raises(InvalidCallError, match=r"checkpoint was frozen or given up before"):
+            call()
+    target.abort()
+
+
+def test_records_of_other_columns_are_refused_and_nothing_is_lost() -> None:
+    store = MemoryStore()
+    target = writer(store)
+    with pytest.raises(InvalidRecordError, match=r"checkpoint: column 'headers' is missing"):
+        target.write(records([b"a"]).drop_columns(["headers"]))
+    target.append([b"b"])
+    assert target.freeze()
+    assert list(read(store).values()) == [b"b"]
+
+
+def test_control_records_cannot_be_smuggled_in() -> None:
+    store = MemoryStore()
+    target = writer(store)
+    batch = records([b"a"])
+    target.write(batch.append_column("control", records([b"4"]).column("value").cast("string").cast("int32")))
+    assert target.freeze()
+    assert list(read(store).values()) == [b"a"]
+
+
+def test_rows_of_keys_and_values_are_read_back() -> None:
+    store = MemoryStore()
+    target = writer(store)
+    rows = [(b"k", b"v"), (b"gone", None), (None, b"")]
+    target.append_rows(rows)
+    assert target.freeze()
+    assert list(read(store).rows()) == rows
+
+
+@pytest.mark.parametrize(
+    "wrong", [SnapshotId(20, 1), SnapshotId(10, 2), SnapshotId(30, 4), SnapshotId(0, 0), EMPTY]
+)
+def test_the_epoch_is_that_of_the_last_record_contained(wrong: SnapshotId) -> None:
+    """KIP-630, "Terminology": SnapshotId is "the epoch and end offset of the records in the replicated log
+    included in the snapshot"."""
+    store = MemoryStore()
+    with pytest.raises(InvalidCallError, match=r"no snapshot .* can be made"):
+        writer(store, wrong)
+    assert names(store) == []
+
+
+def test_a_freeze_that_storage_refuses_leaves_nothing_and_another_may_follow() -> None:
+    inner = MemoryStore()
+    store = FaultyStore(inner)
+
+    def refuse(what: str, name: str, call: Callable[[], Any]) -> Any:
+        if what == "commit":
+            raise StorageError("full")
+        return call()
+
+    store.hook = refuse
+    with pytest.raises(StorageError), writer(store) as target:
+        target.freeze()
+    assert names(inner) == []
+    write(inner, [b"a"])
+
+
+def test_the_same_state_at_the_same_time_gives_the_same_bytes() -> None:
+    """KIP-630, "Overview": "Snapshots will be consistent because the logs are consistent across replicas"."""
+    stores = [MemoryStore(), MemoryStore()]
+    for store in stores:
+        with writer(store, clock=ManualClock(5)) as target:
+            target.append([b"a", b"b"])
+            target.freeze()
+    assert read(stores[0]).digest == read(stores[1]).digest
+    assert read(stores[0]).created_ms == 5
+
+
+LOG: dict[str, Any] = {
+    "lineage": LINEAGE,
+    "log_start": 10,
+    "high_watermark": 35,
+    "is_boundary": True,
+    "latest": SnapshotId(15, 2),
+}
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "changes", "complaint"),
+    [
+        pytest.param(SnapshotId(20, 2), {}, None, id="in the middle"),
+        pytest.param(SnapshotId(35, 4), {}, None, id="up to the high watermark"),
+        pytest.param(SnapshotId(36, 4), {}, "the high watermark is 35", id="above the high watermark"),
+        pytest.param(SnapshotId(20, 2), {"is_boundary": False}, "a batch goes on", id="inside a batch"),
+        pytest.param(SnapshotId(20, 4), {}, "has epoch 2", id="with another epoch"),
+        pytest.param(SnapshotId(30, 4), {}, "has epoch 2", id="with the epoch of the record after it"),
+        pytest.param(SnapshotId(15, 2), {}, "snapshots never go back", id="of the latest again"),
+        pytest.param(SnapshotId(12, 2), {}, "snapshots never go back", id="before the latest"),
+        pytest.param(SnapshotId(9, 1), {"latest": EMPTY}, "the log starts at 10", id="below the log start"),
+        pytest.param(SnapshotId(0, 0), {"latest": EMPTY}, "it would hold nothing", id="of nothing"),
+        pytest.param(SnapshotId(20, 2), {"lineage": Lineage()}, "has epoch None", id="of a log without epochs"),
+    ],
+)
+def test_a_snapshot_is_made_at_given_offsets_only(
+    snapshot_id: SnapshotId, changes: dict[str, Any], complaint: str | None
+) -> None:
+    """KIP-630, "Loading State and Frequency of Compaction": "the snapshot can include up to the high watermark";
+    issue: "on an offset that is a batch boundary, with the epoch of the last contained record; never changed,
+    never regressing"."""
+    if complaint is None:
+        check_may_snapshot(snapshot_id, **{**LOG, **changes})
+        return
+    with pytest.raises(InvalidCallError, match=complaint):
+        check_may_snapshot(snapshot_id, **{**LOG, **changes})
