@@ -83,7 +83,7 @@ class Cluster:
         clock = clock if clock is not None else SystemClock()
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
-        check_owners(file, stores, prober)
+        check_owners(file, stores, file.voters, prober)
         voters = find_voters(
             file.cluster_id,
             {broker: stores[broker] for broker in file.voters},
@@ -112,7 +112,9 @@ class Cluster:
         clock = clock if clock is not None else SystemClock()
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
-        check_owners(file, stores, prober)  # find out everything that is wrong before anything is changed
+        check_owners(
+            file, stores, list(stores), prober
+        )  # find out everything that is wrong before anything is changed
         for store in stores.values():
             store.check()
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)

@@ -184,7 +184,7 @@ def retain(
     return Report(
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
-        failures=list({(failure.code, failure.message): failure for failure in failures}.values()),
+        failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
         totals={
             "deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values()),
             "swept_files": swept,
