@@ -85,8 +85,8 @@ def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: Rep
         marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
         if (known := max(marks, default=0)) > log.high_watermark:
             raise LogGapError(
-                f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached {known} "
-                f"under leader epoch {log.joined_epoch}: the leader's storage has lost files"
+                f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
+                f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files"
             )
 
 
