@@ -35,7 +35,8 @@ from partitions.errors import (
     StratalogError,
     UnknownBrokerError,
 )
-from partitions.replica import check_broker_file, look_at_root, root_identity, same_root
+from partitions.identity import same_root
+from partitions.replica import check_broker_file, look_at_root, root_identity
 from partitions.runner import Done, Failed
 from partitions.store import Store
 
