@@ -125,6 +125,16 @@ _REVIVAL = (
     ("d4", ""),
 )
 
+_EXPANDING = replace(
+    small(
+        "append p0 0 0 1; append p0 1 0 1",
+        "replicate",
+        "append_leader 0 0 1 leader; replicate",
+        setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
+    ),
+    schedule="priorities",
+    horizon=60,
+)
 _LAST_MEMBER = replace(
     small("fence 1; register 2", setup="append p9 0 0 1"),
     events=((0, "replace", 2),),  # while broker 1 is in the ISR too; then it is fenced, and 2 the last member
@@ -168,6 +178,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.without_chain,
         theme="reuse",
         shaped=_overlapping,
+        first=701,
     ),
     Mutation(
         "dead files above the high watermark",
@@ -205,6 +216,7 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(
             Site, "acknowledging", property(lambda site: sorted(set(site.view.isr) - {site.view.leader}))
         ),
+        directed=_EXPANDING,
     ),
     Mutation(
         "high watermark without joining",
@@ -215,6 +227,7 @@ MUTATIONS: Sequence[Mutation] = (
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
         variants.patched(engine.operations.replicate, "is_current", variants.true),
+        first=401,
     ),
     Mutation(
         "copies before .local",
@@ -232,6 +245,7 @@ MUTATIONS: Sequence[Mutation] = (
         "one sync for both commits",
         "expand 3: list L after the commit of *adding*, and sync F to it",
         variants.patched(engine.operations.replicate, "_expand", variants.expand_without_second_sync),
+        directed=_EXPANDING,
     ),
     Mutation(
         "register keeps the last member",

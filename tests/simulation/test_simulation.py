@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
 
 import pytest
 
-from tests.simulation.configuration import configuration_of
+from tests.simulation.configuration import configuration_of, small
 from tests.simulation.many import run_some
 from tests.simulation.running import replay, run_configuration, run_seed
 from tests.simulation.trace import text_of_trace
@@ -73,6 +74,6 @@ def test_recorded_decisions_give_the_same_trace() -> None:
 
 
 def test_a_trace_can_be_read() -> None:
-    text = "\n".join(text_of_trace(run_seed(17)))
-    assert "append p" in text
-    assert "0.1 -> True" in text
+    text = "\n".join(text_of_trace(run_configuration(small("append p0 0 0 1"))))
+    assert "-- d0: append p0 0 0 1\n" in text
+    assert re.search(r"d0 +commit +b2 +t-0 .* 0\.1 -> True\n", text)
