@@ -217,7 +217,7 @@ THEMES: Sequence[Theme] = (
         length=(1, 4),
         tiered=True,
     ),
-    Theme("heal", (*_BASE, ("verify", 4), ("heal", 4), ("shrink", 2), ("tidy", 2), ("fence", 1)), weight=0),
+    Theme("heal", (*_BASE, ("verify", 4), ("heal", 4), ("shrink", 2), ("tidy", 2), ("fence", 1)), weight=8),
     Theme("move", (*_BASE, ("reassign", 5), ("cancel", 1), ("sweep", 2), ("shrink", 1), ("fence", 1)), weight=12),
     Theme(
         "topics",
