@@ -38,7 +38,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
     assert set(themes) >= {"base", "delete", "reuse", "revive", "tier", "move", "topics", "wipe", "unclean"}
     assert min(themes.values()) >= 10
     actions = Counter(o.action for c in configurations for slot in c.operations for o in slot)
-    assert min(actions.values()) >= 5
+    assert min(actions.values()) >= 3
     assert {c.shape.brokers for c in configurations} == {2, 3, 4, 5}
     assert {c.shape.voters for c in configurations} == {1, 3}
     assert max(c.shape.partitions for c in configurations) == 8
