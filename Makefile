@@ -4,6 +4,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
+SEEDS := 1000
+RUNS := 100
+SEED := 1
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := .cache/setup.log
@@ -19,7 +22,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup check lint test demo bench format lock java clean
+.PHONY: help setup check lint test sim crash demo bench format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,6 +34,12 @@ check: $(VENV)/.installed lint ## format, lint, types, and the tests that need n
 
 test: setup lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest $(TESTS)
+
+sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
+
+crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
+	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)
 
 demo: setup ## real data through the whole life of a log, in a terminal
 	@$(BIN)/python -m jobs.demo $(ARGS)

@@ -89,7 +89,7 @@ class Cluster(QuorumOfCluster, StateOfCluster):
         clock = clock if clock is not None else SystemClock()
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
-        check_owners(file, stores, prober)
+        check_owners(file, stores, file.voters, prober)
         notes: list[str] = []
         found = find_metadata(file, stores, notes.append, as_logged=voters_as_logged)
         file = replace(file, warnings=(*file.warnings, *notes))
@@ -117,7 +117,9 @@ class Cluster(QuorumOfCluster, StateOfCluster):
         clock = clock if clock is not None else SystemClock()
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
-        check_owners(file, stores, prober)  # find out everything that is wrong before anything is changed
+        check_owners(
+            file, stores, list(stores), prober
+        )  # find out everything that is wrong before anything is changed
         for store in stores.values():
             store.check()
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)

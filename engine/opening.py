@@ -35,9 +35,9 @@ def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int,
     return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
 
 
-def check_owners(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> None:
-    """No root that can be read may belong to somebody else. (One that cannot, or that hangs, is found when it is
-    used.)
+def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
+    """No root of these brokers that can be read may belong to somebody else. (One that cannot, or that hangs, is
+    found when it is used; so is one that is not asked for: it is fenced, and the others go on.)
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
@@ -48,7 +48,7 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
             check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
 
     deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own is not known yet
-    for outcome in prober.probe(check, list(stores), deadline_s):
+    for outcome in prober.probe(check, brokers, deadline_s):
         if isinstance(outcome, Failed) and isinstance(outcome.error, InvalidCallError):
             raise outcome.error
 

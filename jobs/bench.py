@@ -4,8 +4,9 @@ Settings come from the environment (or ``make bench NAME=value``):
 
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
+    IDLE_PARTITIONS  of the run in which nothing happens: 10000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    ONLY        some of append,replicate,tier,scan,pruned,bootstrap,quorum
+    ONLY        some of calls,append,append3,replicate,hot,idle,tier,scan,pruned,bootstrap,quorum
 """
 
 from __future__ import annotations
@@ -17,7 +18,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from jobs.benchmarks import appending, bootstrapping, copying, quorum, scanning, uploading
+from jobs.benchmarks import (
+    appending,
+    bootstrapping,
+    calls,
+    copying,
+    hot,
+    idle,
+    quorum,
+    replicated,
+    scanning,
+    uploading,
+)
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.measuring import seconds_of
 from jobs.benchmarks.options import BenchOptions, bench_options, size_text
@@ -28,8 +40,12 @@ from partitions.errors import InvalidCallError, StratalogError
 ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
 
 _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
+    "calls": (calls.calls,),
     "append": (appending.append,),
+    "append3": (replicated.append3,),
     "replicate": (copying.replicate,),
+    "hot": (hot.hot,),
+    "idle": (idle.idle,),
     "tier": (copying.tier, uploading.tier_to_s3),
     "scan": (scanning.scan,),
     "pruned": (scanning.pruned,),
@@ -40,6 +56,9 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
 
 def main() -> int:
     """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure."""
+    if len(sys.argv) > 1:
+        print(__doc__, file=sys.stderr)
+        return BAD_CALL
     try:
         options = bench_options(os.environ, Path("bench-data"))
         if options.folder.exists():

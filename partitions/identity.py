@@ -19,3 +19,11 @@ def random_id() -> str:
 def is_id(text: str) -> bool:
     """Whether ``text`` has the form of an id."""
     return len(text) == ID_LENGTH and all(c in "0123456789abcdef" for c in text)
+
+
+def same_root(one: str, other: str) -> bool:
+    """Whether two identities may be those of one root: what either does not know, tells nothing."""
+    if not one or not other:
+        return True
+    (one_object, _, one_born), (other_object, _, other_born) = one.partition("+"), other.partition("+")
+    return one_object == other_object and (one_born == other_born or not one_born or not other_born)

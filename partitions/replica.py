@@ -17,7 +17,7 @@ from partitions.errors import (
     SourceChangedError,
     StaleBrokerError,
 )
-from partitions.identity import NewId
+from partitions.identity import NewId, same_root
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from partitions.paths import EpochName
@@ -61,14 +61,6 @@ def root_identity(broker_file: StoredObject) -> str:
     ``Store.stat`` found it. The file is written once, with the root."""
     born = f"+{broker_file.born}" if broker_file.born else ""
     return f"{broker_file.version}@{broker_file.modified_ms}{born}"
-
-
-def same_root(one: str, other: str) -> bool:
-    """Whether two identities may be those of one root: what either does not know, tells nothing."""
-    if not one or not other:
-        return True
-    (one_object, _, one_born), (other_object, _, other_born) = one.partition("+"), other.partition("+")
-    return one_object == other_object and (one_born == other_born or not one_born or not other_born)
 
 
 @dataclass(frozen=True, slots=True)

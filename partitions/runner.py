@@ -35,6 +35,10 @@ class Failed(Generic[T]):
 
 Outcome = Done[T, R] | Failed[T]
 
+_LATE_S = 0.005
+_QUICK_ITEMS = 5
+"""As many items done in that time need no help."""
+
 
 def _one(_: object) -> int:
     return 1
@@ -78,15 +82,19 @@ class ThreadRunner:
     The others wait in a pool for as long as the runner lives: a run of a few small items costs no new threads.
     Because the caller works, too, an item may itself run others on the same runner, however many threads are
     busy. A pickled runner begins with a pool of its own where it arrives.
+
+    With ``late`` the others set in only where the caller makes slow progress. Where items are done in a fraction
+    of a millisecond, two threads are slower than one: they hand Python's lock to each other all the time.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, late: bool = False) -> None:
         self._threads = threads
+        self._late = late
         self._helpers: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[type[ThreadRunner], tuple[int]]:
-        return ThreadRunner, (self._threads,)
+    def __reduce__(self) -> tuple[Callable[[int, bool], ThreadRunner], tuple[int, bool]]:
+        return _thread_runner, (self._threads, self._late)
 
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
@@ -98,8 +106,14 @@ class ThreadRunner:
             yield from SerialRunner().run(function, waiting)
             return
         done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
+        over = threading.Event()
 
         def work() -> None:
+            left = len(waiting) + _QUICK_ITEMS
+            while self._late and left - len(waiting) >= _QUICK_ITEMS:
+                left = len(waiting)
+                if over.wait(_LATE_S):
+                    return
             with suppress(IndexError):  # nothing is waiting any more
                 while True:
                     item = waiting.popleft()
@@ -123,6 +137,7 @@ class ThreadRunner:
                 yield outcome
         finally:  # after a bug, or when nobody wants the rest: what has not begun is not begun
             waiting.clear()
+            over.set()
             # One that has not started yet may have to wait for the threads of the very runs that wait here.
             wait([helper for helper in running if not helper.cancel()])
 
@@ -131,6 +146,10 @@ class ThreadRunner:
             if self._helpers is None:
                 self._helpers = ThreadPoolExecutor(self._threads, thread_name_prefix="runner")
             return self._helpers
+
+
+def _thread_runner(threads: int, late: bool) -> ThreadRunner:
+    return ThreadRunner(threads, late=late)
 
 
 def values(outcomes: Iterable[Outcome[T, R]]) -> list[R]:

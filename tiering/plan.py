@@ -49,10 +49,16 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     has, and the old remote segments must go in the same commit (``expiry.expired_segments``).
 
     Raises: CorruptionError when the remote holds another history than the leader (an unclean election);
-        LogGapError when the leader has deleted what the remote lacks.
+        LogGapError when the leader has deleted what the remote lacks: its store is another one than before, or
+        not mounted, and an upload would begin a table that hides what is there.
     """
     if not remote or remote[-1].next_offset <= log_start:
-        return max(log.local_start, log_start)
+        if log.local_start > log_start:
+            raise LogGapError(
+                f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and "
+                "the remote log does not hold them: is the remote mounted, and the one that it was?"
+            )
+        return log_start
     last = remote[-1]
     if not last.is_of(log.lineage):
         raise CorruptionError(

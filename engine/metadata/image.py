@@ -15,6 +15,7 @@ import msgspec
 
 from engine.metadata.records import VoterId
 from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
+from partitions.identity import same_root
 
 
 class Incarnation(NamedTuple):
@@ -34,8 +35,7 @@ class Incarnation(NamedTuple):
         """Whether this is the storage that ``other`` was. ``trusted``: a person says that a root with that
         directory id is a faithful copy.
         """
-        roots_agree = trusted or not self.root or not other.root or self.root == other.root
-        return self[:2] == other[:2] and roots_agree
+        return self[:2] == other[:2] and (trusted or same_root(self.root, other.root))
 
 
 class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -180,12 +180,15 @@ class LogStart:
     topic_id: str
     partition: int
     log_start_offset: int
+    leader_epoch: int | None = None
+    """Of the leader whose log it was found in; None: whatever is present. After an unclean election it may lie
+    beyond the log, and what is appended there would be below the log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceLogStart:
     """Total retention and DeleteRecords. Log starts only grow: a smaller one than the present changes
-    nothing. One answer per partition, in order.
+    nothing. One answer per partition, in order; FENCED_LEADER_EPOCH where another leader has been elected.
     """
 
     log_starts: tuple[LogStart, ...]
@@ -193,16 +196,20 @@ class AdvanceLogStart:
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises: nothing; a partition that does not exist is ``Refused``."""
         greatest: dict[tuple[str, int], int] = {}
+        found: list[PartitionImage | StratalogError] = []
         for wanted in self.log_starts:
             key = wanted.topic_id, wanted.partition
-            greatest[key] = max(wanted.log_start_offset, greatest.get(key, 0))
+            try:
+                found.append(_led_as_found(image, wanted))
+                greatest[key] = max(wanted.log_start_offset, greatest.get(key, 0))
+            except StratalogError as error:
+                found.append(error)
         records: dict[tuple[str, int], PartitionChangeRecord] = {}
         answers: list[PartitionAnswer] = []
-        for topic_id, partition in ((wanted.topic_id, wanted.partition) for wanted in self.log_starts):
-            try:
-                present = image.partition(topic_id, partition)
-            except StratalogError as error:
-                answers.append(Refused(topic_id, partition, error))
+        for wanted, present in zip(self.log_starts, found, strict=True):
+            topic_id, partition = wanted.topic_id, wanted.partition
+            if isinstance(present, StratalogError):
+                answers.append(Refused(topic_id, partition, present))
                 continue
             grows = greatest[topic_id, partition] > present.log_start_offset
             if grows:
@@ -213,3 +220,13 @@ class AdvanceLogStart:
                 )
             answers.append(Altered(topic_id, partition, present.partition_epoch + grows))
         return Decision(tuple(records.values()), tuple(answers))
+
+
+def _led_as_found(image: ClusterImage, wanted: LogStart) -> PartitionImage:
+    present = image.partition(wanted.topic_id, wanted.partition)
+    if wanted.leader_epoch not in (None, present.leader_epoch):
+        raise FencedLeaderEpochError(
+            f"{name_of(image, wanted)}: log start {wanted.log_start_offset} was found under leader epoch "
+            f"{wanted.leader_epoch}, {present.leader_epoch} is present; look at the new leader's log"
+        )
+    return present

@@ -47,6 +47,7 @@ from partitions.errors import (
     OutcomeUnknownError,
     RetriableError,
     StaleMetadataError,
+    StratalogError,
 )
 from partitions.producers import ProducerAppend
 from partitions.records import check_columns, physical_schema, type_from_json
@@ -104,7 +105,8 @@ def append_frame(
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
-    image_of_topic = context.metadata.image().topic(topic)
+    image = context.metadata.image()
+    image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     records = to_records(
         frame,
@@ -134,7 +136,7 @@ def append_frame(
         return results
 
     who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
-    return append_with(context, image_of_topic, run, who, acks=acks)
+    return append_with(context, image, image_of_topic, run, who, acks=acks)
 
 
 def append_batches(
@@ -184,22 +186,29 @@ def append_given(
 
         return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
 
-    return append_with(context, image_of_topic, run, who, acks=acks)
+    return append_with(context, image, image_of_topic, run, who, acks=acks)
 
 
 def append_with(
-    context: Context, topic: TopicImage, run: RunTasks, who: ProducerAppend, *, acks: str = "all"
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    *,
+    acks: str = "all",
 ) -> Report:
     """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
 
-    ``run`` is called again, for some partitions only, where a leader has changed or a race was lost.
+    ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
+    leader has changed or a race was lost.
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; everything else is a failure
         of its partition in the report.
     """
     _check_acks(acks)
     with context.measured() as measure:
-        settled = settle_brokers(context)
+        settled = settle_brokers(context, image)
         notes = list(settled.notes)
         config = context.topic_config(settled.image, topic)
         states = _append_all(context, settled.image, topic, run, who, append_options(topic, config, acks), notes)
@@ -307,11 +316,19 @@ def _append_all(
                 case NotAppended(error, tried):
                     state.error, state.tried = error, state.tried or tried
                     troubled.append(result.partition)
-        if options.acks_all:
-            troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
-        if not raced and not troubled:
+        try:
+            if options.acks_all:
+                troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
+                appended.clear()
+            if not raced and not troubled:
+                break
+            image, again = _next_round(context, topic, states, raced, troubled, notes)
+        except StratalogError as error:  # the metadata is out of reach: what is in the logs stays there
+            if options.acks_all:
+                for state in appended.values():  # those that were not brought to an end
+                    state.error = error
+            notes.append(f"it ended early: {error.code}: {error}")
             break
-        image, again = _next_round(context, topic, states, raced, troubled, notes)
         if not again:
             break
     return states

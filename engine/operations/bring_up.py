@@ -19,14 +19,13 @@ from engine.operations.describe import load_remotes
 from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
-from partitions.identity import NewId
+from partitions.identity import NewId, same_root
 from partitions.replica import (
     BrokerFile,
     check_broker_file,
     format_root,
     look_at_root,
     read_broker_file,
-    same_root,
 )
 from partitions.store import Store
 

@@ -35,30 +35,32 @@ from partitions.errors import (
     StratalogError,
     UnknownBrokerError,
 )
-from partitions.replica import check_broker_file, look_at_root, root_identity, same_root
+from partitions.identity import same_root
+from partitions.replica import check_broker_file, look_at_root, root_identity
 from partitions.runner import Done, Failed
 from partitions.store import Store
 
 _ATTEMPTS = 5
 
 
-def settle_brokers(context: Context) -> Settled:
+def settle_brokers(context: Context, image: ClusterImage | None = None) -> Settled:
     """Look at the root of every registered broker, and commit at once what follows (``SettleBrokers``): nothing
     when everything is as it is registered. The notes also name the brokers that only the metadata or only the
-    cluster file knows; these are left alone.
+    cluster file knows; these are left alone. ``image`` is what the caller has just read, and saves reading it.
 
     Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError
         kinds, OutcomeUnknownError, CorruptionError kinds of the metadata.
     """
     stale: StaleBrokerError | None = None
     for _ in range(_ATTEMPTS):
-        image = context.metadata.image()
+        if image is None:
+            image = context.metadata.image()
         command = SettleBrokers(tuple(look_at_brokers(context, image)))
         try:
             decided = command.decide(image)
             settled = context.metadata.submit(command) if decided.records else decided.answer
         except StaleBrokerError as error:  # somebody has registered one meanwhile
-            stale = error
+            stale, image = error, None
             continue
         return replace(settled, notes=(*settled.notes, *_unmatched(context.file, image)))
     assert stale is not None

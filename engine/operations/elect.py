@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.election_commands import Election, ElectLeaders
-from engine.metadata.image import ClusterImage, PartitionView
+from engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from engine.metadata.partition_commands import Altered, Refused
 from engine.operations.brokers import settle_brokers
 from engine.operations.candidates import Candidate, CandidateWork, look_for_candidates, prepare
@@ -88,23 +88,40 @@ def elect(
 def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tuple[ClusterImage, tuple[str, ...]]:
     """For the beginning of runs: an unclean election of the partitions without a leader whose topics allow it
     (``unclean.leader.election.enable``). Returns the image after it, and a note for each that was tried.
+
+    Not where the storage that was last in the ISR was moved, or put back from a copy: whether the copy has
+    everything is for a person to say, and would be said too late.
     """
-    views = [
-        image.view(topic.topic_id, partition.partition)
-        for topic in image.topics.values()
-        if any(partition.leader is None for partition in topic.partitions)
-        and context.topic_config(image, topic).unclean_leader_election_enable
-        for partition in topic.partitions
-        if partition.leader is None
-    ]
+    views: list[PartitionView] = []
+    notes: list[str] = []
+    for topic in image.topics.values():
+        leaderless = [partition for partition in topic.partitions if partition.leader is None]
+        if not leaderless or not context.topic_config(image, topic).unclean_leader_election_enable:
+            continue
+        for partition in leaderless:
+            view = image.view(topic.topic_id, partition.partition)
+            copies = [lost.broker_id for lost in partition.lost if _is_copied(image, lost)]
+            if copies:
+                notes.append(
+                    f"{_name(view)}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
+                    "and has a root that was moved, or put back from a copy; bootstrap it with --trust-copy if it "
+                    "has everything, else elect --unclean"
+                )
+            else:
+                views.append(view)
     if not views:
-        return image, ()
+        return image, tuple(notes)
     failures: list[Failure] = []
     chosen = _choose_uncleanly(context, image, views, None, False, failures)
     elected = _commit(context, chosen, False, False, failures)
-    notes = [_note(one, image) for one in elected]
+    notes += [_note(one, image) for one in elected]
     notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in failures]
     return context.metadata.image() if elected else image, tuple(notes)
+
+
+def _is_copied(image: ClusterImage, lost: Incarnation) -> bool:
+    broker = image.brokers.get(lost.broker_id)
+    return broker is not None and broker.directory_id == lost.directory_id
 
 
 def _views(

@@ -112,7 +112,7 @@ def replicate(
         image = context.metadata.image()
         context.topics(image, topics)
         if not dry_run:
-            settled = settle_brokers(context)
+            settled = settle_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, settled.image)
             notes += [*settled.notes, *elected]
         works = plan(context, image, topics, brokers, throttle, failures)

@@ -17,22 +17,22 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from engine.operations.sweep import sweep_roots
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site
 from engine.replication.snapshots import latest_snapshot, while_it_changes
 from engine.report import Failure, Report, Value
 from engine.settings import TopicConfig
-from partitions import paths
 from partitions.clock import Clock
 from partitions.errors import StratalogError
 from partitions.listing import ReplicaLog
 from partitions.paths import LocalStartName
 from partitions.producers import encode
-from partitions.replica import Replica, read_broker_file
+from partitions.replica import Replica
 from partitions.retention import UNLIMITED, Extent, RetentionLimits, local_start_for, removable, retained_from
 from partitions.runner import Done, Failed
 from partitions.segment import read_segment
-from partitions.store import Store, StoredObject
+from partitions.store import Store
 from snapshots.start_offset import follower_start_offset
 from tiering.expiry import expired_segments
 from tiering.remote_log import RemoteLog
@@ -177,7 +177,7 @@ def retain(
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         log_starts = _log_starts(context, works, failures)
         if not dry_run and log_starts:
-            image = _commit_log_starts(context, log_starts, failures)
+            image = _commit_log_starts(context, works, log_starts, failures)
         removed = _expire_remote(context, image, chosen, log_starts, dry_run, failures)
         works = _plan(context, image, chosen, dry_run, [])
         context.progress.start("retain", len(works), "partitions")
@@ -196,7 +196,7 @@ def retain(
     return Report(
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
-        failures=list({(failure.code, failure.message): failure for failure in failures}.values()),
+        failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
         totals={
             "deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values()),
             "swept_files": swept,
@@ -277,12 +277,14 @@ def _log_starts(context: Context, works: Sequence[RetainWork], failures: list[Fa
 
 
 def _commit_log_starts(
-    context: Context, log_starts: dict[PartitionKey, int], failures: list[Failure]
+    context: Context, works: Iterable[RetainWork], log_starts: dict[PartitionKey, int], failures: list[Failure]
 ) -> ClusterImage:
-    """Step 2."""
-    wanted = tuple(LogStart(topic_id, partition, start) for (topic_id, partition), start in log_starts.items())
+    """Step 2. What is refused leaves ``log_starts``."""
+    epochs = {_key(work): work.site.view.leader_epoch for work in works}
+    wanted = tuple(LogStart(*key, start, epochs[key]) for key, start in log_starts.items())
     for answer in context.metadata.submit(AdvanceLogStart(wanted)):
         if isinstance(answer, Refused):
+            del log_starts[answer.topic_id, answer.partition]
             failures.append(Failure.of(f"{answer.topic_id}-{answer.partition}", answer.error))
     return context.metadata.image()
 
@@ -323,56 +325,6 @@ def _expire_remote(
         except StratalogError as error:
             failures.append(Failure.of(topic.name, error))
     return removed
-
-
-def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False) -> int:
-    """Delete what no replica of the metadata owns: folders of deleted topics, of former assignments, of
-    former directories; how many files. A root that cannot be listed, or not be swept, is a failure.
-
-    The roots are listed first and the metadata is read afterwards: whoever writes to a folder knows it from
-    the metadata, so a folder that was seen and is not owned then is nobody's any more.
-    """
-    seen: dict[int, Sequence[StoredObject]] = {}
-    for broker_id, store in context.stores.items():
-        try:
-            seen[broker_id] = store.list("")
-        except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}", error))
-    image = context.metadata.image()
-    owned = {
-        (broker, context.site(view).replica(broker).folder)
-        for topic in image.topics.values()
-        for view in image.views(topic.name)
-        for broker in view.replicas
-        if broker in context.stores
-    }
-    awaited = {
-        lost.broker_id
-        for topic in image.topics.values()
-        for partition in topic.partitions
-        for lost in partition.lost
-    }
-    swept = 0
-    for broker_id, objects in seen.items():
-        store, registered = context.stores[broker_id], image.brokers.get(broker_id)
-        try:
-            found = read_broker_file(store)
-            if registered is None or found is None or found.directory_id != registered.directory_id:
-                continue  # about to be registered, or not there: not ours to judge
-            if broker_id in awaited:
-                continue  # what an earlier incarnation left may be all that there is of a partition
-            kept = {"", paths.voter_path(registered.directory_id)}
-            litter = [
-                stored.name
-                for stored in objects
-                if (folder := paths.folder_of(stored.name)) not in kept and (broker_id, folder) not in owned
-            ]
-            if litter and not dry_run:
-                store.delete(litter)
-            swept += len(litter)
-        except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}", error))
-    return swept
 
 
 def _row(

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, TopicImage
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.in_sync import PartitionKey, partition_key
 from engine.operations.verify_content import ReadWork, groups_of, read_files
 from engine.operations.verify_findings import BadFile, Copy, Finding, odd_copies
@@ -25,6 +25,9 @@ from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
 from partitions.runner import Done, Failed
 from partitions.store import Store
+
+_ROUNDS = 5
+"""How often a partition is looked at whose view keeps changing."""
 
 
 @dataclass(slots=True)
@@ -83,7 +86,40 @@ def audit(
 ) -> list[Audited]:
     """Look at the partitions of the topics (those in ``only``, where it is given), by topic and partition. A
     topic whose remote table cannot be read is a failure.
+
+    What is found under a view that has passed meanwhile says nothing (a member that left the ISR may well be
+    behind): such a partition is looked at again, and left out when its topic is gone.
     """
+    audits: dict[PartitionKey, Audited] = {}
+    for _ in range(_ROUNDS):
+        looked = _audit_once(context, image, topics, failures, deep, only)
+        audits |= looked
+        doubtful = {key: each for key, each in looked.items() if each.findings}
+        if not doubtful:
+            break
+        image = context.metadata.image()
+        passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.site.view)}
+        for key in passed:
+            del audits[key]
+        topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in passed} & image.topics.keys())]
+        only = passed
+        if not topics:
+            break
+    return sorted(audits.values(), key=lambda each: (each.site.view.topic, each.site.view.partition))
+
+
+def _is_present(image: ClusterImage, key: PartitionKey, view: PartitionView) -> bool:
+    return key[0] in image.topics and image.view(*key) == view
+
+
+def _audit_once(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[TopicImage],
+    failures: list[Failure],
+    deep: bool,
+    only: Collection[PartitionKey] | None,
+) -> dict[PartitionKey, Audited]:
     audits: dict[PartitionKey, Audited] = {}
     for topic in topics:
         try:
@@ -95,7 +131,7 @@ def audit(
     _look(context, audits)
     if deep:
         _read(context, audits)
-    return sorted(audits.values(), key=lambda each: (each.site.view.topic, each.site.view.partition))
+    return audits
 
 
 def failures_of(audits: Sequence[Audited]) -> list[Failure]:

@@ -45,7 +45,7 @@ def check_remote(
             findings.append(Finding(where, error))
         else:
             sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
-    if leader is not None and remote.segments:
+    if leader is not None:
         _check_end(where, site, remote.segments, leader, findings)
     return tuple(sound), findings
 

@@ -21,4 +21,14 @@ Where this differs from the protocol's text
       merging again there: bytes are copied, never re-encoded, so equal listings stay equal files.
     * An append that loses the race for its base offset encodes again, for offsets stand in the file. It
       keeps what it needs for that up to a bound; a larger one answers ``Raced``, and is run again.
+    * Before it takes an epoch over, a leader is compared with the other members of the ISR, as far as they can be
+      looked at: one that has lost its folder would give its offsets away again, and the copies elsewhere would
+      be the dead ones.
+    * Damage has an owner. A member that lacks what it must have is not copied to before it has left the ISR; a
+      leader that lacks what a follower proves resigns (``damage``; the protocol's "the replica is corrupt,
+      leaves the ISR and is healed").
+    * Followers are listed together, and the leader once after them. Where a follower's last file is the leader's
+      by name and size, nothing of the follower is opened.
+    * The first folder of a path is not the directory id but the incarnation's *home* (``partitions.paths``): a
+      root that was put back from an older copy has the id of the original, whose zombies must not write there.
 """

@@ -6,7 +6,7 @@ finds damage has to say whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from partitions.errors import CorruptionError, LogGapError, StratalogError
@@ -33,10 +33,8 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
     with blaming(replica):
-        listing = log.listing
-        latest = max(
-            (name.epoch for name in (*(file.name for file in listing.data), *listing.watermarks)), default=0
-        )
+        written = [file.name.epoch for file in log.listing.data]
+        latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
         if latest > log.joined_epoch:  # whoever writes under an epoch has joined it first
             raise CorruptionError(
                 f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
@@ -54,18 +52,49 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
             )
 
 
-def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
-    """A follower's log ``mine``, under its leader's lineage, promises nothing that the leader's ``log``, listed
-    later, does not hold.
+def check_members(
+    leader: Replica, log: ReplicaLog, members: Iterable[tuple[Replica, ReplicaLog]], epoch: int
+) -> None:
+    """A leader whose ``log`` shows nothing of leader epoch ``epoch`` may take it over: none of the other members
+    of the ISR, listed before it, has joined that epoch or knows more to be committed than it holds. Else its
+    folder was lost, and offsets would be given away a second time.
 
     Raises: LogGapError; the leader is to blame.
     """
-    if mine.promised > log.log_end:
+    for member, known in members:
         with blaming(leader):
+            if known.joined_epoch == epoch:
+                raise LogGapError(
+                    f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
+                    "leader's storage has lost its files"
+                )
+            if known.promised > log.log_end:
+                raise _lost_committed(leader, log, member, known.promised)
+
+
+def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
+    """A follower's log ``mine``, under its leader's lineage, promises nothing that the leader's ``log``, listed
+    later, does not hold; and it knows no high watermark of the leader's epoch that the leader, who writes it down
+    first, does not know.
+
+    Raises: LogGapError; the leader is to blame.
+    """
+    with blaming(leader):
+        if mine.promised > log.log_end:
+            raise _lost_committed(leader, log, follower, mine.promised)
+        marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
+        if (known := max(marks, default=0)) > log.high_watermark:
             raise LogGapError(
-                f"{leader}: the log ends at offset {log.log_end}, but {follower} knows that the high watermark "
-                f"reached {mine.promised}: the leader's storage has lost committed records"
+                f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
+                f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files"
             )
+
+
+def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, promised: int) -> LogGapError:
+    return LogGapError(
+        f"{leader}: the log ends at offset {log.log_end}, but {member} knows that the high watermark "
+        f"reached {promised}: the leader's storage has lost committed records"
+    )
 
 
 def first_lost(mine: ReplicaLog, log: ReplicaLog, missing: Sequence[Link]) -> int | None:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import blaming, check_members, check_whole
 from engine.replication.site import Site
-from partitions.errors import CorruptionError, FencedLeaderEpochError, RetriableError
+from partitions.errors import (
+    CorruptionError,
+    FencedLeaderEpochError,
+    RetriableError,
+    SourceChangedError,
+    StratalogError,
+)
 from partitions.listing import Listing, ReplicaLog
 from partitions.paths import EpochName
 from partitions.replica import Replica
@@ -20,16 +26,42 @@ def leader_log(site: Site) -> ReplicaLog:
     """
     leader = site.leader
     for _ in range(_ATTEMPTS):
-        with blaming(leader):
-            log = leader.log()
-        check_not_fenced(leader, log.listing, site.epoch)
-        check_whole(leader, log)
+        log = _own_log(site)
         if log.joined_epoch == site.epoch:
             return log
+        # The members first: the leader, listed after them, holds all that they know of.
+        members = _members(site)
+        log = _own_log(site)
+        if log.joined_epoch == site.epoch:
+            return log
+        check_members(leader, log, members, site.epoch)
         # This listing was made after the epoch was committed, for it came in with the view.
         lineage = log.lineage.continued_by(site.epoch, log.log_end)
         leader.store.create(leader.path(EpochName(site.epoch)), lineage.to_json())
     raise RetriableError(f"{leader}: epoch {site.epoch} was created, and yet listings do not show it")
+
+
+def _own_log(site: Site) -> ReplicaLog:
+    leader = site.leader
+    with blaming(leader):
+        log = leader.log()
+    check_not_fenced(leader, log.listing, site.epoch)
+    check_whole(leader, log)
+    return log
+
+
+def _members(site: Site) -> list[tuple[Replica, ReplicaLog]]:
+    """The other members of the ISR, as far as they can be looked at."""
+    found: list[tuple[Replica, ReplicaLog]] = []
+    for broker_id in sorted({*site.view.isr} - {site.view.leader}):
+        try:
+            member = site.replica(broker_id)
+            log = member.log()
+        except StratalogError:
+            continue  # whatever is wrong with it: it tells nothing of the leader
+        check_not_fenced(member, log.listing, site.epoch)
+        found.append((member, log))
+    return found
 
 
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
@@ -39,7 +71,13 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
     """
     name = follower.path(EpochName(epoch))
     content = log.lineage.to_json()
-    if not follower.store.create(name, content) and follower.store.read(name) != content:
+    if follower.store.create(name, content):
+        return
+    try:
+        held = follower.store.read(name)
+    except FileNotFoundError as error:  # the root was lost meanwhile
+        raise SourceChangedError(f"{follower}: {EpochName(epoch)} was there and is gone; list it again") from error
+    if held != content:
         raise CorruptionError(
             f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
             f"{leader.broker_id}: {follower.store.uri_of(name)}; do not delete anything, compare the two"

@@ -25,7 +25,7 @@ from partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
 from partitions.paths import DataName, LocalStartName
 from partitions.producers import ProducerEntry, encode
 from partitions.replica import Replica
-from partitions.runner import Done, Failed, Outcome, Runner, values
+from partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
 from partitions.segment import read_segment
 from partitions.store import Staged, Store
 from tiering.bootstrap import (
@@ -111,9 +111,11 @@ def sync_followers(
             case Failed():
                 outcomes.append(outcome)
     leader = leader_log(site)
-    outcomes += options.copies.run(
-        lambda follower: _sync(site, follower, options, listed[follower], leader), list(listed)
-    )
+    names = {link.name for link in leader.chain}
+    idle = [follower for follower, before in listed.items() if names <= {file.name for file in before.data}]
+    # Who lacks no file asks storage for little or nothing: not worth a thread.
+    for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
+        outcomes += runner.run(lambda follower: _sync(site, follower, options, listed[follower], leader), some)
     return leader, outcomes
 
 
@@ -335,18 +337,28 @@ def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaL
     for link in log.chain:
         held = present.get(link.name)
         if held is not None and held.size_bytes != link.file.object.size_bytes:
-            with blaming(leader):
-                read_segment(leader.store, link.file)  # a file that was cut has no footer
-            with blaming(follower):
-                raise CorruptSegmentError(
-                    f"{follower}: {link.name} has {held.size_bytes} bytes, on the leader it has "
-                    f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal"
-                )
-    return [
-        link
-        for link in log.chain
-        if link.name not in present and link.end > mine.local_start and not _merged_over(mine, link)
-    ]
+            _check_other_size(leader, follower, mine, link, DataFile(link.name, held))
+    return [link for link in log.chain if link.name not in present and not _needless(mine, link)]
+
+
+def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link: Link, held: DataFile) -> None:
+    """Raises: CorruptSegmentError, unless the follower's file is right too, or not of its log."""
+    if not mine.holds(held.name) and _needless(mine, link):
+        return  # a zombie may have put it there, where retention or a merge had freed the name
+    with blaming(leader):
+        read_segment(leader.store, link.file)  # a file that was cut has no footer
+    with blaming(follower):
+        if held.name.merged:
+            read_segment(follower.store, held)
+            return  # the same records, merged on either with other settings
+        raise CorruptSegmentError(
+            f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
+            f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal"
+        )
+
+
+def _needless(mine: ReplicaLog, link: Link) -> bool:
+    return link.end <= mine.local_start or _merged_over(mine, link)
 
 
 def _merged_over(mine: ReplicaLog, link: Link) -> bool:

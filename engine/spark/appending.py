@@ -18,7 +18,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
-from partitions.errors import InvalidRecordError
+from engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
 
 PARTITION = "__partition"
 _REFUSED = "stratalog refuses the record: "
@@ -178,8 +179,9 @@ def run_appends(
     """Shuffle the records by partition (only those of the partitions ``only``, where given), run
     ``task(partition, batches)`` for each partition that has any, and collect what the tasks return.
 
-    Raises: InvalidRecordError for a row without a valid partition; what ``task`` raises is its own
-        business to return.
+    Raises: InvalidRecordError for a row without a valid partition; OutcomeUnknownError when Spark gave the
+        job up, after any number of tasks may have done their work; what ``task`` raises is its own business
+        to return.
     """
 
     def per_task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -195,13 +197,17 @@ def run_appends(
     if order_by:
         with _analysed(f"order_by {list(order_by)}"):
             shuffled = shuffled.sortWithinPartitions(*order_by)
-    with _refusals():
+    unknown = "what it has appended is not known: append again with the same producer and sequence"
+    with _refusals(), _given_up(OutcomeUnknownError, unknown):
         return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
 
 
 def count_records(records: DataFrame) -> dict[int, int]:
-    """How many records each partition would get. Raises: as ``run_appends``."""
-    with _refusals():
+    """How many records each partition would get.
+
+    Raises: InvalidRecordError as ``run_appends``; RetriableError when Spark gave the job up.
+    """
+    with _refusals(), _given_up(RetriableError, "the records were not counted"):
         return {row[0]: row[1] for row in records.groupBy(PARTITION).count().collect()}
 
 
@@ -215,6 +221,18 @@ def _refusals() -> Iterator[None]:
         if _REFUSED in text:
             raise InvalidRecordError(text.split(_REFUSED, 1)[1].splitlines()[0].rstrip("'\"")) from error
         raise
+
+
+@contextmanager
+def _given_up(kind: type[StratalogError], consequence: str) -> Iterator[None]:
+    """A job that Spark gave up, as an error of ours."""
+    try:
+        yield
+    except CONNECTION_ERRORS as error:
+        why = why_given_up(error)
+        if why is None:
+            raise
+        raise kind(f"Spark gave the job up, {consequence} ({why})") from error
 
 
 def _records(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

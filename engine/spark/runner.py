@@ -9,7 +9,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pyspark.sql import SparkSession
 
 from engine.context import R, W
-from partitions.runner import Outcome, ThreadRunner
+from engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from partitions.errors import RetriableError
+from partitions.runner import Failed, Outcome, ThreadRunner
 from partitions.store import StoreCounts
 
 ITEM_THREADS = 2
@@ -30,13 +32,16 @@ class SparkRunner:
     def __init__(self, spark: SparkSession) -> None:
         self._context = spark.sparkContext
         self._cores = max(1, self._context.defaultParallelism)
+        self.processes = self._cores
         self.counts = StoreCounts()
         """What the executors asked of stores so far."""
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1
     ) -> Iterator[Outcome[W, R]]:
-        """See ``partitions.runner.Runner.run``; heavy items are started first."""
+        """See ``partitions.runner.Runner.run``; heavy items are started first. A job that Spark gave up is a
+        RetriableError of each of its items.
+        """
         listed = list(items)
         slices = pack(listed, slice_count(len(listed), self._cores), weigh)
         jobs = [slices[start : start + self._cores] for start in range(0, len(slices), self._cores)]
@@ -55,14 +60,21 @@ class SparkRunner:
             for part in parts:
                 yield run_counted(function, part)
 
-        return self._context.parallelize(slices, len(slices)).mapPartitions(task).collect()
+        try:
+            return self._context.parallelize(slices, len(slices)).mapPartitions(task).collect()
+        except CONNECTION_ERRORS as error:
+            why = why_given_up(error)
+            if why is None:
+                raise
+            lost = RetriableError(f"Spark gave the job up, what is done stays done: run it again ({why})")
+            return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
 
 
 def run_counted(function: Callable[[W], R], items: Sequence[W]) -> tuple[list[Outcome[W, R]], StoreCounts]:
     """The outcomes of the items, and what they asked of their stores."""
     stores = {id(store): store for item in items for store in item.stores_used()}
     before = [store.counts.snapshot() for store in stores.values()]
-    outcomes = list(ThreadRunner(ITEM_THREADS).run(function, items))
+    outcomes = list(ThreadRunner(ITEM_THREADS, late=True).run(function, items))
     spent = StoreCounts()
     for store, earlier in zip(stores.values(), before, strict=True):
         spent = spent + (store.counts - earlier)

@@ -11,6 +11,11 @@ start of the session.
     copying         replicate and tier to a folder, against cp + fsync
     uploading       tier to an S3 server, against a multipart upload
     appending       append, against repartition + write.parquet; the peak memory of a Python worker
+    replicated      append with acks=all to three replicas, against writing the same Parquet three times
+    hot             one partition of gigabytes in memory: copies with one core, and with all
+    idle            ten thousand idle partitions in one run, against a walk over the same folders
+    calls           storage calls of the protocol's operations, against the least possible
+    counting        a store that tells of every call
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
     quorum          commits of metadata, against plain files; many drivers at once

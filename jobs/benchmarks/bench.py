@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,13 +19,16 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from engine import Cluster
-from jobs.benchmarks.options import RECORD_BYTES, BenchOptions
+from jobs.benchmarks.options import RECORD_BYTES, BenchOptions, size_text
+from partitions.errors import InvalidCallError
+from partitions.records import physical_schema
 
 SOURCE_FILES = 16
 """Slices of the records, for tasks to share and for parts of them to be taken."""
 COLUMNS = 20
 """Of the typed topic."""
 TOPIC = "bench"
+TMPFS = Path("/dev/shm")
 
 _SEED = 405
 _BATCH_ROWS = 4096
@@ -58,9 +63,9 @@ class Bench:
         files = sorted(str(file) for file in source.glob("*.parquet"))
         return self.spark.read.parquet(*(files[index] for index in slices))
 
-    def cluster(self, name: str, brokers: int = 1) -> BenchCluster:
-        """A new cluster in a folder of its own, with a folder as its remote tier."""
-        folder = self.folder / name
+    def cluster(self, name: str, brokers: int = 1, within: Path | None = None) -> BenchCluster:
+        """A new cluster in a folder of its own below ``within`` (None: ``folder``), with a folder as its tier."""
+        folder = (self.folder if within is None else within) / name
         (folder / "remote").mkdir(parents=True)
         for broker in range(1, brokers + 1):
             (folder / f"broker-{broker}").mkdir()
@@ -107,9 +112,18 @@ class BenchCluster:
     name: str
     brokers: int
 
-    def create_topic(self, partitions: int, replicas: int = 1, value: str | None = None) -> None:
+    def create_topic(
+        self, partitions: int, replicas: int = 1, value: str | None = None, compression: str = "zstd"
+    ) -> None:
         """Create ``TOPIC``."""
-        self.cluster.create_topic(TOPIC, partitions=partitions, replication_factor=replicas, value=value)
+        configs = {} if compression == "zstd" else {"compression.type": compression}
+        self.cluster.create_topic(
+            TOPIC, partitions=partitions, replication_factor=replicas, value=value, configs=configs
+        )
+
+    def driver(self, spark: SparkSession) -> Cluster:
+        """Another driver, which knows nothing yet, as a job does that has just been started."""
+        return Cluster.open(self.folder / "cluster.toml", spark)
 
     def append(self, frame: DataFrame, value: Column | str = "value", acks: str = "leader") -> None:
         """Append all rows to ``TOPIC``, or fail."""
@@ -151,6 +165,33 @@ def cluster_file(
     file = folder / ("cluster.toml" if s3 is None else "cluster-s3.toml")
     file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file
+
+
+def record_batch(values: pa.Array) -> pa.RecordBatch:
+    """Records of these values, without keys."""
+    schema = physical_schema()
+    columns = {
+        "timestamp": pa.repeat(pa.scalar(1_000, schema.field("timestamp").type), len(values)),
+        "key": pa.nulls(len(values), pa.binary()),
+        "value": values,
+        "headers": pa.nulls(len(values), schema.field("headers").type),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@contextmanager
+def in_memory(size_bytes: int) -> Iterator[Path]:
+    """A folder in memory, which is removed afterwards.
+
+    Raises: InvalidCallError where there is none, or no room for so many bytes.
+    """
+    if not TMPFS.is_dir():
+        raise InvalidCallError(f"{TMPFS} is no folder: this benchmark needs a file system in memory")
+    free = shutil.disk_usage(TMPFS).free
+    if free < size_bytes:
+        raise InvalidCallError(f"{TMPFS} has {size_text(free)}, this benchmark needs {size_text(size_bytes)}")
+    with tempfile.TemporaryDirectory(prefix="stratalog-bench-", dir=TMPFS) as folder:
+        yield Path(folder)
 
 
 def size_of(files: Iterable[Path]) -> int:

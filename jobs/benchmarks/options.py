@@ -10,7 +10,7 @@ from pathlib import Path
 from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
-NAMES = ("append", "replicate", "tier", "scan", "pruned", "bootstrap", "quorum")
+NAMES = ("calls", "append", "append3", "replicate", "hot", "idle", "tier", "scan", "pruned", "bootstrap", "quorum")
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
 
@@ -25,6 +25,7 @@ class BenchOptions:
     folder: Path
     """Made for the run, and removed after it; must not be there before."""
     only: tuple[str, ...]
+    idle_partitions: int = 10_000
 
     @property
     def records(self) -> int:
@@ -43,12 +44,15 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
     partitions = environ.get("PARTITIONS") or "8"
     if not partitions.isdecimal() or not 1 <= int(partitions) <= 1000:
         raise InvalidCallError(f"PARTITIONS is {partitions!r}: a number from 1 to 1000")
+    idle = environ.get("IDLE_PARTITIONS") or "10000"
+    if not idle.isdecimal() or not 1 <= int(idle) <= 100_000:
+        raise InvalidCallError(f"IDLE_PARTITIONS is {idle!r}: a number from 1 to 100000")
     only = tuple(filter(None, re.split(r"[,\s]+", environ.get("ONLY") or "")))
     for name in only:
         if name not in NAMES:
             raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
     folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
-    return BenchOptions(size, int(partitions), folder, only or NAMES)
+    return BenchOptions(size, int(partitions), folder, only or NAMES, int(idle))
 
 
 def size_text(size_bytes: float) -> str:

@@ -341,7 +341,7 @@ def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path
         "died",
         "yes",
         "outcomes",
-        "appended,duplicate",
+        "acknowledged,duplicate",
         "records",
         "40",
         "distinct",

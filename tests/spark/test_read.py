@@ -12,12 +12,12 @@ import pytest
 
 from engine import Cluster, OffsetSpec
 from engine.reading.plan import FileRange
+from engine.replication.site import Site
 from engine.spark.scanning import scan
 from engine.spark.types import BINARY, record_schema
 from partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from partitions.merge import Run
 from partitions.records import physical_schema
-from partitions.replica import Replica
 from partitions.rewrite import stage_run
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
 
@@ -211,16 +211,8 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
     image = cluster.image
     view = image.view(image.topic("overlapping").topic_id, 0)
     assert view.leader is not None
-    store = cluster.stores[view.leader]
-    replica = Replica(
-        broker_id=view.leader,
-        store=store,
-        directory_id=view.brokers[view.leader].directory_id,
-        topic=view.topic,
-        topic_id=view.topic_id,
-        partition=0,
-        assignment=view.assignments[view.leader],
-    )
+    replica = Site(view, cluster.stores).replica(view.leader)
+    store = replica.store
     links = replica.log().chain
     staged = [
         stage_run(store, run, store, replica.path(run.segment_name), compression="zstd")[0]

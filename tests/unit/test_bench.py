@@ -47,13 +47,19 @@ def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
 
 def test_an_empty_environment_measures_everything_on_two_gigabytes() -> None:
     options = bench_options({}, HERE)
-    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES)
+    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000)
     assert options.records == 1_953_125
 
 
 def test_the_environment_chooses() -> None:
-    given = {"BYTES": "1GiB", "PARTITIONS": "3", "BENCH_DIR": "/tmp/b", "ONLY": "scan, append"}
-    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), ("scan", "append"))
+    given = {
+        "BYTES": "1GiB",
+        "PARTITIONS": "3",
+        "BENCH_DIR": "/tmp/b",
+        "ONLY": "scan, append",
+        "IDLE_PARTITIONS": "5",
+    }
+    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), ("scan", "append"), 5)
     assert bench_options(dict.fromkeys(given, ""), HERE) == bench_options({}, HERE)
 
 
@@ -64,7 +70,8 @@ def test_the_environment_chooses() -> None:
         ("BYTES", "1MB", "BYTES is 1000000: below"),
         ("PARTITIONS", "0", "PARTITIONS is '0'"),
         ("PARTITIONS", "x", "PARTITIONS is 'x'"),
-        ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of append, replicate"),
+        ("IDLE_PARTITIONS", "0", "IDLE_PARTITIONS is '0'"),
+        ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, append"),
     ],
 )
 def test_what_is_wrong_in_the_environment_is_named(name: str, value: str, message: str) -> None:

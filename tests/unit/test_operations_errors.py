@@ -32,6 +32,7 @@ from partitions.paths import join
 from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.harness import batch
 from tests.unit.tampering import Spot, spot
 
 
@@ -168,18 +169,17 @@ def test_a_log_dir_without_permission_to_write_is_named(tmp_path: Path) -> None:
     assert contents(tmp_path / "x1") == {}
 
 
-@pytest.mark.parametrize("open_it", [Cluster.format, Cluster.open])
-def test_a_log_dir_of_another_cluster_or_broker_is_named(
-    disks: LiveCluster, open_it: Callable[[Path], Cluster]
-) -> None:
+def test_a_log_dir_of_another_cluster_or_broker_is_named(disks: LiveCluster) -> None:
     """Issue, "Bad input": "belongs to another cluster or another broker"."""
     (disks.folder / "x1").mkdir()
     with disks.unchanged():
         with pytest.raises(InconsistentClusterIdError, match="b2 of broker 2 belongs to cluster 'c', not to 'd'"):
-            open_it(_file(disks.folder, "x1", "b2", cluster_id="d"))
+            Cluster.format(_file(disks.folder, "x1", "b2", cluster_id="d"))
         assert contents(disks.folder / "x1") == {}
         with pytest.raises(LogDirError, match="b3 of broker 2 belongs to broker 3"):
-            open_it(_file(disks.folder, "b1", "b3"))
+            Cluster.format(_file(disks.folder, "b1", "b3"))
+        with pytest.raises(LogDirError, match="b2 of broker 1 belongs to broker 2"):
+            Cluster.open(_file(disks.folder, "b2", "b3"))
 
 
 @pytest.mark.parametrize("second", ["x1", "x1/", "./x1", "x1/inner", "link"])
@@ -195,8 +195,21 @@ def test_two_brokers_on_one_folder_are_found_in_the_file(tmp_path: Path, second:
 def test_a_folder_that_is_copied_to_another_brokers_is_found(disks: LiveCluster) -> None:
     shutil.rmtree(disks.root(3))
     shutil.copytree(disks.root(2), disks.root(3))
-    with disks.unchanged(), pytest.raises(LogDirError, match="b3 of broker 3 belongs to broker 2"):
-        Cluster.open(disks.file)
+    other = disks.driver()
+    report = other.append_batches("t", {0: [batch(["b"])]}).raise_for_failures()
+    assert any("b3 of broker 3 belongs to broker 2" in note for note in report.notes)
+    assert disks.isr() == {1, 2}
+    assert disks.read() == {0: ["a", "b"]}
+
+
+def test_a_root_of_another_cluster_is_fenced_and_the_others_go_on(disks: LiveCluster) -> None:
+    stranger = disks.root(3) / "broker.json"
+    stranger.write_bytes(stranger.read_bytes().replace(b'"c"', b'"d"'))
+    report = disks.driver().replicate().raise_for_failures()
+    assert any("belongs to cluster 'd', not to 'c'" in note for note in report.notes)
+    assert disks.cluster.image.brokers[3].fenced
+    disks.append(["b"]).raise_for_failures()
+    assert disks.read() == {0: ["a", "b"]}
 
 
 def test_a_typo_in_the_cluster_file_is_named_with_its_place(disks: LiveCluster) -> None:

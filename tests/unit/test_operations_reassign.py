@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 from engine.metadata.commands import FenceBroker, UnfenceBroker
-from engine.operations.retain import sweep_roots
+from engine.operations.append import append_options
+from engine.operations.sweep import CLOSED, sweep_roots
+from engine.replication.append import NotAppended, append
 from engine.replication.throttle import Throttle
 from partitions.errors import (
+    FencedLeaderEpochError,
     InvalidCallError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
@@ -18,8 +21,12 @@ from partitions.errors import (
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
+from partitions.paths import base_name, folder_of
+from partitions.producers import ProducerAppend
+from partitions.runner import SerialRunner
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
 
 
 @pytest.fixture
@@ -365,8 +372,9 @@ def test_another_plan_replaces_the_one_in_progress(stuck: LiveCluster, faults: F
 
 
 def folders(live: LiveCluster, broker: int) -> set[str]:
-    """Folders of replicas of topic t on the broker."""
-    return {s.name.rpartition("/")[0] for s in live.store(broker).list("") if "/t-" in s.name}
+    """Folders of replicas of topic t on the broker, but for those that are closed."""
+    names = [stored.name for stored in live.store(broker).list("") if "/t-" in stored.name]
+    return {folder_of(name) for name in names if base_name(name) != str(CLOSED)}
 
 
 def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
@@ -430,6 +438,38 @@ def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replic
     live.cluster.retain(sweep=True).raise_for_failures()
     assert folders(live, broker) == {live.replica(broker).folder}
     assert live.read() == {0: list("abcd")}
+
+
+def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_closed(live: LiveCluster) -> None:
+    """It would find an empty log, take over its epoch a second time, and copy a second history of that epoch to
+    the follower that both views have: one name, two contents (found by the simulation).
+
+    1. broker 1 leads epoch 1; ``a`` is on it alone (acks=leader), and copied to a newcomer. 2. Broker 1 is
+    reassigned away, and its folder swept. 3. A driver that has seen nothing of that appends ``b``.
+    """
+    live.topic(copies=2)
+    old = live.site()
+    leader, follower = old.view.leader, live.followers()[0]
+    live.append(["a"], acks="leader").raise_for_failures()
+    newcomer = min(set(live.cluster.stores) - set(old.view.replicas))
+    live.cluster.reassign({("t", 0): (newcomer, follower)}).raise_for_failures()
+    live.cluster.retain(sweep=True).raise_for_failures()
+    assert leader not in live.site().view.replicas
+    image = live.cluster.image
+    topic = image.topic("t")
+    options = append_options(topic, live.cluster._context.topic_config(image, topic), "all")
+    outcome = append(
+        old, ProducerAppend("z", 0, 0), iter([batch(["b"])]), options, clock=live.clock, copies=SerialRunner()
+    )
+    assert isinstance(outcome, NotAppended)
+    assert isinstance(outcome.error, FencedLeaderEpochError)
+    live.cluster.replicate().raise_for_failures()
+    assert live.read() == {0: ["a"]}
+    live.cluster.verify(deep=True).raise_for_failures()
+    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.retain(sweep=True).raise_for_failures()
+    assert not [stored.name for stored in live.store(leader or 0).list("") if "/t-" in stored.name]
 
 
 # ----------------------------------------------------------------------------------- throttled

@@ -9,7 +9,7 @@ import pytest
 
 from partitions.errors import InvalidRecordError, StorageError, UnknownTopicOrPartitionError
 from partitions.replica import format_root
-from tests.unit.cluster_harness import LiveCluster, codes, offsets_of, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, offsets_of, rows_of, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
 
@@ -267,7 +267,8 @@ def test_a_broker_that_cannot_be_reached_is_fenced_and_nobody_waits_for_it(disks
         views = [disks.site(partition=p).view for p in range(6)]
         assert all(3 not in view.isr and view.leader not in (3, None) for view in views)
     disks.cluster.replicate().raise_for_failures()
-    assert all(set(disks.site(partition=p).view.isr) == set(disks.site(partition=p).view.replicas) for p in range(6))
+    views = [disks.site(partition=p).view for p in range(6)]
+    assert all(set(view.isr) == set(view.replicas) for view in views)
     disks.cluster.verify().raise_for_failures()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -273,6 +274,27 @@ def test_a_remote_object_that_was_cut_off_counts_as_missing(live: LiveCluster) -
 
 
 # ------------------------------------------------------------------------------ total retention
+
+
+def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_dropped(live: LiveCluster) -> None:
+    """The folder is gone, or another volume is mounted there: a new table would hide what was tiered."""
+    live.tiered()
+    live.fill("abcde")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    assert live.log(live.leader()).local_start > 0
+    live.remote.rename(live.folder / "away")
+    live.remote.mkdir()
+    live.append(["f"]).raise_for_failures()
+    assert "is the remote mounted" in the_failure(live.cluster.tier())
+    live.cluster.retain()
+    assert live.log(live.leader()).log_end == 6
+    assert "is the remote mounted" in str(live.cluster.verify().failures)
+    shutil.rmtree(live.remote)
+    (live.folder / "away").rename(live.remote)
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcdef")}
 
 
 @pytest.mark.parametrize("tiered", [False, True])

@@ -19,10 +19,11 @@ from partitions.errors import (
     SourceChangedError,
     StaleBrokerError,
 )
+from partitions.identity import same_root
 from partitions.lineage import Lineage
 from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
 from partitions.producers import ProducerEntry, encode
-from partitions.replica import BrokerFile, Replica, format_root, look_at_root, read_broker_file, same_root
+from partitions.replica import BrokerFile, Replica, format_root, look_at_root, read_broker_file
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
@@ -206,7 +207,7 @@ def test_a_folder_that_was_renamed_is_the_same_root(tmp_path: Path) -> None:
 def test_a_wiped_root_is_told_from_a_copy(store: Store) -> None:
     replica = registered(replica_on(store))
     store.delete([BROKER_FILE])
-    with pytest.raises(BrokerUnreachableError, match="holds no broker.json"):
+    with pytest.raises(BrokerUnreachableError, match=r"holds no broker\.json"):
         replica.list()
     format_root(store, "cluster", 1, ids(900))
     with pytest.raises(StaleBrokerError, match=f"registered is {replica.directory_id}"):

@@ -1,0 +1,293 @@
+"""How many storage calls the protocol's operations make, against the least that it can do with.
+
+Counted with the product's own code on stores in memory, by a driver that has opened the cluster and read the
+metadata, and knows of no partition yet: what a job does first. Locally a listing is scanned at least twice, for
+no file system lists a folder at once; on object stores every call is one request.
+
+What a run costs once is told apart from what each partition costs, and each file, by running at several sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from engine import Cluster
+from engine.report import Report
+from jobs.benchmarks.bench import TOPIC, Bench, cluster_file, record_batch
+from jobs.benchmarks.counting import COPY, CREATE, KINDS, LIST, READ, STAT, CountingStore
+from jobs.benchmarks.table import Limit, Line
+from partitions.clock import Clock
+from partitions.runner import SerialRunner
+from partitions.store import Store, StoreOptions
+from partitions.store.memory import MemoryStore
+
+BROKERS = 3
+NOTE = (
+    "Storage calls with three replicas, counted in memory. The least possible is what the protocol asks for; "
+    "jobs/benchmarks/calls.py has the reason for each, also where more are made."
+)
+RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls that an operation makes for every run, partition or file; ``least`` where it could do with fewer."""
+
+    per: str
+    kind: str
+    number: int
+    because: str
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An operation whose calls are counted."""
+
+    what: str
+    prepare: Callable[[CountedCluster, int, int], None]
+    """Brings so many partitions, with so many files each, to where the operation begins."""
+    run: Callable[[Cluster, int], Report]
+    """The operation, by a driver, on so many partitions."""
+    calls: tuple[Call, ...]
+    per: tuple[str, ...] = (RUN, PARTITION)
+
+    def expected(self, per: str) -> Counter[str]:
+        """How often each kind is called for every ``per``."""
+        return _summed([(call.kind, call.number) for call in self.calls if call.per == per])
+
+    def least(self, per: str) -> Counter[str]:
+        """How often it would have to be."""
+        return _summed(
+            [
+                (call.kind, call.number if call.least is None else call.least)
+                for call in self.calls
+                if call.per == per
+            ]
+        )
+
+    def counted(self, partitions: int, files: int) -> Counter[str]:
+        """The calls of one run."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = CountedCluster(Path(folder))
+            self.prepare(made, partitions, files)
+            driver = made.driver()
+            return made.calls_of(lambda: self.run(driver, partitions).raise_for_failures())
+
+    def measured(self) -> dict[str, Counter[str]]:
+        """What is called for every run, partition and file: the differences between runs of several sizes."""
+        one = self.counted(1, 1)
+        more_partitions = _difference(self.counted(2, 1), one)
+        more_files = _difference(self.counted(1, 2), one) if FILE in self.per else Counter[str]()
+        found = {
+            RUN: _difference(one, more_partitions),
+            PARTITION: _difference(more_partitions, more_files),
+            FILE: more_files,
+        }
+        return {per: found[per] for per in self.per}
+
+
+class CountedCluster:
+    """Three brokers in memory, whose calls are noted while something runs."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "remote").mkdir()
+        self._file = cluster_file(folder, "calls", BROKERS, str(folder / "remote"))
+        self._roots: dict[str, MemoryStore] = {}
+        self._numbers = itertools.count(1)
+        self._noted: list[str] | None = None
+        self.cluster = Cluster.format(self._file, new_id=self._new_id, opener=self._open)
+
+    def driver(self) -> Cluster:
+        """A driver of its own, which has read the metadata and no partition. It serves followers one after the
+        other: side by side, both may read the footer that neither has yet."""
+        driver = Cluster.open(self._file, new_id=self._new_id, opener=self._open)
+        driver._context.copies = SerialRunner()
+        assert driver.image.brokers
+        return driver
+
+    def append(self, partitions: int, acks: str = "all") -> None:
+        """One file of one record to each partition."""
+        append_one(self.cluster, range(partitions), acks).raise_for_failures()
+
+    def calls_of(self, run: Callable[[], object]) -> Counter[str]:
+        """The kinds of the calls that something makes."""
+        noted = self._noted = list[str]()
+        run()
+        self._noted = None
+        return Counter(noted)
+
+    def _new_id(self) -> str:
+        return f"{next(self._numbers):032x}"  # placement rests on ids: nothing here is left to chance
+
+    def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
+        return CountingStore(self._roots.setdefault(uri, MemoryStore(uri, clock)), self._note)
+
+    def _note(self, kind: str, name: str) -> None:
+        if self._noted is not None:
+            self._noted.append(kind)
+
+
+def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all") -> Report:
+    """One file of one record to each of the partitions."""
+    record = record_batch(pa.array([b"one"], pa.binary()))
+    return cluster.append_batches(TOPIC, {partition: [record] for partition in partitions}, acks=acks)
+
+
+def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
+    """All replicas hold the same one file."""
+    made.cluster.create_topic(TOPIC, partitions=partitions, replication_factor=BROKERS)
+    made.append(partitions)
+
+
+def _behind(made: CountedCluster, partitions: int, files: int) -> None:
+    """The leaders hold so many files more than their followers."""
+    _filled(made, partitions)
+    for _ in range(files):
+        made.append(partitions, acks="leader")
+
+
+def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
+    """A follower of every partition is out of the ISR, and lacks nothing."""
+    _filled(made, partitions)
+    follower = BROKERS
+    assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
+    made.cluster.fence(follower).raise_for_failures()
+    made.cluster.unfence(follower).raise_for_failures()
+
+
+def _summed(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
+    total: Counter[str] = Counter()
+    for kind, number in pairs:
+        total[kind] += number
+    return +total
+
+
+def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
+    found = Counter({kind: more[kind] - less[kind] for kind in KINDS})
+    assert min(found.values()) >= 0
+    return +found
+
+
+_BEGIN = (
+    Call(RUN, LIST, 1, "the metadata: the view to work in"),
+    Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),
+    Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
+)
+_UNCHANGED = (
+    Call(RUN, LIST, 1, "the metadata: does the view still hold? (!)"),
+    Call(RUN, READ, 1, "the root of the voter whose folder was listed"),
+)
+_SYNC_LISTS = (
+    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
+    Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
+    Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
+    Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
+)
+_COPY_LISTS = (
+    Call(PARTITION, LIST, 2, "the leader, for each follower that copies: after the bytes, before the names (!)"),
+    Call(PARTITION, STAT, 2, "its root after each of these"),
+)
+_WATERMARK = (Call(PARTITION, CREATE, BROKERS, "the high watermark on every replica"),)
+
+SCENARIOS = (
+    Scenario(
+        "append, acks=all",
+        _filled,
+        lambda cluster, partitions: append_one(cluster, range(partitions)),
+        (
+            *_BEGIN,
+            Call(PARTITION, LIST, 1, "the leader: where its log ends"),
+            Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
+            Call(PARTITION, READ, 1, "the footer of its last file: the producers"),
+            Call(PARTITION, CREATE, 1, "the file on the leader"),
+            Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
+            Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
+            Call(PARTITION, LIST, 2, "the followers: what they lack"),
+            Call(PARTITION, LIST, 1, "the leader after them", least=0),
+            Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
+            Call(PARTITION, COPY, 2, "the bytes to each follower (!)"),
+            *_COPY_LISTS,
+            Call(PARTITION, CREATE, 2, "the names on each follower"),
+            *_UNCHANGED,
+            *_WATERMARK,
+        ),
+    ),
+    Scenario("idle sync", _filled, lambda cluster, _: cluster.replicate(), (*_BEGIN, *_SYNC_LISTS)),
+    Scenario(
+        "sync",
+        _behind,
+        lambda cluster, _: cluster.replicate(),
+        (
+            *_BEGIN,
+            *_SYNC_LISTS[:-1],
+            *_COPY_LISTS,
+            Call(FILE, READ, 1, "its footer on the leader: no file is missing behind it"),
+            Call(FILE, COPY, 2, "its bytes to each follower"),
+            Call(FILE, CREATE, 2, "its name on each follower"),
+            *_UNCHANGED,
+            *_WATERMARK,
+        ),
+        PER,
+    ),
+    Scenario(
+        "ISR expansion",
+        _one_out,
+        lambda cluster, _: cluster.replicate(),
+        (
+            *_BEGIN,
+            *_SYNC_LISTS,
+            Call(RUN, LIST, 2, "the metadata, before each of the two commands is decided", least=0),
+            Call(
+                RUN,
+                LIST,
+                2,
+                "a metadata epoch is claimed: the greatest claim before, and what it goes on from (!)",
+            ),
+            Call(RUN, CREATE, 1, "the claim"),
+            Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
+            Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
+            Call(RUN, LIST, 2, "the metadata after each of them: the view to go on in", least=0),
+            Call(RUN, READ, 8, "the root of the voter after each of these listings", least=4),
+            Call(
+                PARTITION,
+                LIST,
+                2,
+                "the newcomer and its leader, after the first commit: what was appended before it",
+            ),
+            Call(PARTITION, STAT, 2, "a root after each of these"),
+        ),
+    ),
+)
+
+
+def calls(bench: Bench) -> list[Line]:
+    """The calls of every scenario, as they are made now, against the least possible."""
+    bench.say("calls")
+    lines = []
+    for scenario in SCENARIOS:
+        for per, found in scenario.measured().items():
+            least = scenario.least(per)
+            lines.append(
+                Line(
+                    f"calls, {scenario.what}: {per}",
+                    _told(found),
+                    _told(least),
+                    found.total() / least.total(),
+                    Limit(1.0, at_most=True),
+                    NOTE,
+                )
+            )
+    return lines
+
+
+def _told(calls: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{calls[kind]} {kind}" for kind in KINDS if calls[kind])
+    return f"{sum(calls.values())}: {parts}"

@@ -1,0 +1,6 @@
+"""Real jobs, killed at random moments: ``python -m tests.crashes --runs 100 --seed 1``.
+
+victim     a spark-submit in a session of its own, watched, stopped, killed
+world      the cluster, its source, and the comparison of the two
+campaign   which job is hit when, and what was found after it
+"""

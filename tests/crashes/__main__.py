@@ -1,0 +1,32 @@
+"""The campaign as a command."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.crashes.campaign import Campaign
+
+
+def main() -> None:
+    """What it finds wrong ends it, and the folder stays."""
+    parser = argparse.ArgumentParser(prog="tests.crashes", description=__doc__)
+    parser.add_argument("--runs", type=int, default=100, help="how often a job is struck")
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="stratalog-crashes-"))
+    campaign = Campaign(folder, given.seed, lambda line: print(line, flush=True))
+    try:
+        campaign.run(given.runs)
+    except BaseException:
+        print(f"seed {given.seed}: what is left of it is in {folder}")
+        raise
+    finally:
+        print(campaign.table())
+    shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

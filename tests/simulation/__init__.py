@@ -1,0 +1,25 @@
+"""The product's own code, run by a deterministic scheduler; every call of a store is a point of interleaving.
+
+One seed gives a cluster, what its drivers do, the faults, and the schedule. After every step that changed a
+store the invariants of the protocol (section 6) are checked against a naive twin: per partition one list in
+memory. When the faults are over, one lone driver has to bring everything in order.
+
+    configuration  what a seed stands for: sizes, operations, faults
+    scheduler      drivers are greenlets; who goes on, and what becomes of the call
+    strategies     uniform, priorities with change points, bursts; long pauses
+    roots, stores  the truth of each broker, and a driver's view of it
+    faults         what may happen to calls and roots, and the bound within which the promises hold
+    remote         the table of the remote tier, in memory
+    world          a cluster on such stores; drivers as the product's own contexts
+    actions        what drivers do: one line for each operation of the product
+    oracle         the naive twin, and what is committed in the metadata
+    invariants     I1 to I7
+    ending         the lone driver
+    running        one seed, many seeds
+    trace, shrink  a failing seed as a person reads it, and with less in it
+    exhaustive     small configurations, every interleaving
+    variants       steps of the protocol left out
+    mutations      which sentence each of them is: each must fail
+
+Nothing here knows the time, hash order, or threads: the same seed gives the same trace.
+"""

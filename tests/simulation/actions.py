@@ -1,0 +1,282 @@
+"""What drivers do: a line in ``ACTIONS`` for each operation of the product."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from engine.context import Context
+from engine.metadata.commands import FenceBroker
+from engine.metadata.partition_commands import AlterPartition
+from engine.operations import bring_up, topics
+from engine.operations.append import append_batches
+from engine.operations.elect import elect
+from engine.operations.fence import fence, unfence
+from engine.operations.heal import heal
+from engine.operations.in_sync import without
+from engine.operations.merge import merge
+from engine.operations.reassign import cancel, reassign
+from engine.operations.replicate import replicate
+from engine.operations.retain import retain
+from engine.operations.tier import tier
+from engine.operations.verify import verify
+from engine.report import Report
+from partitions.errors import CorruptionError, StratalogError
+from partitions.records import physical_schema
+from tests.simulation import reading
+from tests.simulation.configuration import Operation, Shape
+from tests.simulation.scheduler import Driver, Violation
+from tests.simulation.world import TOPIC, World
+
+SCHEMA = physical_schema()
+_CORRUPT = {"CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"}
+_TRIES = 5
+OTHER = "u"
+
+
+@dataclass(slots=True)
+class Actor:
+    """Who acts: a driver with its hold on the cluster."""
+
+    world: World
+    driver: Driver
+    context: Context
+
+
+Plan = Callable[[random.Random, Shape, int, int], tuple[int | str, ...]]
+"""The arguments of an operation; from the slot, and the number of the operation in it."""
+
+Act = Callable[..., str]
+"""Does it, with an actor and the arguments; what came of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One kind of operation."""
+
+    plan: Plan
+    act: Act
+
+
+def batch(values: Sequence[bytes]) -> pa.RecordBatch:
+    """Records with these values, and nothing else."""
+    count = len(values)
+    stamps = pa.repeat(pa.scalar(1_700_000_000_000_000, pa.int64()), count).cast(SCHEMA.field("timestamp").type)
+    return pa.record_batch(
+        {
+            "timestamp": stamps,
+            "key": pa.nulls(count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.nulls(count, SCHEMA.field("headers").type),
+        }
+    )
+
+
+def check_report(actor: Actor, report: Report) -> str:
+    """Sound storage is never called corrupt. Raises: Violation."""
+    for failure in report.failures:
+        if failure.code in _CORRUPT:
+            topic_partition = failure.item.split(" ")[0]
+            actor.world.ledger.excuse_corruption(topic_partition, f"{failure.code}: {failure.message}")
+    return ", ".join(sorted({failure.code for failure in report.failures})) or "ok"
+
+
+def perform(actor: Actor, operation: Operation) -> str:
+    """One operation; what came of it. Errors of the product are an outcome. Raises: Violation."""
+    try:
+        return ACTIONS[operation.action].act(actor, *operation.arguments)
+    except StratalogError as error:
+        if isinstance(error, CorruptionError):
+            actor.world.ledger.excuse_corruption("", f"{error.code}: {error}")
+        return f"{error.code}: {error}"
+
+
+# --------------------------------------------------------------------------------------- append
+
+
+def append(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
+    """Until it is acknowledged, or for a few times."""
+    world = actor.world
+    key = world.topic_id, partition
+    begun = world.ledger.appends.setdefault((key, producer), {})
+    if any(not acknowledged for earlier, acknowledged in begun.items() if earlier < sequence):
+        return "not begun: the one before is not acknowledged"
+    begun.setdefault(sequence, False)
+    for _ in range(_TRIES):
+        outcome = append_try(actor, producer, sequence, partition, records)
+        if outcome in ("acknowledged", "duplicate", "superseded"):
+            return outcome
+    return f"given up: {outcome}"
+
+
+def append_try(actor: Actor, producer: str, sequence: int, partition: int, records: int) -> str:
+    """One call of the product."""
+    world, key = actor.world, (actor.world.topic_id, partition)
+    tokens = world.ledger.tokens(key, producer, sequence, records)
+    report = _append(actor, TOPIC, partition, tokens, producer=producer, sequence=sequence)
+    check_report(actor, report)
+    outcome = world.ledger.acknowledge(key, tokens, report)
+    begun = world.ledger.appends[key, producer]
+    if outcome in ("acknowledged", "duplicate"):
+        begun[sequence] = True
+        world.ledger.count(outcome)
+        return outcome
+    code = report.failures[0].code if report.failures else "?"
+    if code == "DUPLICATE_SEQUENCE_NUMBER":
+        if not begun[sequence] and not world.oracle.history(key).unclean:
+            raise Violation(f"I3: {producer} {sequence} is called a duplicate, and was never acknowledged")
+        begun[sequence] = True
+        return "superseded"
+    return f"{outcome} ({code})"
+
+
+def _append(actor: Actor, topic: str, partition: int, tokens: Sequence[bytes], **who: object) -> Report:
+    return append_batches(actor.context, topic, {partition: [batch(tokens)]}, **who)  # type: ignore[arg-type]
+
+
+def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:
+    """Without a producer: nobody tries it again."""
+    world, key = actor.world, (actor.world.topic_id, partition)
+    tokens = world.ledger.tokens(key, f"once-{actor.driver.name}", number, records)
+    report = _append(actor, TOPIC, partition, tokens, acks=acks)
+    check_report(actor, report)
+    outcome = str(report.rows[0]["outcome"])
+    if outcome == "not appended":
+        world.ledger.never[key].update(tokens)
+    elif acks == "all":
+        outcome = world.ledger.acknowledge(key, tokens, report)
+    world.ledger.count(f"{outcome}, acks={acks}")
+    return outcome
+
+
+# ------------------------------------------------------------------------------------ the others
+
+
+def fence_one(actor: Actor, broker: int) -> str:
+    """As a prober that did not reach it."""
+    actor.context.metadata.submit(FenceBroker(broker))
+    return "ok"
+
+
+def shrink(actor: Actor, broker: int, partition: int) -> str:
+    """As somebody whom a follower keeps waiting for too long."""
+    image = actor.context.metadata.image()
+    view = image.view(actor.world.topic_id, partition)
+    if broker not in view.isr or broker == view.leader:
+        return "no follower in the ISR"
+    (answer,) = actor.context.metadata.submit(AlterPartition((without(view, [broker]),)))
+    return type(answer).__name__
+
+
+def isolate(actor: Actor, partition: int) -> str:
+    """The leader is the last of the ISR, and is taken out of service: the partition has no leader."""
+    view = actor.context.metadata.image().view(actor.world.topic_id, partition)
+    if view.leader is None:
+        return "no leader"
+    others = [broker for broker in view.isr if broker != view.leader]
+    actor.context.metadata.submit(AlterPartition((without(view, others),)))
+    return check_report(actor, fence(actor.context, [view.leader], force=True))
+
+
+def elect_one(actor: Actor, broker: int) -> str:
+    """By hand; 0: the preferred replicas."""
+    return check_report(actor, elect(actor.context, [TOPIC], leader=broker or None))
+
+
+def tidy(actor: Actor, *_: int) -> str:
+    """Merge; delete what that hides, and in a second run what left the log in the first."""
+    done = [check_report(actor, operation(actor.context)) for operation in (merge, retain, retain)]
+    return ", ".join(done)
+
+
+def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
+    """Other replicas for a partition."""
+    return check_report(actor, reassign(actor.context, {(TOPIC, partition): list(brokers)}))
+
+
+def create_other_topic(actor: Actor, records: int) -> str:
+    """A second topic, which comes and goes, with something in it."""
+    copies = min(2, actor.world.shape.brokers)
+    configs = dict(actor.world.shape.topic_configs)
+    created = topics.create_topic(actor.context, OTHER, partitions=1, replication_factor=copies, configs=configs)
+    tokens = actor.world.ledger.tokens((created.topic_id, 0), f"other-{actor.driver.name}", 0, records)
+    report = append_batches(actor.context, OTHER, {0: [batch(tokens)]})
+    check_report(actor, report)
+    key = created.topic_id, 0
+    return (
+        actor.world.ledger.acknowledge(key, tokens, report)
+        if key[0] in actor.world.oracle.image.topics
+        else "gone"
+    )
+
+
+def _reported(operation: Callable[[Context], Report]) -> Act:
+    def act(actor: Actor, *_: int) -> str:
+        return check_report(actor, operation(actor.context))
+
+    return act
+
+
+def _nothing(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return ()
+
+
+def _a_broker(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return (rng.randint(1, shape.brokers),)
+
+
+def _a_partition(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return (rng.randrange(shape.partitions),)
+
+
+def _a_replica(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return rng.randint(1, shape.brokers), rng.randrange(shape.partitions)
+
+
+def _replicas(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    count = max(1, min(shape.brokers, shape.copies + rng.choice((-1, 0, 0, 1))))
+    return rng.randrange(shape.partitions), *rng.sample(range(1, shape.brokers + 1), count)
+
+
+ACTIONS: dict[str, Action] = {
+    "append": Action(
+        lambda rng, s, slot, i: (f"p{slot}", i, rng.randrange(s.partitions), rng.choice((1, 1, 2))), append
+    ),
+    "append_once": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "all"), append_once),
+    "append_leader": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "leader"), append_once),
+    "replicate": Action(_nothing, _reported(replicate)),
+    "merge": Action(_nothing, _reported(merge)),
+    "retain": Action(_nothing, _reported(retain)),
+    "tier": Action(_nothing, _reported(tier)),
+    "tidy": Action(_nothing, tidy),
+    "verify": Action(_nothing, _reported(lambda context: verify(context, deep=True))),
+    "heal": Action(_nothing, _reported(heal)),
+    "sweep": Action(_nothing, _reported(lambda context: retain(context, sweep=True))),
+    "elect": Action(lambda rng, s, slot, i: (rng.randint(0, s.brokers),), elect_one),
+    "elect_unclean": Action(_nothing, _reported(lambda context: elect(context, unclean=True))),
+    "shrink": Action(_a_replica, shrink),
+    "isolate": Action(_a_partition, isolate),
+    "fence": Action(_a_broker, fence_one),
+    "fence_by_hand": Action(_a_broker, lambda a, b: check_report(a, fence(a.context, [b], force=True))),
+    "unfence": Action(_a_broker, lambda a, b: check_report(a, unfence(a.context, [b]))),
+    "reassign": Action(_replicas, reassign_one),
+    "cancel": Action(_nothing, _reported(cancel)),
+    "create_other": Action(lambda rng, s, slot, i: (1,), create_other_topic),
+    "delete_other": Action(_nothing, _reported(lambda context: topics.delete_topic(context, OTHER))),
+    "register": Action(_a_broker, lambda a, b: check_report(a, bring_up.register_brokers(a.context, [b]))),
+    "bootstrap": Action(_a_broker, lambda a, b: check_report(a, bring_up.bootstrap(a.context, [b]))),
+    "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.context)),
+    "read_replica": Action(_a_replica, lambda a, b, p: reading.read_replica(a.world, a.context, b, p)),
+    "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.context)),
+}
+
+
+def plan_operation(
+    rng: random.Random, weights: Sequence[tuple[str, int]], shape: Shape, slot: int, index: int
+) -> Operation:
+    """An operation by its weight."""
+    (name,) = rng.choices([name for name, _ in weights], [weight for _, weight in weights])
+    return Operation(name, ACTIONS[name].plan(rng, shape, slot, index))

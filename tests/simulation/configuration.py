@@ -1,0 +1,257 @@
+"""What a seed stands for: the cluster, what each driver does, the faults, how it is scheduled."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+Event = tuple[int, str, int]
+"""At which step, what, to which broker or slot (see ``faults.Events``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One thing that a driver does. What the arguments mean is the action's business."""
+
+    action: str
+    arguments: tuple[int | str, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, (self.action, *self.arguments)))
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A cluster as it is formatted: of those with the same shape only the first is."""
+
+    brokers: int
+    voters: int
+    partitions: int
+    copies: int
+    topic_configs: tuple[tuple[str, str], ...]
+    cluster_configs: tuple[tuple[str, str], ...]
+    placement: int
+    """Ids differ with it, and so does where replicas are placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """Everything that a run depends on, but for the random choices of its schedule."""
+
+    seed: int
+    shape: Shape
+    operations: tuple[tuple[Operation, ...], ...]
+    """By slot: a slot is a job that is started again when its driver dies."""
+    setup: tuple[Operation, ...] = ()
+    """What one driver does alone before the others begin."""
+    events: tuple[Event, ...] = ()
+    fine_metadata: bool = True
+    """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
+    constant_roots: bool = False
+    """No root ever changes: to look at a ``broker.json`` is no point of interleaving."""
+    page: int = 0
+    """Names in a page of a listing; 0: a listing is a snapshot."""
+    tick_ms: int = 1
+    """How far a step moves the clock."""
+    schedule: str = "uniform"
+    horizon: int = 300
+    """About how many steps the interesting part takes."""
+    fault_rate: float = 0.0
+    stall_rate: float = 0.0
+    """How often a driver falls asleep before a call of ``stalls_at``, a tenth of it before others."""
+    stalls_at: frozenset[str] = frozenset({"create", "commit", "delete"})
+    crashes: int = 0
+    most_steps: int = 4000
+    """After so many steps the faults are over, and everybody goes on in turn."""
+    tags: frozenset[str] = field(default=frozenset())
+
+
+def operations_of(text: str) -> tuple[Operation, ...]:
+    """Operations as they are shown: ``append p0 0 0 1; replicate``."""
+    operations = []
+    for words in map(str.split, filter(None, text.split(";"))):
+        arguments = (int(word) if word.isdigit() else word for word in words[1:])
+        operations.append(Operation(words[0], tuple(arguments)))
+    return tuple(operations)
+
+
+def small(
+    *slots: str, setup: str = "", brokers: int = 2, copies: int = 2, page: int = 0, **configs: str
+) -> Configuration:
+    """A directed configuration: one partition, these operations by slot; ``configs`` with underscores for dots."""
+    given = {"compression_type": "uncompressed", "file_delete_delay_ms": "0", "retention_ms": "-1", **configs}
+    return Configuration(
+        seed=0,
+        shape=Shape(
+            brokers=brokers,
+            voters=1,
+            partitions=1,
+            copies=copies,
+            topic_configs=tuple((name.replace("_", "."), value) for name, value in given.items()),
+            cluster_configs=(("replica.lag.time.max.ms", "1"),),
+            placement=0,
+        ),
+        operations=tuple(map(operations_of, slots)),
+        setup=operations_of(setup),
+        fine_metadata=False,
+        constant_roots=True,
+        page=page,
+        tick_ms=0,
+    )
+
+
+def configuration_of(seed: int, theme_name: str | None = None, voters: int | None = None) -> Configuration:
+    """The configuration of a seed; of a certain theme, and with so many voters, where that is given."""
+    from tests.simulation.actions import plan_operation  # the table of actions rests on these types
+
+    rng = random.Random(f"configuration {seed}")
+    large = rng.random() < 0.08
+    brokers = rng.choice((2, 3, 3, 3, 4, 5)) if not large else rng.choice((3, 4, 5))
+    partitions = rng.choice((1, 1, 1, 2)) if not large else rng.randint(2, 8)
+    copies = min(brokers, rng.choice((2, 2, 3, 3, 3)))
+    slots = rng.choice((2, 2, 3, 3, 4)) if not large else rng.randint(3, 6)
+    if theme_name is None:
+        theme = rng.choices(THEMES, [theme.weight for theme in THEMES])[0]
+    else:
+        theme = rng.choice([theme for theme in THEMES if theme.name == theme_name])
+    if voters is not None:
+        brokers = max(brokers, voters)
+    else:
+        voters = 3 if brokers >= 3 and rng.random() < 0.2 else 1
+    delay = rng.choice(("0", "0", "40"))
+    topic_configs = {
+        "compression.type": "uncompressed",
+        "segment.merge.min.files": "2",
+        "file.delete.delay.ms": delay,
+        "retention.ms": "-1",
+    }
+    if "tidy" in dict(theme.weights):
+        topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
+        topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
+    if theme.tiered:
+        topic_configs |= {
+            "remote.storage.enable": "true",
+            "segment.bytes": rng.choice(("1", "1", "5000")),
+            "local.retention.bytes": rng.choice(("0", "0", "2500")),
+            "retention.bytes": rng.choice(("-1", "-1", "6000")),
+        }
+    if theme.unclean:
+        topic_configs["unclean.leader.election.enable"] = rng.choice(("true", "false"))
+    if copies == 3 and rng.random() < 0.2:
+        topic_configs["min.insync.replicas"] = "2"
+    shape = Shape(
+        brokers=brokers,
+        voters=voters,
+        partitions=partitions,
+        copies=copies,
+        topic_configs=tuple(topic_configs.items()),
+        cluster_configs=(
+            ("replica.lag.time.max.ms", rng.choice(("1", "300"))),
+            ("follower.fetch.last.tiered.offset.enable", rng.choice(("true", "false"))),
+        ),
+        placement=rng.randrange(3),
+    )
+    length = theme.length if not large else (3, 7)
+    operations = tuple(
+        tuple(plan_operation(rng, theme.weights, shape, slot, index) for index in range(rng.randint(*length)))
+        for slot in range(slots)
+    )
+    horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
+    faulty = rng.random() < 0.6
+    events = _events(rng, theme, shape, slots, horizon) if faulty else ()
+    return Configuration(
+        seed=seed,
+        shape=shape,
+        operations=operations,
+        events=events,
+        fine_metadata=rng.random() < (0.5 if voters == 1 else 0.8),
+        page=rng.choice((0, 0, 0, 0, 1, 2, 5)),
+        tick_ms=rng.choice((0, 1, 1, 10)),
+        schedule=rng.choice(("priorities", "priorities", "priorities", "uniform", "bursts")),
+        horizon=horizon,
+        fault_rate=rng.choice((0.0, 0.01, 0.03)) if faulty else 0.0,
+        stall_rate=rng.choice((0.0, 0.0, 0.05, 0.2)),
+        crashes=rng.choice((0, 1, 1, 2)) if faulty else 0,
+        most_steps=horizon * 8,
+        tags=frozenset({theme.name}),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Theme:
+    """What a run is about: how often which operation, which events."""
+
+    name: str
+    weights: tuple[tuple[str, int], ...]
+    events: tuple[str, ...] = ("cut", "cut", "fill", "double")
+    weight: int = 10
+    length: tuple[int, int] = (1, 3)
+    """How many operations a slot has."""
+    unclean: bool = False
+    tiered: bool = False
+
+
+_BASE = (("append", 8), ("append_leader", 1), ("append_once", 1), ("replicate", 3), ("elect", 3), ("read", 1))
+_READS = (("read", 1), ("read_replica", 1), ("offsets", 1))
+THEMES: Sequence[Theme] = (
+    Theme("base", (*_BASE, *_READS, ("shrink", 2), ("fence", 1)), weight=20),
+    Theme("base", (*_BASE, ("shrink", 2), ("fence", 1), ("fence_by_hand", 1), ("unfence", 1), ("register", 1))),
+    Theme("delete", (*_BASE, ("merge", 2), ("retain", 2), ("tidy", 4), ("shrink", 1), ("read_replica", 1))),
+    Theme("reuse", (("append", 6), ("tidy", 5), ("shrink", 2), ("replicate", 2)), length=(2, 4)),
+    Theme("revive", (("append", 5), ("elect", 6), ("replicate", 4), ("tidy", 4)), ("cut",), length=(1, 3)),
+    Theme(
+        "tier",
+        (
+            *_BASE,
+            ("tier", 6),
+            ("retain", 4),
+            ("shrink", 2),
+            ("read", 2),
+            ("offsets", 1),
+            ("merge", 1),
+            ("fence", 1),
+        ),
+        ("cut", "wipe", "replace", "double", "fill"),
+        weight=15,
+        length=(1, 4),
+        tiered=True,
+    ),
+    Theme("heal", (*_BASE, ("verify", 4), ("heal", 4), ("shrink", 2), ("tidy", 2), ("fence", 1)), weight=8),
+    Theme("move", (*_BASE, ("reassign", 5), ("cancel", 1), ("sweep", 2), ("shrink", 1), ("fence", 1)), weight=12),
+    Theme(
+        "topics",
+        (("append", 3), ("create_other", 5), ("delete_other", 4), ("sweep", 2), ("replicate", 3), ("elect", 1)),
+        weight=4,
+        length=(2, 4),
+    ),
+    Theme(
+        "wipe",
+        (*_BASE, ("shrink", 1), ("fence", 1), ("bootstrap", 1)),
+        ("wipe", "replace", "backup", "restore", "cut"),
+        weight=15,
+    ),
+    Theme(
+        "unclean",
+        (*_BASE, ("isolate", 6), ("elect_unclean", 4), ("unfence", 3), ("replicate", 2)),
+        ("cut",),
+        weight=7,
+        length=(2, 4),
+        unclean=True,
+    ),
+)
+
+
+def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:
+    events: list[Event] = []
+    for _ in range(rng.choice((0, 1, 1, 2, 3))):
+        at, what = rng.randrange(horizon), rng.choice(theme.events)
+        if what == "double":
+            events.append((at, what, rng.randrange(slots)))
+            continue
+        broker = rng.randint(1, shape.brokers)
+        ends = {"cut": "mend", "fill": "mend", "backup": "restore"}.get(what)
+        events.append((at, what, broker))
+        if ends is not None:
+            events.append((at + rng.choice((5, 20, 60, 200)), ends, broker))
+    return tuple(sorted(events))

@@ -1,0 +1,158 @@
+"""What files hold, remembered by their bytes: the same bytes are decoded once in a process."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import engine.operations.tier
+import engine.quorum.log
+import engine.quorum.voter
+import engine.replication.append
+import partitions.listing
+import partitions.segment
+from engine.metadata.records import MetadataRecord, decode
+from engine.quorum.batch import Batch, decode_batch
+from engine.replication.append import AppendOptions, ReplayableBatches
+from engine.replication.site import Site
+from partitions.clock import Clock
+from partitions.errors import SourceChangedError
+from partitions.lineage import Lineage
+from partitions.listing import ReplicaLog
+from partitions.paths import DataName, base_name, parse_name
+from partitions.producers import ProducerAppend, ProducerState
+from partitions.runner import SerialRunner
+from partitions.segment_footer import FOOTER_KEY, SegmentFooter
+from partitions.store import StagedWriter, Store
+from partitions.store.memory import MemoryStore
+from partitions.store.protocol import StoredObject
+
+_MOST = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A data file: the values of its records, and what its footer says."""
+
+    base_offset: int
+    tokens: tuple[bytes, ...]
+    producers: dict[str, Any]
+
+    @property
+    def next_offset(self) -> int:
+        """As the records have it."""
+        return self.base_offset + len(self.tokens)
+
+
+@lru_cache(maxsize=4096)
+def content_of(data: bytes) -> Content:
+    """The content of a data file, read by Arrow alone."""
+    file = pq.ParquetFile(pa.BufferReader(data))
+    footer = msgspec.json.decode(file.metadata.metadata[FOOTER_KEY], type=SegmentFooter)
+    table = file.read(columns=["offset", "value"])
+    offsets = table.column("offset").to_pylist()
+    assert offsets == list(range(footer.base_offset, footer.next_offset)), (offsets, footer)
+    return Content(footer.base_offset, tuple(table.column("value").to_pylist()), footer.producers)
+
+
+@lru_cache(maxsize=4096)
+def records_of_batch(data: bytes) -> Sequence[MetadataRecord]:
+    """The records of a committed batch, read by Arrow alone."""
+    table = pq.ParquetFile(pa.BufferReader(data)).read(columns=["value"])
+    return [decode(value) for value in table.column("value").to_pylist()]
+
+
+@lru_cache(maxsize=4096)
+def lineage_of(data: bytes) -> Lineage:
+    """The content of an ``.epoch`` file."""
+    return Lineage.from_json(data, "")
+
+
+parsed_name = lru_cache(maxsize=65536)(parse_name)
+
+
+@lru_cache(maxsize=4096)
+def _decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
+    return decode_batch(cluster_id, name, data, what)
+
+
+def _decode_batch_of_any_voter(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
+    return _decode_batch(cluster_id, name, data, "")
+
+
+@lru_cache(maxsize=4096)
+def _footer_in(data: bytes, stored: StoredObject) -> pq.FileMetaData:
+    store = MemoryStore("memory://footers")
+    store.create(stored.name, data)
+    return _read_parquet_footer(store, replace(stored, version=""), stored.name)
+
+
+def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
+    try:
+        with store.open(stored) as source:
+            data = source.read()
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+    return _footer_in(data, replace(stored, name=base_name(stored.name), version="", modified_ms=0))
+
+
+_read_parquet_footer = partitions.segment._read_parquet_footer
+_encode = engine.replication.append._encode
+_encoded: dict[Hashable, bytes] = {}
+
+
+def _encode_once(
+    staged: StagedWriter,
+    site: Site,
+    log: ReplicaLog,
+    state: ProducerState,
+    producer: ProducerAppend,
+    source: ReplayableBatches,
+    options: AppendOptions,
+    clock: Clock,
+) -> None:
+    values = tuple(value for batch in source for value in batch.column("value").to_pylist())
+    known = tuple(sorted(state.items()))
+    key = (
+        site.view.topic_id,
+        site.view.partition,
+        log.log_end,
+        log.lineage,
+        known,
+        producer,
+        values,
+        clock.now_ms(),
+    )
+    if key not in _encoded:
+        memory = MemoryStore("memory://encoded").stage_writer("one")
+        _encode(memory, site, log, state, producer, source, options, clock)
+        if len(_encoded) > _MOST:
+            _encoded.clear()
+        _encoded[key] = memory._buffer.bytes_written()  # type: ignore[attr-defined]
+    staged.file.write(_encoded[key])
+
+
+def _in_turn(threads: int) -> SerialRunner:
+    """Uploads of one task, one after the other: a greenlet belongs to one thread."""
+    return SerialRunner()
+
+
+@contextmanager
+def remembered() -> Iterator[None]:
+    """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(engine.quorum.log, "decode_batch", _decode_batch_of_any_voter))
+        stack.enter_context(patch.object(engine.quorum.voter, "parse_name", parsed_name))
+        stack.enter_context(patch.object(partitions.listing, "parse_name", parsed_name))
+        stack.enter_context(patch.object(partitions.segment, "_read_parquet_footer", _footer))
+        stack.enter_context(patch.object(engine.replication.append, "_encode", _encode_once))
+        stack.enter_context(patch.object(engine.operations.tier, "ThreadRunner", _in_turn))
+        yield

@@ -1,0 +1,152 @@
+"""The end: nothing fails any more, and one lone driver brings everything in order (I7)."""
+
+from __future__ import annotations
+
+from engine.operations import bring_up
+from engine.operations.brokers import settle_brokers
+from engine.operations.elect import elect
+from engine.operations.fence import unfence
+from engine.operations.replicate import replicate
+from engine.operations.retain import retain
+from engine.operations.sweep import CLOSED
+from engine.operations.verify import verify
+from engine.report import Report
+from partitions import paths
+from partitions.errors import StratalogError
+from partitions.paths import BROKER_FILE, DataName
+from tests.simulation import reading
+from tests.simulation.actions import Actor, append_try, check_report
+from tests.simulation.oracle import Key
+from tests.simulation.scheduler import Driver, Violation
+from tests.simulation.world import World
+
+_DAY_MS = 86_400_000
+_TRIES = 4
+
+
+class LoneDriver:
+    """A person with a terminal, in a quiet hour."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def main(self, driver: Driver) -> None:
+        """Bring everything in order. Raises: Violation where that does not work."""
+        world = self._world
+        actor = Actor(world, driver, world.context(driver))
+        driver.quiet = 1  # nobody is there to interleave with
+        try:
+            self._recover(actor)
+        except StratalogError as error:
+            raise Violation(f"I7: recovery fails: {error.code}: {error}") from error
+
+    def _recover(self, actor: Actor) -> None:
+        world, context = self._world, actor.context
+        wiped = [broker for broker, root in world.roots.items() if root.get(BROKER_FILE) is None]
+        bring_up.format_roots(context.file, context.stores, wiped, context.new_id)
+        settle_brokers(context)
+        _must(bring_up.register_brokers(context))
+        held = [broker.broker_id for broker in context.metadata.image().brokers.values() if broker.held]
+        if held:
+            _must(unfence(context, held))
+        _must(elect(context, unclean=True))
+        self._settle(actor)
+        for key, producer in list(world.ledger.appends):
+            for sequence, acknowledged in list(world.ledger.appends[key, producer].items()):
+                if not acknowledged:
+                    self._retry(actor, key, producer, sequence)
+        for partition in range(world.shape.partitions):
+            world.ledger.appends[(world.topic_id, partition), "lone"] = {0: False}
+            world.ledger.sizes[(world.topic_id, partition), "lone", 0] = 1
+            self._retry(actor, (world.topic_id, partition), "lone", 0)
+        for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
+            self._settle(actor)
+            world.time.ms += _DAY_MS
+            check_report(actor, _must(retain(context, sweep=True)))
+        check_report(actor, _must(verify(context, deep=True)))
+        reading.read_topic(world, context)
+
+    def _settle(self, actor: Actor) -> None:
+        """Replicate until nothing moves any more; a few runs must do."""
+        for _ in range(_TRIES):
+            report = replicate(actor.context)
+            check_report(actor, report)
+            if report.ok and not any(row["copied_files"] for row in report.rows):
+                return
+        raise Violation(f"I7: replicate does not come to rest: {report}")
+
+    def _retry(self, actor: Actor, key: Key, producer: str, sequence: int) -> None:
+        records = self._world.ledger.sizes[key, producer, sequence]
+        for _ in range(_TRIES):
+            outcome = append_try(actor, producer, sequence, key[1], records)
+            if outcome in ("acknowledged", "duplicate", "superseded"):
+                return
+        raise Violation(f"I7: {producer} {sequence} of {key[1]} cannot be appended: {outcome}")
+
+    # --------------------------------------------------------------------------------- afterwards
+
+    def check(self) -> None:
+        """All replicas agree, all are in the ISR, every record is accounted for. Raises: Violation."""
+        world = self._world
+        for topic_id, topic in world.oracle.image.topics.items():
+            for partition in topic.partitions:
+                self._check_partition((topic_id, partition.partition))
+        world.ledger.check_accounts()
+        self._check_litter()
+
+    def _check_litter(self) -> None:
+        owned = world_folders(self._world)
+        for broker, root in self._world.roots.items():
+            for folder, entries in root.folders.items():
+                left = entries.keys() - {
+                    paths.join(folder, str(CLOSED)),
+                    str(CLOSED),
+                }  # a swept folder stays closed
+                if left and (broker, folder) not in owned:
+                    raise Violation(f"I7: {folder} on broker {broker} is nobody's, and is left behind")
+
+    def _check_partition(self, key: Key) -> None:
+        invariants = self._world.invariants
+        partition, name = invariants.partition(key), invariants.name(key)
+        assert partition is not None
+        if set(partition.isr) != set(partition.replicas) or partition.adding:
+            raise Violation(f"I7: the ISR of {name} is {partition.isr} of {partition.replicas} in the end")
+        states = {
+            broker: invariants.state(broker, invariants.folder(broker, key)) for broker in partition.replicas
+        }
+        ends = {broker: state.log.log_end for broker, state in states.items()}
+        marks = {broker: state.log.high_watermark for broker, state in states.items()}
+        if len(set(ends.values())) > 1 or set(marks.values()) != set(ends.values()):
+            raise Violation(f"I2: log ends {ends}, high watermarks {marks} of {name} in the end")
+        start = max(state.log.local_start for state in states.values())
+        logs = {state.tokens[start - state.log.local_start :] for state in states.values()}
+        if len(logs) > 1:
+            raise Violation(f"I2: the replicas of {name} differ in the end: {states}")
+        sizes: dict[DataName, int] = {}
+        for broker, state in states.items():
+            for link in state.log.chain:
+                size = link.file.object.size_bytes
+                if sizes.setdefault(link.name, size) != size:
+                    raise Violation(f"I2: {link.name} has two sizes, one on broker {broker}")
+            mark = state.log.high_watermark
+            dead = [file for file in state.log.dead if file.name.base_offset < mark]  # above, it may live again
+            left = (*dead, *state.log.hidden, *state.log.stranded)
+            if left:
+                raise Violation(f"I7: left behind on broker {broker} of {name}: {[str(f.name) for f in left]}")
+
+
+def world_folders(world: World) -> set[tuple[int, str]]:
+    """The folders that belong to somebody."""
+    owned = {(broker, "") for broker in world.roots}
+    owned |= {(broker, paths.voter_path(directory_id)) for broker, directory_id in world.voters.items()}
+    for topic_id, topic in world.oracle.image.topics.items():
+        for partition in topic.partitions:
+            key = topic_id, partition.partition
+            owned |= {(broker, world.invariants.folder(broker, key)) for broker in partition.replicas}
+    return owned
+
+
+def _must(report: Report) -> Report:
+    if not report.ok:
+        raise Violation(f"I7: recovery fails: {report}")
+    return report

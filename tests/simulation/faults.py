@@ -1,0 +1,107 @@
+"""What happens to roots and processes, and the bound within which the protocol keeps its promises.
+
+The rule: a root is wiped, or put back from an older copy, only while every partition with this root in its ISR
+has another member there whose storage is sound; and never that of a metadata voter, unless a majority of the
+voters stays untouched. (A voter that was put back from an older copy is not found out: the metadata log trusts
+its directory id. So voters are wiped, never restored.) Whatever only is away, or full, comes back before the end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from partitions.paths import BROKER_FILE
+from partitions.replica import BrokerFile
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+class Events:
+    """Changes the world; what the bound does not allow does not happen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._backups: dict[int, dict[str, bytes]] = {}
+        self._formatted = 0
+        self._lost_voters: set[int] = set()
+        self.restart = lambda slot: None
+        """Starts the job of a slot again."""
+
+    def apply(self, what: str, target: int) -> None:
+        """One event."""
+        done = getattr(self, f"_{what}")(target)
+        if done is not False:
+            self._world.ledger.count(f"event: {what}")
+        self._world.note_event(f"{what} {target}" + (" (not allowed now)" if done is False else ""))
+
+    def mend_all(self) -> None:
+        """The faults that pass are over."""
+        for broker in self._world.roots:
+            self._mend(broker)
+        self._world.page = 0
+
+    def _cut(self, broker: int) -> None:
+        self._world.roots[broker].reachable = False
+
+    def _fill(self, broker: int) -> None:
+        self._world.roots[broker].full = True
+
+    def _mend(self, broker: int) -> None:
+        root = self._world.roots[broker]
+        root.reachable, root.full = True, False
+
+    def _double(self, slot: int) -> None:
+        """Somebody thinks that the driver is dead."""
+        self.restart(slot)
+
+    def _restart(self, slot: int) -> None:
+        self.restart(slot)
+
+    # --------------------------------------------------------------------------- lost storage
+
+    def may_lose(self, broker: int) -> bool:
+        """The rule."""
+        world = self._world
+        if broker in world.voters and len(self._lost_voters | {broker}) * 2 >= len(world.voters):
+            return False
+        image, sound = world.oracle.image, world.invariants.sound
+        return all(
+            any(member != broker and sound(member) for member in partition.isr)
+            for topic in image.topics.values()
+            for partition in topic.partitions
+            if broker in partition.isr or broker in partition.adding
+        )
+
+    def _wipe(self, broker: int) -> bool | None:
+        """The disk is lost, an empty one in its place; nobody has formatted it."""
+        if not self.may_lose(broker):
+            return False
+        if broker in self._world.voters:
+            self._lost_voters.add(broker)
+        self._world.roots[broker].wipe()
+        return None
+
+    def _replace(self, broker: int) -> bool | None:
+        """The disk is lost, a formatted one in its place; nobody has registered it."""
+        if self._wipe(broker) is False:
+            return False
+        self._format(broker)
+        return None
+
+    def _format(self, broker: int) -> None:
+        self._formatted += 1
+        fresh = BrokerFile(cluster_id="c", broker_id=broker, directory_id=f"{0xF0000000 + self._formatted:032x}")
+        self._world.roots[broker].create(BROKER_FILE, msgspec.json.encode(fresh), self._world.time.ms)
+
+    def _backup(self, broker: int) -> None:
+        self._backups[broker] = self._world.roots[broker].snapshot()
+
+    def _restore(self, broker: int) -> bool | None:
+        """The disk is lost, a copy of what it once held in its place."""
+        if broker not in self._backups or broker in self._world.voters or not self.may_lose(broker):
+            return False
+        self._world.roots[broker].restore(self._backups[broker], self._world.time.ms)
+        return None

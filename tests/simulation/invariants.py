@@ -1,0 +1,196 @@
+"""I1 to I7 of the protocol, after every step: only what the step can have changed is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.replication.site import Site
+from partitions.errors import CorruptionError
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, ReplicaLog, parse, resolve
+from partitions.paths import BROKER_FILE, EpochName
+from partitions.replica import BrokerFile, root_identity
+from partitions.store import Store
+from tests.simulation.content import content_of, lineage_of
+from tests.simulation.oracle import History, Key, Oracle, Token
+from tests.simulation.roots import Root
+from tests.simulation.scheduler import Driver, Violation
+from tests.simulation.stores import SimStore
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaState:
+    """One replica at one moment, as anybody would see it who listed it now."""
+
+    log: ReplicaLog
+    tokens: tuple[Token | None, ...]
+    """From the local start to the log end; None where an offset has no record."""
+
+    def token(self, offset: int) -> Token | None:
+        """At an offset of the log."""
+        return self.tokens[offset - self.log.local_start]
+
+
+class Invariants:
+    """Holds the truth of the brokers against the oracle."""
+
+    def __init__(self, oracle: Oracle, roots: Mapping[int, Root]) -> None:
+        self.oracle = oracle
+        self.roots = roots
+        self.states: dict[tuple[int, str], ReplicaState] = {}
+        self._image: ClusterImage | None = None
+        self._owned: dict[tuple[int, str], Key] = {}
+        self._folders: dict[tuple[Key, int], str] = {}
+        nobody = Driver("nobody", -1, lambda _: None)
+        self._no_stores: dict[int, Store] = {
+            broker: SimStore(root, nobody, lambda: 0, lambda *_: None) for broker, root in roots.items()
+        }
+
+    # ---------------------------------------------------------------------------- what there is
+
+    def sound(self, broker: int) -> bool:
+        """Whether the root of a broker is the one that is registered."""
+        registered = self.oracle.image.brokers.get(broker)
+        found = self.roots[broker].get(BROKER_FILE)
+        if registered is None or found is None:
+            return False
+        if registered.root and root_identity(found[0]) != registered.root:
+            return False
+        return msgspec.json.decode(found[1], type=BrokerFile).directory_id == registered.directory_id
+
+    def partition(self, key: Key) -> PartitionImage | None:
+        """As it is committed; None when its topic is gone."""
+        topic = self.oracle.image.topics.get(key[0])
+        return None if topic is None else topic.partitions[key[1]]
+
+    def folder(self, broker: int, key: Key) -> str:
+        """Of a replica as it is placed now, by the product's own rule."""
+        if self.oracle.image is not self._image:
+            self._take_image(self.oracle.image)
+        return self._folders[key, broker]
+
+    def state(self, broker: int, folder: str) -> ReplicaState:
+        """A replica now. Raises: Violation when its own files contradict each other."""
+        known = self.states.get((broker, folder))
+        if known is None:
+            known = self.states[broker, folder] = self._look(self.roots[broker], folder)
+        return known
+
+    def _look(self, root: Root, folder: str) -> ReplicaState:
+        entries = root.folders.get(folder, {})
+
+        def data(file: DataFile) -> bytes:
+            return entries[file.object.name][1]
+
+        try:
+            listing = parse(root.of_folder(folder))
+            lineage = Lineage()
+            if listing.epochs:
+                lineage = lineage_of(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1])
+            log = resolve(listing, lineage, lambda file: content_of(data(file)).next_offset)
+        except CorruptionError as error:
+            raise Violation(f"I7: {root.place}/{folder} contradicts itself: {error}") from error
+        tokens: list[Token | None] = []
+        for link in log.chain:
+            content = content_of(data(link.file))
+            part = content.tokens[link.start - content.base_offset : link.end - content.base_offset]
+            tokens += part
+            tokens += [None] * (link.end - link.start - len(part))
+        return ReplicaState(log, tuple(tokens))
+
+    # ------------------------------------------------------------------------------ what must be
+
+    def check(self) -> None:
+        """After a step. Raises: Violation."""
+        oracle = self.oracle
+        keys = oracle.changed
+        if oracle.image is not self._image:
+            self._take_image(oracle.image)
+        for broker, root in self.roots.items():
+            if root.changed:
+                for folder in list(root.changed):
+                    before = self.states.pop((broker, folder), None)
+                    key = self._owned.get((broker, folder))
+                    if key is not None:
+                        self._check_folder(broker, folder, key, before, keys)
+                root.changed.clear()
+        while keys:
+            self._check_members(keys.popitem()[0])
+
+    def _take_image(self, image: ClusterImage) -> None:
+        self._image = image
+        self._folders = {}
+        for topic in image.topics.values():
+            for view in image.views(topic.name):
+                site = Site(view, self._no_stores)
+                for broker in view.replicas:
+                    self._folders[(view.topic_id, view.partition), broker] = site.replica(broker).folder
+        self._owned = {(broker, folder): key for (key, broker), folder in self._folders.items()}
+
+    def _check_folder(
+        self, broker: int, folder: str, key: Key, before: ReplicaState | None, keys: dict[Key, None]
+    ) -> None:
+        """A replica that changed. ``keys`` gets its partition, where the other members must be looked at."""
+        if not self.sound(broker):
+            return
+        state = self.state(broker, folder)
+        log, history = state.log, self.oracle.history(key)
+        who = f"on broker {broker} ({self.name(key)})"
+        held = {token for token in state.tokens if token is not None}
+        if None in state.tokens[: log.high_watermark - log.local_start]:
+            gap = log.local_start + state.tokens.index(None)
+            raise Violation(f"I5: offset {gap} below the high watermark {log.high_watermark} has no record {who}")
+        if history.unclean:
+            return
+        if len(held) + state.tokens.count(None) != len(state.tokens):
+            raise Violation(f"I3: a record is twice in the log {who}: {state.tokens}")
+        if log.lost_committed:
+            raise Violation(f"I1: the high watermark reached {log.promised}, the log ends at {log.log_end} {who}")
+        if before is not None and log.high_watermark < before.log.high_watermark:
+            raise Violation(
+                f"I4: the high watermark went back from {before.log.high_watermark} to {log.high_watermark} {who}"
+            )
+        self._commit(history, state, log.high_watermark, who)
+        if log.high_watermark > history.high:
+            history.high = log.high_watermark
+            keys[key] = None
+        partition = self.partition(key)
+        if partition is not None and broker in partition.isr:
+            self._check_member(broker, key, history)
+
+    def _commit(self, history: History, state: ReplicaState, end: int, who: str) -> None:
+        start = state.log.local_start
+        for offset in range(start, end):
+            token = state.tokens[offset - start]
+            if token is None:
+                raise Violation(f"I5: offset {offset}, which is committed, has no record {who}")
+            history.commit(offset, token, who)
+
+    def _check_members(self, key: Key) -> None:
+        partition, history = self.partition(key), self.oracle.history(key)
+        if partition is None or history.unclean:
+            return
+        for broker in partition.isr:
+            if self.sound(broker):
+                self._check_member(broker, key, history)
+
+    def _check_member(self, broker: int, key: Key, history: History) -> None:
+        """A member of the ISR holds all that was acknowledged, and all below any high watermark."""
+        state = self.state(broker, self.folder(broker, key))
+        who = f"on broker {broker}, in the ISR of {self.name(key)}"
+        if state.log.log_end < history.acknowledged:
+            raise Violation(
+                f"I1: the log ends at {state.log.log_end}, {history.acknowledged} is acknowledged {who}"
+            )
+        if state.log.log_end < history.high:
+            raise Violation(f"I4: the log ends at {state.log.log_end}, a high watermark is {history.high} {who}")
+        self._commit(history, state, max(history.acknowledged, history.high), who)
+
+    def name(self, key: Key) -> str:
+        """Of a partition, for people."""
+        topic = self.oracle.image.topics.get(key[0])
+        return f"{'a deleted topic' if topic is None else topic.name}-{key[1]}"

@@ -1,0 +1,90 @@
+"""What was appended, and what was said of it: every record is accounted for."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from engine.report import Report
+from tests.simulation.oracle import Key, Oracle, Token
+from tests.simulation.scheduler import Violation
+
+
+class Ledger:
+    """Attempts and acknowledgements, by partition and producer."""
+
+    def __init__(self, oracle: Oracle, topic_id: str) -> None:
+        self._oracle = oracle
+        self._topic_id = topic_id
+        self.appends: dict[tuple[Key, str], dict[int, bool]] = {}
+        """Sequences that were begun, in order, and whether they are acknowledged."""
+        self.sizes: dict[tuple[Key, str, int], int] = {}
+        self.never: defaultdict[Key, set[Token]] = defaultdict(set)
+        """Records of appends without a producer of which it was said: not appended."""
+        self.counts: Counter[str] = Counter()
+
+    def count(self, what: str) -> None:
+        """Something happened."""
+        self.counts[what] += 1
+
+    def tokens(self, key: Key, producer: str, sequence: int, records: int) -> list[Token]:
+        """The records of an append, the same in every attempt."""
+        self.sizes[key, producer, sequence] = records
+        return [f"{key[1]}/{producer}/{sequence}/{index}".encode() for index in range(records)]
+
+    def acknowledge(self, key: Key, tokens: Sequence[Token], report: Report) -> str:
+        """Hold what an ``acks=all`` append of one partition says against the oracle; the outcome.
+
+        Raises: Violation.
+        """
+        (row,) = report.rows
+        outcome = str(row["outcome"])
+        if outcome not in ("acknowledged", "duplicate"):
+            return outcome
+        base, end = int(str(row["base_offset"])), int(str(row["next_offset"]))
+        history = self._oracle.history(key)
+        if history.unclean:
+            return outcome
+        if end - base != len(tokens):
+            raise Violation(f"I1: {len(tokens)} records were acknowledged at [{base}, {end})")
+        for offset, token in enumerate(tokens, base):
+            history.commit(offset, token, "by its acknowledgement")
+        history.acknowledged = max(history.acknowledged, end)
+        self._oracle.changed[key] = None
+        return outcome
+
+    def excuse_corruption(self, topic_partition: str, what: str) -> None:
+        """Storage was called corrupt; nobody has damaged any. Raises: Violation, but where an unclean election
+        has left histories that contradict each other, and in the topic that comes and goes.
+        """
+        if topic_partition == "u-0" and self._oracle.counts["deleted topics"]:
+            self.count("corruption in a topic that is being deleted")
+            return
+        unclean = [key for key, history in self._oracle.histories.items() if history.unclean]
+        for key in unclean:
+            topic = self._oracle.image.topics.get(key[0])
+            if not topic_partition or topic is None or topic_partition == f"{topic.name}-{key[1]}":
+                self.count("corruption after an unclean election")
+                return
+        raise Violation(f"I7: sound storage is called corrupt: {topic_partition} {what}")
+
+    def check_accounts(self) -> None:
+        """At the end: what was acknowledged is there exactly once, what was not appended is not.
+
+        Raises: Violation.
+        """
+        for (key, producer), begun in self.appends.items():
+            history = self._oracle.history(key)
+            if history.unclean:
+                continue
+            for sequence, acknowledged in begun.items():
+                for token in self.tokens(key, producer, sequence, self.sizes[key, producer, sequence]):
+                    if acknowledged != (token in history.offsets):
+                        raise Violation(
+                            f"I1: {token!r} was acknowledged: {acknowledged}, and is not so in the log"
+                        )
+        for key, tokens in self.never.items():
+            history = self._oracle.history(key)
+            lied = tokens & history.offsets.keys()
+            if lied and not history.unclean:
+                raise Violation(f"I3: {min(lied)!r} was called not appended, and is in the log")

@@ -1,0 +1,291 @@
+"""Steps of the protocol left out. Each variant stands for one sentence marked (!); the simulation must find it.
+
+A proof that cannot fail proves nothing. The variants are made here, by patching; the product has no switch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import engine.metadata.fold
+import engine.operations.acknowledge
+import engine.operations.replicate
+import engine.operations.retain
+import engine.quorum.log
+import engine.replication.append
+import engine.replication.sync
+import partitions.lineage
+import partitions.listing
+import partitions.replica
+import partitions.retention
+import tests.simulation.stores
+from engine.quorum.log import LogState, MetadataLog
+from engine.quorum.voter import Voter
+from engine.replication.site import Site
+from partitions import paths
+from partitions.lineage import Lineage
+from partitions.replica import Replica
+from tests.simulation import variants
+from tests.simulation.configuration import Configuration, configuration_of, small
+from tests.simulation.running import Result, Run
+from tests.simulation.strategies import Script, Seeded
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One (!) left out."""
+
+    name: str
+    what: str
+    """The sentence of the protocol."""
+    apply: Callable[[], AbstractContextManager[object]]
+    theme: str | None = None
+    """Of which runs; None: of all kinds."""
+    directed: Configuration | None = None
+    """Runs of this configuration only, with schedules by seed."""
+    script: Sequence[tuple[str, str]] = ()
+    """The schedule of the directed configuration by hand: a window so small that seeds rarely hit it."""
+    shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
+    """What the runs have in common besides."""
+    voters: int | None = None
+    first: int = 1
+    """Seeds from here on ..."""
+    seeds: int = 1000
+    """... so many: one of them must fail."""
+
+    def configuration(self, seed: int) -> Configuration:
+        """Of a seed, as this mutation needs it."""
+        if self.directed is not None:
+            return replace(self.directed, seed=seed)
+        return self.shaped(configuration_of(seed, self.theme, self.voters))
+
+    def run(self, seed: int) -> Result:
+        """The run of a seed; patch the product before."""
+        configuration = self.configuration(seed)
+        return Run(configuration).run(Script(*self.script) if self.script else Seeded(configuration))
+
+
+def _overlapping(configuration: Configuration) -> Configuration:
+    configs = dict(configuration.shape.topic_configs)
+    configs |= {"file.delete.delay.ms": "40", "retention.bytes": "6000", "segment.bytes": "5000"}
+    return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
+
+
+def _deleting(configuration: Configuration) -> Configuration:
+    configs = dict(configuration.shape.topic_configs)
+    configs |= {"file.delete.delay.ms": "0", "retention.bytes": "2500", "segment.bytes": "1073741824"}
+    return replace(configuration, shape=replace(configuration.shape, topic_configs=tuple(configs.items())))
+
+
+_STARTING_OVER = replace(
+    small(
+        "replicate",
+        "replicate",
+        setup="append p9 0 0 1; shrink 1 0; shrink 2 0;"
+        "append p9 1 0 1; append p9 2 0 1; append p9 3 0 1; retain; retain",
+        retention_bytes="2500",
+    ),
+    schedule="priorities",
+    horizon=40,
+)
+_REUSED_NAMES = replace(
+    small(
+        "append p0 0 0 1",
+        "append p1 0 0 1; append p1 1 0 1; append p1 2 0 1; retain; retain",
+        "offsets; offsets; replicate",
+        setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
+        retention_bytes="2500",
+    ),
+    schedule="bursts",
+    horizon=80,
+    stall_rate=0.5,
+    stalls_at=frozenset({"commit", "read", "open"}),
+)
+
+_REVIVED = small(
+    "append p0 0 0 1",
+    "elect 2",
+    "replicate",
+    "elect 1",
+    "retain",
+    "append p0 0 0 1",
+    setup="append p9 0 0 1",
+    brokers=3,
+    copies=3,
+)
+_REVIVAL = (
+    ("d0", "commit 1.1 b2"),  # 1.1 is on broker 3, which leads, and on 1
+    ("d1", ""),
+    ("d2", "create 2.epoch b1"),  # broker 3 joins epoch 2 of broker 2: 1.1 is dead there
+    ("d3", ""),
+    ("d4", "delete 1.1 b3"),
+    ("d5", ""),  # broker 1 leads epoch 3 and has 1.1; broker 3 joins: it lives again, and is acknowledged
+    ("d4", ""),
+)
+
+_EXPANDING = replace(
+    small(
+        "append p0 0 0 1; append p0 1 0 1",
+        "replicate",
+        "append_leader 0 0 1 leader; replicate",
+        setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
+    ),
+    schedule="priorities",
+    horizon=60,
+)
+_LAST_MEMBER = replace(
+    small("fence 1; register 2", setup="append p9 0 0 1"),
+    events=((0, "replace", 2),),  # while broker 1 is in the ISR too; then it is fenced, and 2 the last member
+    constant_roots=False,
+)
+
+MUTATIONS: Sequence[Mutation] = (
+    Mutation(
+        "unstable listing",
+        "Store.list repeats until two in a row agree",
+        variants.patched(tests.simulation.stores, "settle", variants.list_once),
+        shaped=variants.paged,
+    ),
+    Mutation(
+        "no root check",
+        "after every listing, broker.json must hold the directory id that is registered",
+        variants.patched(Replica, "_check_root", lambda replica: None),
+        theme="wipe",
+    ),
+    Mutation(
+        "no directory id in the path",
+        "the directory id stands in the path",
+        variants.patched(paths, "replica_path", variants.home_alone),
+        theme="wipe",
+    ),
+    Mutation(
+        "end of epoch",
+        "the end of epoch e is the start of the first entry above e, whether or not e is in the lineage",
+        variants.patched(Lineage, "end_of", variants.end_of_known_epoch),
+    ),
+    Mutation(
+        "live merged segments",
+        "a merged segment is live only if it ends above the local start",
+        variants.patched(partitions.listing, "_is_live", variants.is_live),
+        theme="delete",
+        shaped=_deleting,
+    ),
+    Mutation(
+        "no chain",
+        "the log is a chain from the local start",
+        variants.without_chain,
+        theme="reuse",
+        shaped=_overlapping,
+        first=701,
+    ),
+    Mutation(
+        "dead files above the high watermark",
+        "a vacuum removes dead files only below the high watermark",
+        variants.patched(engine.operations.retain, "removable", variants.removable_also_above),
+        directed=_REVIVED,
+        script=_REVIVAL,
+    ),
+    Mutation(
+        "append without looking again",
+        "append 4: list the leader again, the file must be in the log",
+        variants.patched(engine.replication.append, "_append_to_leader", variants.append_without_looking_again),
+        shaped=_deleting,
+        theme="reuse",
+    ),
+    Mutation(
+        "no sync before the acknowledgement",
+        "append 5: sync every other replica of the ISR and of those being added",
+        variants.all_of(
+            variants.patched(engine.replication.append, "replicate", variants.nothing_missed),
+            variants.patched(engine.operations.acknowledge, "replicate", variants.nothing_missed),
+        ),
+    ),
+    Mutation(
+        "no linearizable read",
+        "append 6: the partition epoch is read again",
+        variants.all_of(
+            variants.patched(engine.operations.acknowledge, "is_current", variants.true),
+            variants.patched(engine.operations.acknowledge, "_same_leader", variants.true),
+        ),
+    ),
+    Mutation(
+        "those being added do not count",
+        "append 5: ... and of those being added",
+        variants.patched(
+            Site, "acknowledging", property(lambda site: sorted(set(site.view.isr) - {site.view.leader}))
+        ),
+        directed=_EXPANDING,
+    ),
+    Mutation(
+        "high watermark without joining",
+        "the high watermark counts a replica's log end after it joined",
+        variants.patched(engine.replication.sync, "join", variants.no_join),
+    ),
+    Mutation(
+        "high watermark without a read",
+        "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
+        variants.patched(engine.operations.replicate, "is_current", variants.true),
+        first=401,
+    ),
+    Mutation(
+        "copies before .local",
+        "starting over creates .local before the first copy",
+        variants.register_later,
+        directed=_STARTING_OVER,
+    ),
+    Mutation(
+        "copies of names",
+        "a copy is of the listed object; the leader is listed again before the copy gets its name",
+        variants.patched(engine.replication.sync, "_copy", variants.copy_of_the_name),
+        directed=_REUSED_NAMES,
+    ),
+    Mutation(
+        "one sync for both commits",
+        "expand 3: list L after the commit of *adding*, and sync F to it",
+        variants.patched(engine.operations.replicate, "_expand", variants.expand_without_second_sync),
+        directed=_EXPANDING,
+    ),
+    Mutation(
+        "register keeps the last member",
+        "another incarnation leaves every ISR, also as the last member",
+        variants.patched(engine.metadata.fold, "_without", variants.without_but_last),
+        directed=_LAST_MEMBER,
+    ),
+    Mutation(
+        "claim: listed before",
+        "claim: then list the claimed majority",
+        variants.patched(MetadataLog, "_list", variants.list_before_claim),
+        shaped=variants.fine,
+    ),
+    Mutation(
+        "claim: any log",
+        "claim: the log with the greatest (epoch of the last file, log end)",
+        variants.patched(MetadataLog, "_greatest", variants.first_log),
+        voters=3,
+        shaped=variants.fine,
+    ),
+    Mutation(
+        "commit without looking again",
+        "commit: then list it again",
+        variants.all_of(
+            variants.patched(Voter, "list", variants.list_of_memory),
+            variants.patched(Voter, "create", variants.create_and_believe),
+        ),
+        shaped=variants.fine,
+    ),
+    Mutation(
+        "read without settling",
+        "linearizable read: a majority shows that tail, listed after it was there",
+        variants.patched(MetadataLog, "read", variants.read_without_settling),
+        voters=3,
+        shaped=variants.fine,
+    ),
+    Mutation(
+        "claims do not count",
+        "linearizable read, commit: no claim above its epoch",
+        variants.patched(LogState, "shown_by", variants.shown_whatever_is_claimed),
+        shaped=variants.fine,
+    ),
+)

@@ -1,0 +1,38 @@
+"""Names in storage in the protocol's notation, for traces and schedules by hand."""
+
+from __future__ import annotations
+
+from partitions.identity import ID_LENGTH
+from partitions.paths import BROKER_FILE, ClaimName, EpochName, base_name, folder_of, parse_name
+from tests.unit.notation import text_of
+
+
+def name_in_short(name: str) -> str:
+    """A name in storage in the protocol's notation: ``t-0 2.1``, ``metadata 5.3``, ``t-0 1.epoch``."""
+    if name == BROKER_FILE or not name:
+        return name
+    parsed = parse_name(base_name(name))
+    match parsed:
+        case None:
+            return _folder(name)
+        case EpochName(epoch):
+            short = f"{epoch}.epoch"
+        case ClaimName(epoch):
+            short = f"{epoch}.claim"
+        case _:
+            short = text_of(parsed)
+    return f"{_folder(folder_of(name))} {short}"
+
+
+def _folder(folder: str) -> str:
+    home, *rest = folder.split("/")
+    directory, _, root = home.partition(".")
+    short = f"{directory[-3:]}{'.' + root[:2] if root else ''}"  # the last digits tell directories apart
+    match rest:
+        case ["__cluster_metadata"]:
+            return "metadata"
+        case [topic, replica]:
+            partition, _, assignment = replica.partition(".")
+            return f"{topic[: -ID_LENGTH - 1]}-{partition} ({short}, {assignment})"
+        case _:
+            return folder

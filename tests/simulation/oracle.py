@@ -1,0 +1,152 @@
+"""The naive twin: per partition one list of what is committed; and the metadata as they were committed.
+
+The twin learns of records from acknowledgements and from replicas: what lies below a high watermark is
+committed for ever. It learns of metadata from any driver that takes a state for committed; whatever anybody
+does rests on such a state, so none is seen here too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage, PartitionImage
+from engine.quorum.log import LogState, MetadataLog
+from partitions.paths import DataName
+from tests.simulation.content import records_of_batch
+from tests.simulation.scheduler import Violation
+
+Key = tuple[str, int]
+"""Topic id and partition."""
+
+Token = bytes
+"""A record's value; no two appends write the same."""
+
+
+@dataclass(slots=True)
+class History:
+    """One partition, as it must be."""
+
+    committed: dict[int, Token] = field(default_factory=dict)
+    offsets: dict[Token, int] = field(default_factory=dict)
+    """Where each token is committed."""
+    acknowledged: int = 0
+    """Everything below is on every member of the ISR."""
+    high: int = 0
+    """The greatest high watermark of any replica."""
+    unclean: bool = False
+    """It had an unclean election: what was committed may be lost."""
+    read: dict[str, int] = field(default_factory=dict)
+    """The greatest high watermark that a reader got, by replica folder."""
+
+    def commit(self, offset: int, token: Token, who: str) -> None:
+        """``token`` is committed at ``offset``. Raises: Violation when another one is, or it is elsewhere."""
+        known = self.committed.setdefault(offset, token)
+        if known != token:
+            raise Violation(f"I2: offset {offset} holds {token!r} {who}, {known!r} was committed there")
+        if self.offsets.setdefault(token, offset) != offset:
+            raise Violation(f"I3: {token!r} is at {offset} {who}, and committed at {self.offsets[token]}")
+
+    def forget(self) -> None:
+        """An unclean election: start again from what storage holds."""
+        self.unclean = True
+        self.committed.clear()
+        self.offsets.clear()
+        self.acknowledged = self.high = 0
+        self.read.clear()
+
+
+class Oracle:
+    """What must hold of partitions and metadata."""
+
+    def __init__(self, bytes_of: Callable[[DataName], bytes]) -> None:
+        self.image = ClusterImage()
+        self.files: dict[int, DataName] = {}
+        """The committed batches by their first offset."""
+        self.histories: dict[Key, History] = {}
+        self.changed: dict[Key, None] = {}
+        """Partitions whose metadata changed since somebody looked."""
+        self.counts: dict[str, int] = dict.fromkeys(
+            ("elections", "unclean", "expansions", "shrinks", "commits", "deleted topics", "moves"), 0
+        )
+        self.bytes_of = bytes_of
+
+    def copy(self, bytes_of: Callable[[DataName], bytes]) -> Oracle:
+        """One that knows the same metadata, and no records."""
+        twin = Oracle(bytes_of)
+        twin.image, twin.files = self.image, dict(self.files)
+        return twin
+
+    def history(self, key: Key) -> History:
+        """Of one partition."""
+        return self.histories.setdefault(key, History())
+
+    # ------------------------------------------------------------------------------- metadata
+
+    def settled(self, state: LogState) -> None:
+        """A driver takes a state of the metadata log for committed. Raises: Violation (I6)."""
+        if state.image.next_offset > self.image.next_offset:
+            for name in sorted(state.files - set(self.files.values())):
+                if name.base_offset != self.image.next_offset:
+                    raise Violation(f"I6: {name} was committed where {self._at(name.base_offset)} is")
+                self.files[name.base_offset] = name
+                for record in records_of_batch(self.bytes_of(name)):
+                    before = self.image
+                    self.image = apply(before, before.next_offset, [record])
+                    self._compare(before, self.image)
+                self.counts["commits"] += 1
+        for name in state.files:
+            if self.files.get(name.base_offset) != name:
+                raise Violation(f"I6: {name} was taken for committed where {self._at(name.base_offset)} is")
+
+    def _at(self, offset: int) -> str:
+        return str(self.files.get(offset, "nothing"))
+
+    def _compare(self, before: ClusterImage, after: ClusterImage) -> None:
+        if after.brokers != before.brokers:
+            self.changed.update(dict.fromkeys(self.histories))
+        self.counts["deleted topics"] += len(before.topics.keys() - after.topics.keys())
+        for topic_id, topic in after.topics.items():
+            earlier = before.topics.get(topic_id)
+            if earlier is topic:
+                continue
+            for partition in topic.partitions:
+                key = topic_id, partition.partition
+                known = () if earlier is None else earlier.partitions
+                was = known[partition.partition] if partition.partition < len(known) else None
+                if was is not partition:
+                    self.changed[key] = None
+                    if was is not None:
+                        self._note(key, was, partition)
+
+    def _note(self, key: Key, was: PartitionImage, now: PartitionImage) -> None:
+        counts = self.counts
+        if now.leader_epoch != was.leader_epoch and now.leader is not None:
+            counts["elections"] += 1
+        counts["expansions"] += bool(set(now.isr) & set(was.adding))
+        counts["moves"] += bool(was.target) and not now.target and now.replicas == was.target
+        counts["shrinks"] += len(now.isr) < len(was.isr)
+        returned = {incarnation.broker_id for incarnation in was.lost}
+        if not set(now.isr) <= {*was.isr, *was.adding, *returned}:
+            counts["unclean"] += 1
+            self.history(key).forget()
+
+
+class WatchedLog(MetadataLog):
+    """The product's metadata log, of which the oracle learns what its driver takes for committed."""
+
+    oracle: Oracle
+
+    def read(self) -> ClusterImage:
+        known = self.oracle.image.next_offset
+        image = super().read()
+        if image.next_offset < known:
+            raise Violation(
+                f"I6: a read returned offset {image.next_offset}, {known} was committed before it began"
+            )
+        return image
+
+    def _settle(self, state: LogState) -> None:
+        self.oracle.settled(state)
+        super()._settle(state)

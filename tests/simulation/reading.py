@@ -1,0 +1,93 @@
+"""Readers: what they get is contiguous, below the high watermark, and what was committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from engine.context import Context
+from engine.operations.read import list_offsets, look
+from partitions.errors import StratalogError
+from partitions.listing import DataFile
+from partitions.offsets import OffsetSpec
+from partitions.segment import read_batches
+from partitions.store import Store
+from tests.simulation.oracle import History
+from tests.simulation.scheduler import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def read_topic(world: World, context: Context) -> str:
+    """As ``plan_read`` and a scan do it, every record."""
+    from tests.simulation.world import TOPIC
+
+    before = {key: dict(history.read) for key, history in world.oracle.histories.items()}
+    _, states = look(context, TOPIC)
+    count = 0
+    for state in states:
+        key = state.view.topic_id, state.view.partition
+        history = world.oracle.history(key)
+        assert state.view.leader is not None
+        folder = f"{state.view.leader}/{context.site(state.view).replica(state.view.leader).folder}"
+        _note_watermark(history, folder, state.log.high_watermark, before.get(key, {}))
+        position = state.readable.log_start
+        for piece in state.readable.pieces:
+            if piece.start != position:
+                raise Violation(f"I5: a reader gets {piece.start} after {position} of {folder}")
+            count += _read(history, piece.store, piece.file, piece.start, piece.end, f"for a reader of {folder}")
+            position = piece.end
+        if position != max(state.positions.high_watermark, state.readable.log_start):
+            raise Violation(f"I5: a reader gets up to {position} of {state.positions.high_watermark} of {folder}")
+    return f"{count} records"
+
+
+def read_replica(world: World, context: Context, broker: int, partition: int) -> str:
+    """One replica, whichever it is, below its high watermark."""
+    view = context.metadata.image().view(world.topic_id, partition)
+    if broker not in view.replicas:
+        return "no replica"
+    key = view.topic_id, partition
+    history = world.oracle.history(key)
+    replica = context.site(view).replica(broker)
+    folder = f"{broker}/{replica.folder}"
+    before = dict(history.read)
+    log = replica.log()
+    _note_watermark(history, folder, log.high_watermark, before)
+    count = 0
+    for link in log.chain:
+        end = min(link.end, log.high_watermark)
+        if link.start < end:
+            count += _read(history, replica.store, link.file, link.start, end, f"for a reader of {folder}")
+    return f"{count} records"
+
+
+def offsets(world: World, context: Context) -> str:
+    """Positions are answered; their order holds."""
+    from tests.simulation.world import TOPIC
+
+    specs = (OffsetSpec.EARLIEST, OffsetSpec.EARLIEST_LOCAL, OffsetSpec.LATEST)
+    return "; ".join(str(list_offsets(context, TOPIC, spec)) for spec in specs)
+
+
+def _note_watermark(history: History, folder: str, high_watermark: int, before: dict[str, int]) -> None:
+    if not history.unclean and high_watermark < before.get(folder, 0):
+        raise Violation(f"I4: a reader of {folder} got {high_watermark}, {before[folder]} was read before")
+    history.read[folder] = max(history.read.get(folder, 0), high_watermark)
+
+
+def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> int:
+    try:
+        tokens = [
+            token
+            for rows in read_batches(store, file, start, end, ["value"])
+            for token in rows.column(0).to_pylist()
+        ]
+    except StratalogError:
+        return 0  # it is gone: plan again
+    if len(tokens) != end - start:
+        raise Violation(f"I5: {len(tokens)} records of [{start}, {end}) {who}")
+    if not history.unclean:
+        for offset, token in enumerate(tokens, start):
+            history.commit(offset, token, who)
+    return len(tokens)

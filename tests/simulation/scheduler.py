@@ -1,0 +1,192 @@
+"""Drivers as greenlets. Each call of a store comes here before it takes effect; the scheduler says who goes on,
+and what becomes of the call. What a driver computes between two calls is one step with the first of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from greenlet import getcurrent, greenlet
+
+
+class Violation(BaseException):
+    """An invariant does not hold. Nothing of the product catches it."""
+
+
+class Killed(BaseException):
+    """The process of a driver is gone. Nothing of the product catches it."""
+
+
+class Verdict(StrEnum):
+    """What becomes of a call."""
+
+    GO = "go"
+    REFUSE = "refused"
+    LOSE_ANSWER = "answer lost"
+    DIE_BEFORE = "died before"
+    DIE_AFTER = "died after"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One step: ``driver`` makes its call with that verdict, or (no driver) the world changes."""
+
+    driver: str
+    verdict: Verdict = Verdict.GO
+    event: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        return self.driver if self.event is None else f"{self.event[0]} {self.event[1]}"
+
+
+class Driver:
+    """One process. ``point`` is called on its own greenlet, everything else by the scheduler."""
+
+    def __init__(self, name: str, slot: int, main: Callable[[Driver], None]) -> None:
+        self.name = name
+        self.slot = slot
+        self.what, self.place, self.object = "start", "", ""
+        """The call that it is about to make."""
+        self.operation = ""
+        self.quiet = 0
+        """While above 0, calls are no points of interleaving."""
+        self.dead = False
+        self.wakes_at = 0
+        """The step at which the schedule's own pause ends."""
+        self.sleeps_until_ms = 0
+        """When it wakes from a sleep of its own, where it sleeps."""
+        self.told = 0
+        """A digest of all answers so far: with the truth, the whole state of a deterministic driver."""
+        self._parent = getcurrent()
+        self._greenlet = greenlet(lambda: main(self))
+
+    @property
+    def done(self) -> bool:
+        """Whether there is nothing left to run."""
+        return bool(self._greenlet.dead)
+
+    def point(self, what: str, place: str, name: str) -> Verdict:
+        """Wait until the call may be made."""
+        if self.dead:
+            raise Killed
+        if self.quiet:
+            return Verdict.GO
+        self.what, self.place, self.object = what, place, name
+        verdict: Verdict = self._parent.switch()
+        if verdict is Verdict.DIE_BEFORE:
+            self.die()
+        return verdict
+
+    def die(self) -> None:
+        """The process ends here. Raises: Killed."""
+        self.dead = True
+        raise Killed
+
+    def run(self, verdict: Verdict) -> None:
+        """Make the call, and go on to the next one. Raises: Violation, and bugs."""
+        try:
+            self._greenlet.switch(verdict) if self._greenlet else self._greenlet.switch()
+        except Killed:
+            assert self.dead
+
+    def kill(self) -> None:
+        """End the process where it stands."""
+        self.dead = True
+        if self._greenlet and not self._greenlet.dead:
+            with suppress(Killed):
+                self._greenlet.throw(Killed)
+
+
+class Strategy(Protocol):
+    """Decides."""
+
+    def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
+        """The next step; None when it has nothing more to say. ``drivers`` are those that are not done."""
+        ...
+
+
+@dataclass(slots=True)
+class Scheduler:
+    """Runs drivers until all are done."""
+
+    apply_event: Callable[[str, int], None]
+    after_step: Callable[[], None]
+    drivers: dict[str, Driver] = field(default_factory=dict)
+    decisions: list[Decision] = field(default_factory=list)
+    """All that was decided: to be replayed."""
+    step: int = 0
+
+    def spawn(self, name: str, slot: int, main: Callable[[Driver], None]) -> Driver:
+        """A new driver; it starts with its first step."""
+        driver = self.drivers[name] = Driver(name, slot, main)
+        return driver
+
+    def living(self) -> list[Driver]:
+        """The drivers that are not done, in the order in which they came."""
+        return [driver for driver in self.drivers.values() if not driver.done]
+
+    def run(self, strategy: Strategy, most_steps: int) -> bool:
+        """Follow a strategy; whether all drivers are done. Raises: Violation, and bugs of the product."""
+        for _ in range(most_steps):
+            drivers = self.living()
+            if not drivers:
+                return True
+            decision = strategy.decide(self.step, drivers)
+            if decision is None:
+                return False
+            self.take(decision)
+        return not self.living()
+
+    def take(self, decision: Decision) -> None:
+        """One step. A decision about a driver that is done, or was never there, is passed over."""
+        if decision.event is not None:
+            self.step += 1
+            self.decisions.append(decision)
+            self.apply_event(*decision.event)
+        else:
+            driver = self.drivers.get(decision.driver)
+            if driver is None or driver.done:
+                return
+            self.step += 1
+            self.decisions.append(decision)
+            driver.run(decision.verdict)
+        self.after_step()
+
+    def forget(self) -> None:
+        """What was done so far was preparation: steps are counted, and decisions kept, from here on."""
+        self.drivers.clear()
+        self.decisions.clear()
+        self.step = 0
+
+    def kill_all(self) -> None:
+        """End all processes; nothing of them reaches a store any more."""
+        for driver in self.drivers.values():
+            driver.kill()
+
+
+@dataclass(slots=True)
+class Replay:
+    """Takes recorded decisions, in order."""
+
+    rest: Iterator[Decision]
+
+    def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
+        return next(self.rest, None)
+
+
+@dataclass(slots=True)
+class InTurn:
+    """Everybody in turn, a few calls each; nothing fails, and whoever sleeps is left to sleep."""
+
+    now_ms: Callable[[], int]
+
+    def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
+        now_ms = self.now_ms()
+        awake = [driver for driver in drivers if driver.what != "sleep" or driver.sleeps_until_ms <= now_ms]
+        if not awake:
+            return Decision(min(drivers, key=lambda driver: driver.sleeps_until_ms).name)
+        return Decision(awake[(step // 7) % len(awake)].name)

@@ -1,0 +1,220 @@
+"""A driver's view of a root. Every call waits at the scheduler, then takes effect at once, or fails."""
+
+from __future__ import annotations
+
+import io
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter, itemgetter
+from typing import BinaryIO, TypeVar
+
+from partitions.errors import (
+    BrokerUnreachableError,
+    OutcomeUnknownError,
+    SourceChangedError,
+    StorageError,
+    StoreTimeoutError,
+)
+from partitions.paths import BROKER_FILE
+from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store.rules import byte_range, check_exclusive_create, settle
+from tests.simulation.roots import Root
+from tests.simulation.scheduler import Driver, Verdict
+
+T = TypeVar("T")
+
+CHANGES = frozenset({"create", "commit", "delete"})
+"""The calls that change what is stored."""
+
+Note = Callable[[Driver, str, str, str, object], None]
+"""Told of every call: driver, call, place, name, outcome."""
+
+
+class SimStore:
+    """One driver's view of one root. ``page`` is how many names a page of a listing has; 0: all of them, so
+    that one page is a snapshot. ``constant_roots``: no ``broker.json`` ever changes, to look at it is no step.
+    """
+
+    def __init__(
+        self,
+        root: Root,
+        driver: Driver,
+        now_ms: Callable[[], int],
+        note: Note,
+        page: Callable[[], int] = lambda: 0,
+        constant_roots: bool = False,
+    ) -> None:
+        self.root = root
+        self.uri = f"sim://{root.place}"
+        self.counts = StoreCounts()
+        self._driver = driver
+        self._now_ms = now_ms
+        self._note = note
+        self._page = page
+        self._constant_roots = constant_roots
+
+    def __repr__(self) -> str:
+        return f"SimStore({self.uri!r}, {self._driver.name})"
+
+    def call(self, what: str, name: str, effect: Callable[[], T]) -> T:
+        """One call: the point, the faults, the effect."""
+        driver = self._driver
+        verdict = Verdict.GO
+        if name != BROKER_FILE or not self._constant_roots:
+            verdict = driver.point(what, self.root.place, name)
+        if not self.root.reachable:
+            self._note(driver, what, self.root.place, name, "unreachable")
+            raise BrokerUnreachableError(f"{self.uri} does not answer")
+        if verdict is Verdict.REFUSE or (self.root.full and what in ("create", "commit")):
+            self._note(driver, what, self.root.place, name, "refused")
+            raise StorageError(f"{self.uri} refused to {what} {name}")
+        try:
+            result = effect()
+        except Exception as error:
+            self._note(driver, what, self.root.place, name, type(error).__name__)
+            raise
+        self._note(driver, what, self.root.place, name, result)
+        if verdict is Verdict.DIE_AFTER:
+            driver.die()
+        if verdict is Verdict.LOSE_ANSWER:
+            if what in ("create", "commit"):
+                raise OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
+            if what == "delete":
+                raise StorageError(f"{self.uri}: cannot delete {name}")
+            raise StoreTimeoutError(f"{self.uri}: no answer")
+        return result
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See ``Store.create``."""
+        self.counts.creates += 1
+        return self.call("create", name, lambda: self.root.create(name, bytes(data), self._now_ms()))
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        """See ``Store.stage_writer``. Staged bytes are seen by nobody: staging them is no step."""
+        return _StagedBytes(self, name)
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+        """See ``Store.stage_copy``."""
+        staged = _StagedBytes(self, name)
+        with source.open(source_object) as reader:
+            staged.file.write(reader.read())
+        self.counts.copies += 1
+        return staged
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Store.read``."""
+        self.counts.reads += 1
+
+        def effect() -> bytes:
+            found = self.root.get(name)
+            if found is None:
+                raise FileNotFoundError(name)
+            low, high = byte_range(start, end, len(found[1]))
+            return found[1][low:high]
+
+        return self.call("read", name, effect)
+
+    def stat(self, name: str) -> StoredObject:
+        """See ``Store.stat``."""
+        self.counts.reads += 1
+
+        def effect() -> StoredObject:
+            found = self.root.get(name)
+            if found is None:
+                raise FileNotFoundError(name)
+            return found[0]
+
+        return self.call("stat", name, effect)
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """See ``Store.open``. The bytes are those of this moment: an open file outlives its name."""
+        self.counts.reads += 1
+
+        def effect() -> bytes:
+            found = self.root.get(source_object.name)
+            if found is None or source_object.version not in ("", found[0].version):
+                raise SourceChangedError(f"{self.uri}/{source_object.name} is not the object that was listed")
+            return found[1]
+
+        return io.BytesIO(self.call("open", source_object.name, effect))
+
+    def list(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.list``; with pages, by the rule of all stores whose listings are no snapshots."""
+        self.counts.lists += 1
+        if not self._page():
+            return self.call("list", prefix, lambda: self.root.listing(prefix))
+        return settle(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
+
+    def _list_in_pages(self, prefix: str) -> Sequence[StoredObject]:
+        """Each page at its own moment."""
+        size = max(self._page(), 1)
+        found: list[StoredObject] = []
+        position = -1
+        while True:
+
+            def page(after: int = position) -> Sequence[tuple[int, StoredObject]]:
+                ranked = self.root.by_rank(prefix)
+                begin = bisect_right(ranked, after, key=itemgetter(0))
+                return ranked[begin : begin + size]
+
+            some = self.call("page", prefix, page)
+            found += [stored for _, stored in some]
+            if len(some) < size:
+                return sorted(found, key=attrgetter("name"))
+            position = some[-1][0]
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Store.delete``: one step for each name."""
+        failed = []
+        for name in names:
+            self.counts.deletes += 1
+            try:
+                self.call("delete", name, lambda name=name: self.root.delete(name))  # type: ignore[misc]
+            except StorageError:
+                failed.append(name)
+        if failed:
+            raise StorageError(f"{self.uri}: cannot delete {', '.join(failed)}")
+
+    def uri_of(self, name: str) -> str:
+        """See ``Store.uri_of``."""
+        return f"{self.uri}/{name}"
+
+    def check(self) -> None:
+        """See ``Store.check``."""
+        check_exclusive_create(self, f".check-{self._driver.name}")
+
+
+class _StagedBytes:
+    """Bytes on their way into a ``SimStore``."""
+
+    def __init__(self, store: SimStore, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._buffer = _Buffer()
+        self.file: BinaryIO = self._buffer
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._buffer.written())
+
+    def commit(self) -> bool:
+        store, data = self._store, self._buffer.written()
+        store.counts.creates += 1
+        return store.call("commit", self._name, lambda: store.root.create(self._name, data, store._now_ms()))
+
+    def abort(self) -> None:
+        """Nobody sees staged bytes."""
+
+
+class _Buffer(io.BytesIO):
+    """A buffer that can still be asked for its bytes when its writer has closed it."""
+
+    _kept = b""
+
+    def written(self) -> bytes:
+        return self._kept if self.closed else self.getvalue()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._kept = self.getvalue()
+        super().close()

@@ -1,0 +1,314 @@
+"""Variants of steps of the protocol, each without what it is about; ``mutations`` says which sentence that is.
+
+Nothing here patches anything while a run is on: several drivers are inside a function at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+import engine.metadata.fold
+import engine.operations.acknowledge
+import engine.operations.replicate
+import engine.operations.retain
+import engine.quorum.log
+import engine.replication.append
+import engine.replication.sync
+import partitions.lineage
+import partitions.listing
+import partitions.replica
+import partitions.retention
+import tests.simulation.stores
+from engine.context import Context
+from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
+from engine.quorum.log import LogState, MetadataLog
+from engine.quorum.voter import Voter, VoterListing
+from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
+from engine.replication.leader import leader_log
+from engine.replication.site import Site
+from partitions.clock import Clock
+from partitions.errors import RetriableError, SourceChangedError
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, Link, Listing, ReplicaLog
+from partitions.paths import DataName
+from partitions.producers import ProducerAppend, earlier_attempt
+from partitions.replica import Replica
+from tests.simulation.configuration import Configuration
+
+
+def patched(target: Any, name: str, variant: Any) -> Callable[[], AbstractContextManager[object]]:
+    return lambda: patch.object(target, name, variant)
+
+
+def all_of(*patches: Callable[[], AbstractContextManager[object]]) -> Callable[[], AbstractContextManager[object]]:
+    @contextmanager
+    def applied() -> Iterator[None]:
+        with ExitStack() as stack:
+            for each in patches:
+                stack.enter_context(each())
+            yield
+
+    return applied
+
+
+# ------------------------------------------------------------------------------- 1. a listing
+
+
+def list_once(list_once: Callable[[], Any], where: str) -> Any:
+    return list_once()
+
+
+def end_of_known_epoch(lineage: Lineage, epoch: int) -> int | None:
+    """Without "whether or not e is in it"."""
+    if all(entry.epoch != epoch for entry in lineage.entries):
+        return 0
+    return next((entry.start_offset for entry in lineage.entries if entry.epoch > epoch), None)
+
+
+def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
+    """Without "a merged segment is live only if it ends above the local start"."""
+    if name.next_offset is None:
+        return name.base_offset >= local_start and lineage.epoch_at(name.base_offset) == name.epoch
+    return lineage.epoch_at(name.next_offset - 1) == name.epoch
+
+
+def resolve_without_chain(
+    listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]
+) -> ReplicaLog:
+    """Live files in the order of their bases, none of them cut; a gap is not seen where a base follows."""
+    log = _resolve(listing, lineage, end_of_append)
+    dead = {file.name for file in log.dead}
+    live = sorted((file for file in listing.data if file.name not in dead), key=lambda file: file.name)
+    merged = [file.name for file in live if file.name.merged]
+
+    def hidden(name: DataName) -> bool:
+        return any(
+            other != name
+            and other.base_offset <= name.base_offset
+            and (name.next_offset or name.base_offset + 1) <= (other.next_offset or 0)
+            for other in merged
+        )
+
+    shown = [file for file in live if not hidden(file.name)]
+    chain: list[Link] = []
+    for index, file in enumerate(shown):
+        following = shown[index + 1].name.base_offset if index + 1 < len(shown) else None
+        end = file.name.next_offset or (following if following is not None else end_of_append(file))
+        chain.append(Link(file.name.base_offset, end, file))
+    end = max([log.local_start, *(link.end for link in chain)])
+    return replace(
+        log,
+        chain=tuple(chain),
+        log_end=end,
+        high_watermark=min(end, max(log.high_watermark, log.promised)),
+        stranded=(),
+        hidden=tuple(file for file in live if hidden(file.name)),
+    )
+
+
+_resolve = partitions.listing.resolve
+RESOLVERS = (partitions.listing, partitions.replica, engine.replication.sync)
+
+
+def without_chain() -> AbstractContextManager[object]:
+    import tests.simulation.invariants
+
+    modules = (*RESOLVERS, tests.simulation.invariants)
+    return all_of(*(patched(module, "resolve", resolve_without_chain) for module in modules))()
+
+
+def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
+    """Without "dead files only below the high watermark"."""
+    names = _removable(log, now_ms, delay_ms)
+    return [*names, *(str(file.name) for file in log.dead if str(file.name) not in names)]
+
+
+_removable = partitions.retention.removable
+
+
+def home_alone(home: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
+    """A replica's path without its directory id."""
+    return f"d/{topic}-{topic_id}/{partition}.{assignment}"
+
+
+# ------------------------------------------------------------------------------- 2. append
+
+
+def append_without_looking_again(
+    site: Site, producer: ProducerAppend, batches: Any, options: AppendOptions, attempt: Any, clock: Clock
+) -> Appended:
+    """Steps 1 to 3, without step 4: whoever created the file has appended."""
+    source, leader = ReplayableBatches(batches, options.replay_bytes), site.leader
+    for _ in range(50):
+        log = leader_log(site)
+        state = leader.producers(log)
+        earlier = earlier_attempt(state, producer, str(site))
+        if earlier is not None:
+            return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
+        staged = leader.store.stage_writer(leader.path(DataName(log.log_end, None, site.epoch)))
+        _encode(staged, site, log, state, producer, source, options, clock)
+        if _commit(staged, attempt):
+            records = sum(batch.num_rows for batch in source)
+            return Appended(log.log_end, log.log_end + records, duplicate=False, bytes=staged.size_bytes)
+    raise RetriableError("others were faster")
+
+
+def true(*_: object) -> bool:
+    return True
+
+
+def nothing_missed(*_: object) -> dict[int, Exception]:
+    return {}
+
+
+# ------------------------------------------------------------------------------- 3. sync
+
+
+def no_join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
+    """Without "join F to e"."""
+
+
+class RegisterLater:
+    """``.local`` after the copies instead of before the first."""
+
+    def __init__(self) -> None:
+        self.due: dict[str, tuple[Replica, str, bytes]] = {}
+
+    def start(self, site: Site, follower: Replica, mine: ReplicaLog, log: ReplicaLog, options: Any) -> ReplicaLog:
+        created: list[tuple[str, bytes]] = []
+
+        class Hold:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(follower.store, name)
+
+            def create(self, name: str, data: bytes) -> bool:
+                created.append((name, data))
+                return True
+
+            def list(self, prefix: str) -> Any:
+                listed = [*follower.store.list(prefix)]
+                return [*listed, *(tests.simulation.stores.StoredObject(n, len(d), 0, "0") for n, d in created)]
+
+        started = _start(site, replace(follower, store=Hold()), mine, log, options)  # type: ignore[arg-type]
+        for name, data in created:
+            self.due[follower.folder] = follower, name, data
+        return started
+
+    def copy(self, leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
+        _copy(leader, follower, group, copies)
+        if follower.folder in self.due:
+            replica, name, data = self.due.pop(follower.folder)
+            replica.store.create(name, data)
+
+
+_start = engine.replication.sync._start
+_copy = engine.replication.sync._copy
+
+
+def register_later() -> AbstractContextManager[object]:
+    variant = RegisterLater()
+    return all_of(
+        patched(engine.replication.sync, "_start", variant.start),
+        patched(engine.replication.sync, "_copy", variant.copy),
+    )()
+
+
+def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
+    """A copy of whatever has the name, and no look at the leader before it gets its own."""
+    for link in group:
+        engine.replication.sync._check_end(leader, link)
+        try:
+            data = leader.store.read(link.file.object.name)
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{link.name} is gone") from error
+        follower.store.create(follower.path(link.name), data)
+
+
+# ------------------------------------------------------------------------------- 4. the ISR
+
+
+def expand_without_second_sync(context: Context, works: Any, states: Mapping[PartitionKey, Progressed]) -> None:
+    """Both commits, and nothing between them."""
+    newcomers = {
+        key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
+        for key, state in states.items()
+        if not state.again
+    }
+    added = propose(
+        context, states, [adding(states[key].site.view, brokers) for key, brokers in newcomers.items() if brokers]
+    )
+    propose(context, states, [joined(states[key].site.view, newcomers[key]) for key in added])
+
+
+def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
+    """A new incarnation leaves every ISR but those in which it is the last member."""
+    return tuple(member for member in isr if member != broker) or isr
+
+
+# ------------------------------------------------------------------------------- 5. the metadata log
+
+
+def list_before_claim(log: MetadataLog, voters: Sequence[Voter] | None = None) -> list[VoterListing]:
+    """The listings from before the claim serve after it."""
+    if voters is None:
+        log.listed_before = _list(log, None)  # type: ignore[attr-defined]
+        return list(log.listed_before)  # type: ignore[attr-defined]
+    chosen = {voter.broker_id for voter in voters}
+    return [listing for listing in log.listed_before if listing.voter.broker_id in chosen]  # type: ignore[attr-defined]
+
+
+_list = MetadataLog._list
+
+
+def first_log(log: MetadataLog, listings: Sequence[VoterListing]) -> LogState:
+    """The log that the first of a majority has, not the greatest."""
+    return _greatest(log, listings[:1])
+
+
+_greatest = MetadataLog._greatest
+
+
+def read_without_settling(log: MetadataLog) -> Any:
+    """The greatest log that a majority shows, whether or not the others have its tail, and whatever is claimed."""
+    state = log._greatest(log._list())
+    log._settle(state)
+    return state.image
+
+
+def shown_whatever_is_claimed(state: LogState, listing: VoterListing) -> bool:
+    return listing.last == state.last and state.files <= listing.files.keys()
+
+
+def list_of_memory(voter: Voter) -> VoterListing:
+    """After a create: what it must be, without a look."""
+    created = _created.pop((id(voter.store), voter.directory_id), None)
+    if created is None:
+        _listed[id(voter.store), voter.directory_id] = listing = _voter_list(voter)
+        return listing
+    before = _listed[id(voter.store), voter.directory_id]
+    stored = tests.simulation.stores.StoredObject(voter.path(created), 0, 0, "")
+    files = {**before.files, created: stored}
+    last = max(files, key=lambda name: (name.epoch, name.base_offset))
+    return VoterListing(voter, before.claimed_epoch, files, last)
+
+
+def create_and_believe(voter: Voter, name: DataName, data: bytes) -> None:
+    _voter_create(voter, name, data)
+    _created[id(voter.store), voter.directory_id] = name
+
+
+_voter_list, _voter_create = Voter.list, Voter.create
+_created: dict[tuple[int, str], DataName] = {}
+_listed: dict[tuple[int, str], VoterListing] = {}
+
+
+def fine(configuration: Configuration) -> Configuration:
+    return replace(configuration, fine_metadata=True)
+
+
+def paged(configuration: Configuration) -> Configuration:
+    return replace(configuration, page=1 + configuration.seed % 2)

@@ -1,0 +1,289 @@
+"""A cluster on simulated storage: the truth, the oracle, and drivers that hold the product's own contexts."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import msgspec
+
+from engine.cluster_file import BrokerEntry, ClusterFile
+from engine.context import Context, TaskRunner
+from engine.metadata.commands import Command
+from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations import bring_up, topics
+from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
+from engine.quorum.client import MetadataClient
+from engine.quorum.voter import Voter
+from partitions import paths
+from partitions.paths import BROKER_FILE, DataName
+from partitions.probing import SerialProber
+from partitions.replica import BrokerFile
+from partitions.runner import Outcome, SerialRunner
+from partitions.store import Store, StoreCounts, StoreOptions
+from tests.simulation.configuration import Configuration, Shape
+from tests.simulation.faults import Events
+from tests.simulation.invariants import Invariants
+from tests.simulation.ledger import Ledger
+from tests.simulation.oracle import Oracle, WatchedLog
+from tests.simulation.remote import MemoryTopicTable, Table
+from tests.simulation.roots import Root
+from tests.simulation.scheduler import Driver, Scheduler
+from tests.simulation.stores import Note, SimStore
+from tiering.delta_table import DeltaTopicTable
+
+CLUSTER = "c"
+TOPIC = "t"
+START_MS = 1_700_000_000_000
+
+T = TypeVar("T")
+R = TypeVar("R")
+Answer = TypeVar("Answer")
+
+
+class Time:
+    """The time of all drivers: steps move it, and whoever sleeps moves it to when he wakes."""
+
+    def __init__(self) -> None:
+        self.ms = START_MS
+
+
+class DriverClock:
+    """A driver's clock."""
+
+    def __init__(self, time: Time, driver: Driver) -> None:
+        self._time = time
+        self._driver = driver
+
+    def now_ms(self) -> int:
+        return self._time.ms
+
+    def monotonic_s(self) -> float:
+        return self._time.ms / 1000
+
+    def sleep(self, seconds: float) -> None:
+        wakes_at = self._driver.sleeps_until_ms = self._time.ms + round(seconds * 1000)
+        self._driver.point("sleep", "", "")
+        self._time.ms = max(self._time.ms, wakes_at)
+
+
+class SerialTasks(SerialRunner):
+    """Tasks on the driver itself."""
+
+    processes = 1
+
+    def __init__(self) -> None:
+        self.counts = StoreCounts()
+
+    def run(
+        self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = lambda _: 1
+    ) -> Iterator[Outcome[T, R]]:
+        return super().run(function, items, weigh)
+
+
+class CoarseClient(MetadataClient):
+    """The product's client; the calls of one request to the metadata are one step together."""
+
+    def __init__(self, log: WatchedLog, driver: Driver) -> None:
+        super().__init__(log)
+        self._driver = driver
+
+    def image(self) -> ClusterImage:
+        self._driver.point("image", "", "")
+        self._driver.quiet += 1
+        try:
+            return super().image()
+        finally:
+            self._driver.quiet -= 1
+
+    def submit(self, command: Command[Answer]) -> Answer:
+        self._driver.point("submit", "", type(command).__name__)
+        self._driver.quiet += 1
+        try:
+            return super().submit(command)
+        finally:
+            self._driver.quiet -= 1
+
+
+@dataclass(slots=True)
+class SimulatedContext(Context):
+    """The product's context; its remote tables are in memory."""
+
+    table: Callable[[TopicImage, Store], DeltaTopicTable] | None = None
+
+    def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
+        assert self.table is not None
+        assert self.remote is not None
+        return self.table(topic, self.remote)
+
+
+class World:
+    """One run's cluster."""
+
+    def __init__(self, configuration: Configuration, note: Note, note_event: Callable[[str], None]) -> None:
+        self.configuration = configuration
+        self.shape = configuration.shape
+        self.time = Time()
+        self.page = configuration.page
+        """Names in a page of a listing now."""
+        self.note = note
+        self.note_event = note_event
+        formatted = _formatted(self.shape)
+        self.file = formatted.file
+        self.topic_id = formatted.topic_id
+        self.voters = formatted.voters
+        self.roots = {broker: root.copy() for broker, root in formatted.roots.items()}
+        self.remote = Root("remote")
+        self.tables: defaultdict[str, Table] = defaultdict(Table)
+        """Of the remote tier, by topic id."""
+        self.oracle = formatted.oracle.copy(self.batch)
+        self.invariants = Invariants(self.oracle, self.roots)
+        self.events = Events(self)
+        self.scheduler = Scheduler(self.events.apply, self._after_step)
+        self.ledger = Ledger(self.oracle, self.topic_id)
+        self._ids = 0
+
+    def _after_step(self) -> None:
+        self.time.ms += self.configuration.tick_ms
+        self.invariants.check()
+
+    def now_ms(self) -> int:
+        """The time of all."""
+        return self.time.ms
+
+    def batch(self, name: DataName) -> bytes:
+        """A batch of the metadata log, from any voter."""
+        for broker, directory_id in self.voters.items():
+            found = self.roots[broker].get(f"{paths.voter_path(directory_id)}/{name}")
+            if found is not None:
+                return found[1]
+        raise AssertionError(f"{name} is on no voter")
+
+    def context(self, driver: Driver) -> Context:
+        """A driver's hold on the cluster, as ``Cluster.open`` would give it."""
+        numbers = iter(range(1, 1_000_000))
+        self._ids += 1
+        prefix = f"{0x10000000 + self._ids:08x}"  # none that the formatted cluster has
+
+        def new_id() -> str:
+            return f"{prefix}{next(numbers):024x}"
+
+        def view(root: Root) -> SimStore:
+            return SimStore(
+                root, driver, self.now_ms, self.note, lambda: self.page, self.configuration.constant_roots
+            )
+
+        stores: dict[int, Store] = {broker: view(root) for broker, root in self.roots.items()}
+        clock = DriverClock(self.time, driver)
+        log = WatchedLog(
+            CLUSTER,
+            [Voter(broker, stores[broker], directory_id) for broker, directory_id in self.voters.items()],
+            clock=clock,
+            rng=random.Random(f"{self.configuration.seed} {prefix}"),
+            new_id=new_id,
+        )
+        log.oracle = self.oracle
+        tasks: TaskRunner = SerialTasks()
+
+        def table(topic: TopicImage, remote: Store) -> DeltaTopicTable:
+            state = self.tables[topic.topic_id]
+            return MemoryTopicTable(remote, topic.name, topic.topic_id, state, driver, self.now_ms)
+
+        return SimulatedContext(
+            file=self.file,
+            stores=stores,
+            remote=view(self.remote),
+            metadata=MetadataClient(log) if self.configuration.fine_metadata else CoarseClient(log, driver),
+            clock=clock,
+            new_id=new_id,
+            rng=random.Random(f"{self.configuration.seed} {prefix} context"),
+            tasks=tasks,
+            threads=SerialRunner(),
+            copies=SerialRunner(),
+            prober=SerialProber(),
+            table=table,
+        )
+
+
+class Formatted:
+    """A cluster of some shape as it is when it was formatted and its topic was created."""
+
+    def __init__(self, shape: Shape) -> None:
+        brokers = tuple(
+            BrokerEntry(broker, "abc"[broker % 3], f"sim://{broker}") for broker in range(1, shape.brokers + 1)
+        )
+        self.file = ClusterFile(
+            path="cluster.toml",
+            cluster_id=CLUSTER,
+            remote="sim://remote",
+            voters=tuple(range(1, shape.voters + 1)),
+            brokers=brokers,
+            store_options=StoreOptions(),
+        )
+        self.roots = {entry.broker_id: Root(str(entry.broker_id)) for entry in brokers}
+        self.voters: dict[int, str] = {}
+        numbers = iter(range(1, 1000))
+
+        def new_id() -> str:
+            return f"{shape.placement:08x}{next(numbers):024x}"
+
+        driver = Driver("format", 0, lambda _: None)
+        driver.quiet = 1
+        clock = DriverClock(Time(), driver)
+        stores: dict[int, Store] = {
+            broker: SimStore(root, driver, clock.now_ms, lambda *_: None) for broker, root in self.roots.items()
+        }
+        bring_up.format_roots(self.file, stores, list(stores), new_id)
+        for broker in self.file.voters:
+            self.voters[broker] = self.directory_of(broker)
+        voters = [Voter(broker, stores[broker], directory_id) for broker, directory_id in self.voters.items()]
+        self.oracle = Oracle(self._batch)
+        log = WatchedLog(CLUSTER, voters, clock=clock, rng=random.Random(0), new_id=new_id)
+        log.oracle = self.oracle
+        bootstrap_quorum(CLUSTER, log, voters, {})
+        context = Context(
+            file=self.file,
+            stores=stores,
+            remote=SimStore(Root("remote"), driver, clock.now_ms, lambda *_: None),
+            metadata=MetadataClient(log),
+            clock=clock,
+            new_id=new_id,
+            rng=random.Random(0),
+            tasks=SerialTasks(),
+            threads=SerialRunner(),
+            prober=SerialProber(),
+        )
+        bring_up.register_brokers(context).raise_for_failures()
+        topics.alter_configs(context, None, dict(shape.cluster_configs))
+        created = topics.create_topic(
+            context,
+            TOPIC,
+            partitions=shape.partitions,
+            replication_factor=shape.copies,
+            configs=dict(shape.topic_configs),
+        )
+        self.topic_id = created.topic_id
+        for root in self.roots.values():
+            root.changed.clear()
+
+    def directory_of(self, broker: int) -> str:
+        """The directory id of a root."""
+        found = self.roots[broker].get(BROKER_FILE)
+        assert found is not None
+        return msgspec.json.decode(found[1], type=BrokerFile).directory_id
+
+    def _batch(self, name: DataName) -> bytes:
+        for broker, directory_id in self.voters.items():
+            found = self.roots[broker].get(f"{paths.voter_path(directory_id)}/{name}")
+            if found is not None:
+                return found[1]
+        raise AssertionError(name)
+
+
+@lru_cache(maxsize=512)
+def _formatted(shape: Shape) -> Formatted:
+    return Formatted(shape)

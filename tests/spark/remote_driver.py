@@ -1,0 +1,98 @@
+"""A driver in a process of its own, with a session on a standalone cluster: it does what it is told line by line.
+
+    python -m tests.spark.remote_driver MASTER CLUSTER_FILE GATES
+Each line of standard input is a JSON object, ``{"call": ..., "arguments": {...}}``; the answer is one line of
+standard output: the report's JSON, or ``{"raised": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.spark.gates import opener
+from tests.spark.standalone import ROOT, read, session_settings, spark_environment
+
+
+class RemoteDriver:
+    """The test's side: one call at a time."""
+
+    def __init__(self, master: str, cluster_file: Path, gates: Path, log: Path) -> None:
+        self._log = log
+        command = [sys.executable, "-m", "tests.spark.remote_driver", master, str(cluster_file), str(gates)]
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=ROOT,
+                env=spark_environment({}),
+            )
+
+    def start(self, call: str, **arguments: Any) -> None:
+        """Have it do something, and do not wait."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"call": call, "arguments": arguments}).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def report(self) -> dict[str, Any]:
+        """What came of it. Raises: AssertionError with what the driver raised."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, f"the driver has ended: {read(self._log)[-3000:]}"
+        answer: dict[str, Any] = json.loads(line)
+        assert "raised" not in answer, answer["raised"]
+        return answer
+
+    def run(self, call: str, **arguments: Any) -> dict[str, Any]:
+        """Start, and wait for the report."""
+        self.start(call, **arguments)
+        return self.report()
+
+    def end(self) -> None:
+        """No more calls."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+def main(master: str, cluster_file: str, gates: str) -> None:
+    from engine import Cluster
+    from jobs.session import spark_session
+
+    spark = spark_session("driver", master=master, settings=session_settings())
+    cluster = Cluster.open(cluster_file, spark, opener=opener(Path(gates)))
+    for line in sys.stdin:
+        told = json.loads(line)
+        arguments = told["arguments"]
+        try:
+            if told["call"] == "append":
+                source = spark.range(arguments.pop("start"), arguments.pop("end"), 1, 1)
+                frame = source.selectExpr("cast(id AS STRING) AS value", "id % 2 AS p")
+                report = cluster.append(frame, arguments.pop("topic"), partition="p", **arguments)
+            elif told["call"] == "read":
+                read_back = cluster.read(arguments["topic"]).orderBy("partition", "offset")
+                rows = [[row.partition, row.offset, row.value.decode()] for row in read_back.collect()]
+                print(json.dumps({"records": rows}), flush=True)
+                continue
+            else:
+                report = getattr(cluster, told["call"])(arguments.pop("topic"), **arguments)
+            print(report.to_json(), flush=True)
+        except Exception:
+            print(json.dumps({"raised": traceback.format_exc()}), flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,74 @@
+"""What the protocol's operations ask of storage, call by call.
+
+The table stands in ``jobs.benchmarks.calls``, each number with its reason, for ``make bench`` prints it, too. Who
+makes an operation call once more, or once less, has to say why there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from engine.operations.brokers import settle_brokers
+from engine.replication.sync import _GROUP_FILES
+from jobs.benchmarks.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
+from jobs.benchmarks.counting import LIST, READ, STAT
+
+IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
+SYNC = next(scenario for scenario in SCENARIOS if scenario.what == "sync")
+
+
+@pytest.fixture(params=SCENARIOS, ids=lambda scenario: str(scenario.what))
+def scenario(request: pytest.FixtureRequest) -> Scenario:
+    """Each of the table's operations."""
+    assert isinstance(request.param, Scenario)
+    return request.param
+
+
+def test_an_operation_makes_the_calls_of_the_table_and_no_other(scenario: Scenario) -> None:
+    assert scenario.measured() == {per: scenario.expected(per) for per in scenario.per}
+
+
+def test_no_operation_makes_fewer_calls_than_the_protocol_asks_for(scenario: Scenario) -> None:
+    for per in scenario.per:
+        assert scenario.least(per) <= scenario.expected(per)
+    assert all(call.because for call in scenario.calls)
+
+
+def test_the_costs_of_runs_partitions_and_files_add_up() -> None:
+    partitions, files = 3, 4
+    expected = SYNC.expected(RUN)
+    for _ in range(partitions):
+        expected += SYNC.expected(PARTITION)
+    for _ in range(partitions * files):
+        expected += SYNC.expected(FILE)
+    assert SYNC.counted(partitions, files) == expected
+
+
+def test_one_look_at_the_leader_serves_a_whole_group_of_files() -> None:
+    for files, groups in ((_GROUP_FILES, 1), (_GROUP_FILES + 1, 2)):
+        lists = SYNC.counted(1, files)[LIST]
+        assert lists == SYNC.expected(RUN)[LIST] + BROKERS + (BROKERS - 1) * groups
+
+
+def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path: Path) -> None:
+    made = CountedCluster(tmp_path)
+    IDLE.prepare(made, 1, 1)
+    driver = made.driver()
+    first, second = (made.calls_of(driver.replicate) for _ in range(2))
+    assert first - second == Counter({READ: IDLE.expected(PARTITION)[READ]})
+    assert second == IDLE.expected(RUN) + Counter({LIST: BROKERS, STAT: BROKERS})
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partitions: int) -> None:
+    made = CountedCluster(tmp_path)
+    IDLE.prepare(made, partitions, 1)
+    driver = made.driver()
+    image = driver.image
+    known = made.calls_of(lambda: settle_brokers(driver._context, image))
+    assert known == Counter({STAT: BROKERS})
+    unknown = made.calls_of(lambda: settle_brokers(driver._context))
+    assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter
