@@ -18,6 +18,7 @@ from engine.operations.fence import fence, unfence
 from engine.operations.heal import heal
 from engine.operations.in_sync import without
 from engine.operations.merge import merge
+from engine.operations.quorum import snapshot_metadata
 from engine.operations.reassign import cancel, reassign
 from engine.operations.replicate import replicate
 from engine.operations.retain import retain
@@ -266,6 +267,7 @@ ACTIONS: dict[str, Action] = {
     "cancel": Action(_nothing, _reported(cancel)),
     "create_other": Action(lambda rng, s, slot, i: (1,), create_other_topic),
     "delete_other": Action(_nothing, _reported(lambda context: topics.delete_topic(context, OTHER))),
+    "snapshot_metadata": Action(_nothing, _reported(snapshot_metadata)),
     "register": Action(_a_broker, lambda a, b: check_report(a, bring_up.register_brokers(a.context, [b]))),
     "bootstrap": Action(_a_broker, lambda a, b: check_report(a, bring_up.bootstrap(a.context, [b]))),
     "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.context)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 Event = tuple[int, str, int]
 """At which step, what, to which broker or slot (see ``faults.Events``)."""
@@ -157,6 +157,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         tuple(plan_operation(rng, theme.weights, shape, slot, index) for index in range(rng.randint(*length)))
         for slot in range(slots)
     )
+    shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
     events = _events(rng, theme, shape, slots, horizon) if faulty else ()
@@ -176,6 +177,23 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         most_steps=horizon * 8,
         tags=frozenset({theme.name}),
     )
+
+
+def _with_snapshots(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """Some runs take snapshots of the metadata between the rest, whatever they are about; most of these delete
+    the log below at once."""
+    rng = random.Random(f"metadata snapshots {seed}")
+    if rng.random() >= 0.3:
+        return shape, operations
+    lag_ms = rng.choice(("0", "0", "1000000"))
+    configs = (*shape.cluster_configs, ("metadata.start.offset.lag.time.max.ms", lag_ms))
+    slots = [list(slot) for slot in operations]
+    for _ in range(rng.randint(1, 4)):
+        slot = rng.choice(slots)
+        slot.insert(rng.randint(0, len(slot)), Operation("snapshot_metadata"))
+    return replace(shape, cluster_configs=configs), tuple(map(tuple, slots))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import engine.operations.tier
-import engine.quorum.log
+import engine.quorum.contents
 import engine.quorum.voter
 import engine.replication.append
 import partitions.listing
@@ -149,7 +149,7 @@ def _in_turn(threads: int) -> SerialRunner:
 def remembered() -> Iterator[None]:
     """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(engine.quorum.log, "decode_batch", _decode_batch_of_any_voter))
+        stack.enter_context(patch.object(engine.quorum.contents, "decode_batch", _decode_batch_of_any_voter))
         stack.enter_context(patch.object(engine.quorum.voter, "parse_name", parsed_name))
         stack.enter_context(patch.object(partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(partitions.segment, "_read_parquet_footer", _footer))

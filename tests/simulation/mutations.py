@@ -13,7 +13,7 @@ import engine.metadata.fold
 import engine.operations.acknowledge
 import engine.operations.replicate
 import engine.operations.retain
-import engine.quorum.log
+import engine.quorum.contents
 import engine.replication.append
 import engine.replication.sync
 import partitions.lineage
@@ -21,7 +21,8 @@ import partitions.listing
 import partitions.replica
 import partitions.retention
 import tests.simulation.stores
-from engine.quorum.log import LogState, MetadataLog
+from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from engine.replication.site import Site
 from partitions import paths
@@ -227,6 +228,7 @@ MUTATIONS: Sequence[Mutation] = (
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
         variants.patched(engine.operations.replicate, "is_current", variants.true),
+        shaped=variants.without_metadata_snapshots,
         first=401,
     ),
     Mutation(
@@ -256,13 +258,16 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "claim: listed before",
         "claim: then list the claimed majority",
-        variants.patched(MetadataLog, "_list", variants.list_before_claim),
+        variants.all_of(
+            variants.patched(MetadataLog, "_survey", variants.survey_and_remember),
+            variants.patched(MetadataLog, "_listed", variants.list_before_claim),
+        ),
         shaped=variants.fine,
     ),
     Mutation(
         "claim: any log",
         "claim: the log with the greatest (epoch of the last file, log end)",
-        variants.patched(MetadataLog, "_greatest", variants.first_log),
+        variants.patched(engine.quorum.contents, "greatest_of", variants.first_log),
         voters=3,
         shaped=variants.fine,
     ),
@@ -278,7 +283,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "read without settling",
         "linearizable read: a majority shows that tail, listed after it was there",
-        variants.patched(MetadataLog, "read", variants.read_without_settling),
+        variants.patched(MetadataLog, "_is_settled", variants.true),
         voters=3,
         shaped=variants.fine,
     ),

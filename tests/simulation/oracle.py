@@ -7,12 +7,14 @@ does rests on such a state, so none is seen here too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage, PartitionImage
-from engine.quorum.log import LogState, MetadataLog
+from engine.quorum.log import MetadataLog, Settled
+from engine.quorum.state import LogState
+from engine.quorum.voter import VoterListing
 from partitions.paths import DataName
 from tests.simulation.content import records_of_batch
 from tests.simulation.scheduler import Violation
@@ -64,6 +66,8 @@ class Oracle:
         self.image = ClusterImage()
         self.files: dict[int, DataName] = {}
         """The committed batches by their first offset."""
+        self.images: dict[int, ClusterImage] = {}
+        """After each of them."""
         self.histories: dict[Key, History] = {}
         self.changed: dict[Key, None] = {}
         """Partitions whose metadata changed since somebody looked."""
@@ -75,7 +79,7 @@ class Oracle:
     def copy(self, bytes_of: Callable[[DataName], bytes]) -> Oracle:
         """One that knows the same metadata, and no records."""
         twin = Oracle(bytes_of)
-        twin.image, twin.files = self.image, dict(self.files)
+        twin.image, twin.files, twin.images = self.image, dict(self.files), dict(self.images)
         return twin
 
     def history(self, key: Key) -> History:
@@ -95,10 +99,13 @@ class Oracle:
                     before = self.image
                     self.image = apply(before, before.next_offset, [record])
                     self._compare(before, self.image)
+                self.images[self.image.next_offset] = self.image
                 self.counts["commits"] += 1
         for name in state.files:
             if self.files.get(name.base_offset) != name:
                 raise Violation(f"I6: {name} was taken for committed where {self._at(name.base_offset)} is")
+        if state.start > 0 and self.images.get(state.end) != state.image:
+            raise Violation(f"I6: the image at offset {state.end}, of a snapshot, is not what was committed")
 
     def _at(self, offset: int) -> str:
         return str(self.files.get(offset, "nothing"))
@@ -138,15 +145,25 @@ class WatchedLog(MetadataLog):
 
     oracle: Oracle
 
-    def read(self) -> ClusterImage:
+    def settle(self) -> Settled:
         known = self.oracle.image.next_offset
-        image = super().read()
+        settled = super().settle()
+        self._check_read(settled.state.image, known)
+        return settled
+
+    def glance(self) -> ClusterImage | None:
+        known = self.oracle.image.next_offset
+        image = super().glance()
+        if image is not None:
+            self._check_read(image, known)
+        return image
+
+    def _check_read(self, image: ClusterImage, known: int) -> None:
         if image.next_offset < known:
             raise Violation(
                 f"I6: a read returned offset {image.next_offset}, {known} was committed before it began"
             )
-        return image
 
-    def _settle(self, state: LogState) -> None:
+    def _settle(self, state: LogState, listings: Sequence[VoterListing]) -> LogState:
         self.oracle.settled(state)
-        super()._settle(state)
+        return super()._settle(state, listings)

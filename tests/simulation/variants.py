@@ -15,7 +15,6 @@ import engine.metadata.fold
 import engine.operations.acknowledge
 import engine.operations.replicate
 import engine.operations.retain
-import engine.quorum.log
 import engine.replication.append
 import engine.replication.sync
 import partitions.lineage
@@ -25,8 +24,9 @@ import partitions.retention
 import tests.simulation.stores
 from engine.context import Context
 from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
-from engine.quorum.log import LogState, MetadataLog
-from engine.quorum.voter import Voter, VoterListing
+from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
+from engine.quorum.voter import Voter, VoterListing, position_of
 from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
@@ -34,7 +34,7 @@ from partitions.clock import Clock
 from partitions.errors import RetriableError, SourceChangedError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Link, Listing, ReplicaLog
-from partitions.paths import DataName
+from partitions.paths import CheckpointName, DataName
 from partitions.producers import ProducerAppend, earlier_attempt
 from partitions.replica import Replica
 from tests.simulation.configuration import Configuration
@@ -252,35 +252,30 @@ def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------- 5. the metadata log
 
 
-def list_before_claim(log: MetadataLog, voters: Sequence[Voter] | None = None) -> list[VoterListing]:
+def survey_and_remember(log: MetadataLog) -> tuple[list[VoterListing], LogState]:
+    """As the product's; ``list_before_claim`` needs the listings."""
+    listings, state = _survey(log)
+    log.listed_before = listings  # type: ignore[attr-defined]
+    return listings, state
+
+
+def list_before_claim(log: MetadataLog, voters: Sequence[Voter]) -> list[VoterListing]:
     """The listings from before the claim serve after it."""
-    if voters is None:
-        log.listed_before = _list(log, None)  # type: ignore[attr-defined]
-        return list(log.listed_before)  # type: ignore[attr-defined]
-    chosen = {voter.broker_id for voter in voters}
-    return [listing for listing in log.listed_before if listing.voter.broker_id in chosen]  # type: ignore[attr-defined]
+    chosen = {voter.id for voter in voters}
+    return [listing for listing in log.listed_before if listing.voter.id in chosen]  # type: ignore[attr-defined]
 
 
-_list = MetadataLog._list
+_survey = MetadataLog._survey
 
 
-def first_log(log: MetadataLog, listings: Sequence[VoterListing]) -> LogState:
-    """The log that the first of a majority has, not the greatest."""
-    return _greatest(log, listings[:1])
-
-
-_greatest = MetadataLog._greatest
-
-
-def read_without_settling(log: MetadataLog) -> Any:
-    """The greatest log that a majority shows, whether or not the others have its tail, and whatever is claimed."""
-    state = log._greatest(log._list())
-    log._settle(state)
-    return state.image
+def first_log(listings: Sequence[VoterListing]) -> DataName | CheckpointName | None:
+    """What the log of the first of a majority ends with, not the greatest."""
+    return listings[0].last
 
 
 def shown_whatever_is_claimed(state: LogState, listing: VoterListing) -> bool:
-    return listing.last == state.last and state.files <= listing.files.keys()
+    later = listing.last is not None and position_of(listing.last) > state.position
+    return not later and state.held_by(listing)
 
 
 def list_of_memory(voter: Voter) -> VoterListing:
@@ -292,8 +287,8 @@ def list_of_memory(voter: Voter) -> VoterListing:
     before = _listed[id(voter.store), voter.directory_id]
     stored = tests.simulation.stores.StoredObject(voter.path(created), 0, 0, "")
     files = {**before.files, created: stored}
-    last = max(files, key=lambda name: (name.epoch, name.base_offset))
-    return VoterListing(voter, before.claimed_epoch, files, last)
+    names: list[DataName | CheckpointName] = [*files, *before.checkpoints]
+    return replace(before, files=files, last=max(names, key=position_of))
 
 
 def create_and_believe(voter: Voter, name: DataName, data: bytes) -> None:
@@ -312,3 +307,14 @@ def fine(configuration: Configuration) -> Configuration:
 
 def paged(configuration: Configuration) -> Configuration:
     return replace(configuration, page=1 + configuration.seed % 2)
+
+
+def without_metadata_snapshots(configuration: Configuration) -> Configuration:
+    """The runs as they are without snapshots of the metadata between the rest."""
+    shape = configuration.shape
+    configs = tuple(c for c in shape.cluster_configs if c[0] != "metadata.start.offset.lag.time.max.ms")
+    operations = tuple(
+        tuple(operation for operation in slot if operation.action != "snapshot_metadata")
+        for slot in configuration.operations
+    )
+    return replace(configuration, shape=replace(shape, cluster_configs=configs), operations=operations)

@@ -18,6 +18,7 @@ from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations import bring_up, topics
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.client import MetadataClient
+from engine.quorum.log import MetadataLog
 from engine.quorum.voter import Voter
 from partitions import paths
 from partitions.paths import BROKER_FILE, DataName
@@ -105,6 +106,14 @@ class CoarseClient(MetadataClient):
         self._driver.quiet += 1
         try:
             return super().submit(command)
+        finally:
+            self._driver.quiet -= 1
+
+    def with_log(self, work: Callable[[MetadataLog], T]) -> T:
+        self._driver.point("log", "", "")
+        self._driver.quiet += 1
+        try:
+            return super().with_log(work)
         finally:
             self._driver.quiet -= 1
 

@@ -195,7 +195,9 @@ def test_ending_twice_the_same_way_is_no_error(commit: bool) -> None:
         steps.end(replace(done, at=9), "x", "p", 0, commit=not commit, now_ms=NOW)
 
 
-@pytest.mark.parametrize("state", set(State) - {State.ONGOING, State.COMPLETE_COMMIT, State.PREPARE_COMMIT})
+@pytest.mark.parametrize(
+    "state", sorted(set(State) - {State.ONGOING, State.COMPLETE_COMMIT, State.PREPARE_COMMIT})
+)
 def test_what_is_not_going_on_cannot_be_committed(state: State) -> None:
     with pytest.raises((InvalidTxnStateError, ProducerFencedError)):
         steps.end(transaction(state), "x", "p", 0, commit=True, now_ms=NOW)
