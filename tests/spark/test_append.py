@@ -1,4 +1,4 @@
-"""Append from DataFrames (issue 3, item 3): keys, values, partitions, time, order, and exactly once."""
+"""Append from DataFrames: keys, values, partitions, time, order, and exactly once."""
 
 from __future__ import annotations
 

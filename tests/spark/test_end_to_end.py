@@ -1,4 +1,4 @@
-"""One log, end to end (issue 3): append, replicate, merge, tier, drop, lose a broker, bootstrap, read."""
+"""One log, end to end: append, replicate, merge, tier, drop, lose a broker, bootstrap, read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read as a DataFrame (issue 3, item 5): both tiers at once, exactly the source, pruned, pinned."""
+"""Read as a DataFrame: both tiers at once, exactly the source, pruned, pinned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed (issue 3)."""
+"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed."""
 
 from __future__ import annotations
 
