@@ -324,7 +324,7 @@ def interleave(seed: int) -> int:
 
 
 def test_interleaved_drivers_share_one_history() -> None:
-    """I6 on the product's own code. (The large simulation is in tests/simulation; this holds every commit to it.)"""
+    """I6 on the product's own code. (The large one is in tests/simulation.)"""
     assert sum(interleave(seed) for seed in range(60)) > 60
 
 
