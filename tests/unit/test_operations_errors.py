@@ -246,7 +246,7 @@ class Overwriting(LocalStore):
 
 
 def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
-    """Issue, "Bad input"; protocol, rule 1."""
+    """Bad input; protocol, rule 1."""
     for name in ("x1", "x2"):
         (tmp_path / name).mkdir()
 

@@ -152,7 +152,7 @@ def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: Live
 
 
 def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) -> None:
-    """Issue, item 4; a commit that loses the race drops what the winner has committed."""
+    """A commit that loses the race drops what the winner has committed."""
     live.tiered()
     drivers = [live.driver(), live.driver()]
     for _ in range(3):
