@@ -94,8 +94,12 @@ class Gates:
         (self.folder / f"{number}.open").touch()
 
     def passed(self, number: int, which: int = 0) -> None:
-        """Wait until who stood at the gate has been through it."""
-        wait_for(f"behind gate {number}", (self.folder / f"{number}.{which}.passed").exists)
+        """Wait until who stood at the gate has been through it, or was ended where it stood: Spark kills the
+        attempt that has lost, sooner or later.
+        """
+        stopped = self.stopped(number, which)
+        through = self.folder / f"{number}.{which}.passed"
+        wait_for(f"behind gate {number}", lambda: through.exists() or not _lives(stopped.pid))
 
 
 class GatedStore(LocalStore):
@@ -185,3 +189,10 @@ def _write(file: Path, text: str) -> bool:
         with contextlib.suppress(FileNotFoundError):
             whole.unlink()
     return True
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return not _ps("stat", pid).startswith("Z")
+    except subprocess.CalledProcessError:
+        return False

@@ -1,4 +1,4 @@
-"""Append from DataFrames (issue 3, item 3): keys, values, partitions, time, order, and exactly once."""
+"""Append from DataFrames: keys, values, partitions, time, order, and exactly once."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_equal_keys_go_to_one_partition_in_every_append(cluster: Cluster, spark:
 def test_a_row_without_a_place_is_refused_and_nothing_is_written(
     cluster: Cluster, spark: SparkSession, folder: Path, partition: str, message: str
 ) -> None:
-    """Issue, "Bad input": "partition out of range; null partition"."""
+    """Bad input: "partition out of range; null partition"."""
     if "refused" not in cluster.image.topic_ids:
         cluster.create_topic("refused", partitions=2, replication_factor=1)
     source = spark.range(10).selectExpr("cast(id AS STRING) AS value", f"{partition} AS p")
@@ -170,7 +170,7 @@ def test_a_row_without_a_place_is_refused_and_nothing_is_written(
 def test_columns_that_are_missing_or_of_another_type_are_named(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
-    """Issue, "Bad input": "a DataFrame without the declared value columns or with other types"."""
+    """Bad input: "a DataFrame without the declared value columns or with other types"."""
     cluster.create_topic("declared", replication_factor=1, key="INT", value="n BIGINT, word STRING")
     good = spark.range(1).selectExpr(
         "id AS n", "'w' AS word", "1 AS k", "array(1) AS arr", "struct(1 AS x) AS inner"
@@ -245,7 +245,7 @@ def test_with_acks_leader_records_show_after_the_next_replicate(cluster: Cluster
 
 
 def test_a_job_that_is_run_again_appends_nothing_twice(cluster: Cluster, spark: SparkSession) -> None:
-    """Issue, item 3: "safe for ... a re-run of the whole job"."""
+    """Contract: "safe for ... a re-run of the whole job"."""
     cluster.create_topic("again", partitions=3, replication_factor=2)
     source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
     runs = [
@@ -261,7 +261,7 @@ def test_a_job_that_is_run_again_appends_nothing_twice(cluster: Cluster, spark: 
 def test_a_stream_that_crashed_before_its_checkpoint_appends_each_record_once(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Issue, item 3: "usable in foreachBatch": the batch that is run again has the same id."""
+    """Contract: "usable in foreachBatch": the batch that is run again has the same id."""
     cluster.create_topic("streamed", partitions=2, replication_factor=2)
     for number in range(3):
         (tmp_path / "in").mkdir(exist_ok=True)
@@ -325,7 +325,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
 
 
 def test_a_task_whose_worker_dies_is_tried_again_and_appends_once(tmp_path: Path) -> None:
-    """Issue, item 3: "safe for task retries": in a session of its own, the first Python worker that has given
+    """Contract: "safe for task retries": in a session of its own, the first Python worker that has given
     its file a name dies before it can say so."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.spark.dying_worker", str(tmp_path)],

@@ -1,4 +1,4 @@
-"""One log, end to end (issue 3): append, replicate, merge, tier, drop, lose a broker, bootstrap, read."""
+"""One log, end to end: append, replicate, merge, tier, drop, lose a broker, bootstrap, read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ VALUE = "n BIGINT, carrier STRING, delay DOUBLE, at TIMESTAMP"
 
 
 def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSession, tmp_path: Path) -> None:
-    """Issue, "What a person gets": the demo's steps on small data; the bytes of a bootstrap with and without
+    """What a person gets: the demo's steps on small data; the bytes of a bootstrap with and without
     KIP-1023; the remote table with plain delta-spark and with deltalake."""
     cluster = format_cluster(spark, tmp_path, brokers=3)
     cluster.create_topic(

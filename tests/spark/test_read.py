@@ -1,4 +1,4 @@
-"""Read as a DataFrame (issue 3, item 5): both tiers at once, exactly the source, pruned, pinned."""
+"""Read as a DataFrame: both tiers at once, exactly the source, pruned, pinned."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_some_partitions_only(cluster: Cluster, spark: SparkSession) -> None:
 
 
 def test_only_the_files_and_columns_that_are_needed_are_scanned(cluster: Cluster) -> None:
-    """Issue, item 5: "a native Spark DataFrame": pruning and pushed filters reach Parquet."""
+    """Contract: "a native Spark DataFrame": pruning and pushed filters reach Parquet."""
     frame = cluster.read("t", 47, 50, [0])
     assert len(frame.inputFiles()) == 1 == len(cluster.plan_read("t", 47, 50, [0]))
     plan = explained(cluster.read("t").where("value.n = 17").select("value.inner.seven"))

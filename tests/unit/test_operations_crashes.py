@@ -1,4 +1,4 @@
-"""Every storage call of every operation fails once, and the next run goes on (protocol, I7; issue 3).
+"""Every storage call of every operation fails once, and the next run goes on (protocol, I7).
 
 "A full disk or a failed upload: the step fails, the next run goes on from there, nothing is lost and no half
 file is visible." A scenario goes through the life of a log, step by step. Before each step the cluster is

@@ -77,7 +77,7 @@ def test_where_all_preferred_replicas_lead_nothing_is_committed(live: LiveCluste
 
 
 def test_a_preferred_replica_that_cannot_lead_is_one_failure_and_the_others_go_on(live: LiveCluster) -> None:
-    """Issue, "Bad input": an election without a candidate: one clear error, other partitions go on."""
+    """Bad input: an election without a candidate: one clear error, other partitions go on."""
     live.topic(partitions=6)
     fence(live, 2, 3)
     unfence(live, 2)

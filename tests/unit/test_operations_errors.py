@@ -1,4 +1,4 @@
-"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed (issue 3)."""
+"""Bad input and damaged storage: each one clear error that names the thing, and nothing changed."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _each_operation(cluster: Cluster) -> list[Callable[[], object]]:
 
 
 def test_every_operation_names_an_unknown_topic(live: LiveCluster) -> None:
-    """Issue, "Bad input": "unknown or deleted topic"."""
+    """Bad input: "unknown or deleted topic"."""
     with live.unchanged():
         for operation in _each_operation(live.cluster):
             with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist, or was deleted"):
@@ -105,7 +105,7 @@ def test_a_deleted_topic_is_an_unknown_one(live: LiveCluster) -> None:
 def test_a_config_that_is_wrong_is_named_with_the_nearest_right_one(
     live: LiveCluster, configs: dict[str, str], message: str
 ) -> None:
-    """Issue, "Bad input": "an unknown config key (name the nearest) or value"."""
+    """Bad input: "an unknown config key (name the nearest) or value"."""
     with live.unchanged():
         with pytest.raises(InvalidConfigError, match=message):
             live.cluster.create_topic("t2", configs=configs)
@@ -140,7 +140,7 @@ def _file(folder: Path, *log_dirs: str, cluster_id: str = "c") -> Path:
 
 
 def test_a_log_dir_that_does_not_exist_is_named_and_no_other_is_formatted(tmp_path: Path) -> None:
-    """Issue, "Bad input": "a log dir that does not exist". It may be a volume that is not mounted."""
+    """Bad input: "a log dir that does not exist". It may be a volume that is not mounted."""
     (tmp_path / "x1").mkdir()
     with pytest.raises(LogDirError, match="x2"):
         Cluster.format(_file(tmp_path, "x1", "x2"))
@@ -170,7 +170,7 @@ def test_a_log_dir_without_permission_to_write_is_named(tmp_path: Path) -> None:
 
 
 def test_a_log_dir_of_another_cluster_or_broker_is_named(disks: LiveCluster) -> None:
-    """Issue, "Bad input": "belongs to another cluster or another broker"."""
+    """Bad input: "belongs to another cluster or another broker"."""
     (disks.folder / "x1").mkdir()
     with disks.unchanged():
         with pytest.raises(InconsistentClusterIdError, match="b2 of broker 2 belongs to cluster 'c', not to 'd'"):
@@ -184,7 +184,7 @@ def test_a_log_dir_of_another_cluster_or_broker_is_named(disks: LiveCluster) -> 
 
 @pytest.mark.parametrize("second", ["x1", "x1/", "./x1", "x1/inner", "link"])
 def test_two_brokers_on_one_folder_are_found_in_the_file(tmp_path: Path, second: str) -> None:
-    """Issue, "Bad input": "two brokers on one folder", by whatever name."""
+    """Bad input: "two brokers on one folder", by whatever name."""
     (tmp_path / "x1" / "inner").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "x1")
     with pytest.raises(InvalidCallError, match="broker 1 and broker 2 share storage"):
@@ -213,7 +213,7 @@ def test_a_root_of_another_cluster_is_fenced_and_the_others_go_on(disks: LiveClu
 
 
 def test_a_typo_in_the_cluster_file_is_named_with_its_place(disks: LiveCluster) -> None:
-    """Issue, "Bad input": "a cluster file with a typo"."""
+    """Bad input: "a cluster file with a typo"."""
     disks.file.write_text(disks.file.read_text().replace('log_dir = "b2"', 'logdir = "b2"'))
     with disks.unchanged(), pytest.raises(InvalidCallError, match="number 2: unknown key 'logdir'; did you mean"):
         Cluster.open(disks.file)
@@ -246,7 +246,7 @@ class Overwriting(LocalStore):
 
 
 def test_a_store_without_exclusive_create_is_refused(tmp_path: Path) -> None:
-    """Issue, "Bad input"; protocol, rule 1."""
+    """Bad input; protocol, rule 1."""
     for name in ("x1", "x2"):
         (tmp_path / name).mkdir()
 
@@ -286,7 +286,7 @@ DAMAGES: dict[str, Callable[[Spot], None]] = {
 def test_a_damaged_file_is_found_by_verify_once_and_named(
     live: LiveCluster, damage: str, index: int, broker: int
 ) -> None:
-    """Issue, "Bad input": "a truncated, bit-flipped or foreign Parquet file in a log dir; a missing footer"."""
+    """Bad input: "a truncated, bit-flipped or foreign Parquet file in a log dir; a missing footer"."""
     file = spot(live, broker, index)
     DAMAGES[damage](file)
     with live.unchanged():
@@ -333,7 +333,7 @@ def _try(action: Callable[[], object]) -> StratalogError:
 
 
 def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveCluster) -> None:
-    """Issue, "Bad input": "a gap". A listing alone cannot show it (the end of an append follows from the next
+    """Bad input: "a gap". A listing alone cannot show it (the end of an append follows from the next
     file); footers do, and the followers' files. Nothing is acknowledged until it is mended."""
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 2)

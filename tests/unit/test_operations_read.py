@@ -46,7 +46,7 @@ def values(*numbers: int) -> list[str]:
 
 
 def test_a_read_takes_each_offset_from_one_tier_up_to_the_high_watermark(live: LiveCluster) -> None:
-    """Issue, item 5: "over local and remote files at once, up to the high watermark"."""
+    """Contract: "over local and remote files at once, up to the high watermark"."""
     plan = live.cluster.plan_read("t")
     assert [(part.start, part.end, part.remote) for part in plan] == [
         *((n, n + 1, True) for n in range(4)),
@@ -74,12 +74,12 @@ def test_a_read_may_begin_and_end_at(live: LiveCluster, start: Bound, end: Bound
 
 
 def test_a_small_range_needs_few_files(live: LiveCluster) -> None:
-    """Issue, item 1: "without reading data that cannot match"."""
+    """Contract: "without reading data that cannot match"."""
     assert [(p.start, p.end) for p in live.cluster.plan_read("t", 3, 5, [0])] == [(3, 4), (4, 5)]
 
 
 def test_a_plan_is_pinned(live: LiveCluster) -> None:
-    """Issue, item 5: "pinned to the state at planning"."""
+    """Contract: "pinned to the state at planning"."""
     plan = live.cluster.plan_read("t")
     live.cluster.replicate().raise_for_failures()
     live.append(["later"])
@@ -138,7 +138,7 @@ def test_what_is_no_bound_is_refused(live: LiveCluster, bound: object) -> None:
 
 
 def test_unknown_topics_and_partitions_are_named(live: LiveCluster) -> None:
-    """Issue, "Bad input": "unknown or deleted topic; partition out of range"."""
+    """Bad input: "unknown or deleted topic; partition out of range"."""
     with pytest.raises(UnknownTopicOrPartitionError, match="topic 'u' does not exist, or was deleted"):
         live.cluster.plan_read("u")
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 2: it has 2"):

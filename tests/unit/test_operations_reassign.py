@@ -229,7 +229,7 @@ def test_a_change_that_cannot_be_made_names_the_partitions(live: LiveCluster) ->
 
 
 def test_a_plan_that_is_wrong_as_a_whole_changes_nothing(live: LiveCluster) -> None:
-    """Issue, "Bad input": an unknown or the same broker, partitions that do not exist (all named)."""
+    """Bad input: an unknown or the same broker, partitions that do not exist (all named)."""
     live.topic(partitions=2)
     with live.unchanged():
         with pytest.raises(UnknownTopicOrPartitionError, match="do not exist: t-2, u-0; nothing was changed"):
@@ -245,7 +245,7 @@ def test_a_plan_that_is_wrong_as_a_whole_changes_nothing(live: LiveCluster) -> N
 
 
 def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster) -> None:
-    """Issue, "Bad input": refused without ``--force``; other partitions go on."""
+    """Bad input: refused without ``--force``; other partitions go on."""
     live.topic("t", copies=2)
     live.topic("u", copies=2)
     live.append(["a"]).raise_for_failures()

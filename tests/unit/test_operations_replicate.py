@@ -47,7 +47,7 @@ def test_a_partition_without_records_is_left_alone(live: LiveCluster) -> None:
 
 
 def test_a_sequence_that_is_appended_again_answers_with_its_first_offsets(live: LiveCluster) -> None:
-    """Issue, item 3: "idempotent by producer name + sequence ... a re-run of the whole job"."""
+    """Contract: "idempotent by producer name + sequence ... a re-run of the whole job"."""
     live.topic(partitions=2)
     first = live.append({0: ["a"], 1: ["x"]}, producer="p", sequence=7)
     again = live.append({0: ["a"], 1: ["x"]}, producer="p", sequence=7)
@@ -94,7 +94,7 @@ def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
 
 
 def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> None:
-    """Issue, "Bad input": partition out of range; other columns."""
+    """Bad input: partition out of range; other columns."""
     live.topic(partitions=2)
     with live.unchanged():
         with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 2"):
@@ -106,7 +106,7 @@ def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> Non
 
 
 def test_two_attempts_of_one_append_at_once_append_once(live: LiveCluster) -> None:
-    """Issue, item 3: "safe for ... speculation"; protocol, section 2, step 2."""
+    """Contract: "safe for ... speculation"; protocol, section 2, step 2."""
     live.topic(partitions=2)
     drivers = [live.driver() for _ in range(4)]
     for sequence in range(5):
@@ -352,7 +352,7 @@ def test_a_producer_is_recognised_after_its_append_was_merged(live: LiveCluster)
 
 
 def test_a_dry_run_shows_the_plan_and_changes_nothing(live: LiveCluster) -> None:
-    """Issue, item 4: ``--dry-run`` (prints the plan)."""
+    """Contract: ``--dry-run`` (prints the plan)."""
     live.tiered(segment_merge_min_files="2", retention_bytes="1", local_retention_bytes="1")
     live.fill("abcd")
     live.append(["e"], acks="leader")

@@ -152,7 +152,7 @@ def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: Live
 
 
 def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) -> None:
-    """Issue, item 4; a commit that loses the race drops what the winner has committed."""
+    """A commit that loses the race drops what the winner has committed."""
     live.tiered()
     drivers = [live.driver(), live.driver()]
     for _ in range(3):
@@ -246,7 +246,7 @@ def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live:
 def test_where_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
     live: LiveCluster,
 ) -> None:
-    """Issue, "Bad input": "a remote table that lacks an object it lists"."""
+    """Bad input: "a remote table that lacks an object it lists"."""
     live.tiered()
     live.fill("abcdef")
     live.cluster.tier().raise_for_failures()
@@ -377,7 +377,7 @@ def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: Liv
 
 
 def test_a_deleted_topic_is_gone_from_the_metadata_the_disks_and_the_remote(live: LiveCluster) -> None:
-    """Issue, item 2: "deleting a topic removes it from the image first and from disks and remote afterwards"."""
+    """Contract: "deleting a topic removes it from the image first and from disks and remote afterwards"."""
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
