@@ -29,8 +29,8 @@ help: ## this list
 
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
-check: $(VENV)/.installed lint ## format, lint, types, and the tests that need neither a JVM nor a server
-	@$(BIN)/python -m pytest -n 2 -m "not spark and not s3"
+check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
+	@$(BIN)/python -m pytest -n 2 -m "not spark and not s3 and not slow"
 
 test: setup lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
 	@$(BIN)/python -m pytest $(TESTS)

@@ -7,6 +7,7 @@ import pytest
 from tests.simulation.mutations import MUTATIONS, Mutation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     with mutation.apply():

@@ -19,7 +19,7 @@ SEEDS = 500
 PARTS = 10
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
 def test_every_invariant_holds_after_every_step(part: int) -> None:
     """Protocol section 6, I1 to I7; and the run has tested something."""
     each = SEEDS // PARTS

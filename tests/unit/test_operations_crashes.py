@@ -186,6 +186,7 @@ def _no_half_state(live: LiveCluster) -> None:
     assert "".join(values) in "".join(RECORDS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", Fault, ids=lambda fault: fault.name.lower())
 def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: Path, fault: Fault) -> None:
     live = LiveCluster(tmp_path, brokers=2)

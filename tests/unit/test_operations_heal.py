@@ -343,6 +343,7 @@ def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:
     return lambda: seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_effect", [False, True], ids=["before the call", "after the call"])
 @pytest.mark.parametrize("everyone", [False, True], ids=["the leader resigns", "the leader is mended in place"])
 def test_a_crash_at_any_call_leaves_what_the_next_heal_mends(
