@@ -9,8 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.cluster_fetch import FetchOfCluster
 from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.cluster_quorum import QuorumOfCluster
+from engine.cluster_restore import RestoreOfCluster
 from engine.cluster_state import StateOfCluster, Topics, names
 from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
@@ -24,6 +26,7 @@ from engine.opening import (
     metadata_log,
     open_stores,
 )
+from engine.operations import bootstrap as bootstrapping
 from engine.operations import bring_up, describe, retain, tier, topics, verify
 from engine.operations import fence as fencing
 from engine.operations import heal as healing
@@ -32,6 +35,7 @@ from engine.operations import merge as merging
 from engine.operations import reassign as reassigning
 from engine.operations import recover as recovering
 from engine.operations import replicate as replicating
+from engine.operations import vacuum as vacuuming
 from engine.operations.append import append_batches, append_frame
 from engine.operations.elect import elect
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
@@ -52,7 +56,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-class Cluster(QuorumOfCluster, StateOfCluster):
+class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster):
     """A cluster of storage roots, as one driver sees it.
 
     Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
@@ -406,21 +410,45 @@ class Cluster(QuorumOfCluster, StateOfCluster):
         """Merge small appends into segments."""
         return merging.merge(self._context, names(topics), dry_run=dry_run)
 
-    def tier(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
-        """Copy sealed segments to the remote table."""
-        return tier.tier(self._context, names(topics), dry_run=dry_run)
+    def tier(self, topics: Topics = None, *, due: bool = False, dry_run: bool = False) -> Report:
+        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
+        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
 
     def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
 
-    def bootstrap(
-        self, brokers: Sequence[int] | int, *, trust_copy: bool = False, dry_run: bool = False
+    def vacuum(
+        self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
-        """Format and register brokers that lost their storage, and bring their replicas into the ISR.
+        """Delete litter: in the remote tier, and, of all topics, on the brokers; see
+        ``engine.operations.vacuum``.
+        """
+        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def bootstrap(
+        self,
+        brokers: Sequence[int] | int,
+        topics: Topics = None,
+        *,
+        add: bool = False,
+        instead_of: int | None = None,
+        trust_copy: bool = False,
+        dry_run: bool = False,
+    ) -> Report:
+        """Format and register brokers that are new or lost their storage, and bring their replicas into the ISR.
+        ``add``: they get replicas of all partitions of the topics; ``instead_of``: those of another broker.
         ``trust_copy``: their roots are faithful copies of what they had, and are not formatted.
         """
-        return bring_up.bootstrap(self._context, _numbers(brokers), trust_copy=trust_copy, dry_run=dry_run)
+        return bootstrapping.bootstrap(
+            self._context,
+            _numbers(brokers),
+            names(topics),
+            add=add,
+            instead_of=instead_of,
+            trust_copy=trust_copy,
+            dry_run=dry_run,
+        )
 
     def verify(self, topics: Topics = None, *, deep: bool = False) -> Report:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with

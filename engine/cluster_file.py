@@ -27,7 +27,7 @@ from partitions.store.protocol import StoreOptions
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
 _SECRET = re.compile(r"secret|password|passwd|token|access_?key|credential", re.IGNORECASE)
-_OPTIONS = {field.name: type(field.default) for field in fields(StoreOptions)} | {
+_OPTIONS = {field.name: type(field.default) for field in fields(StoreOptions) if field.compare} | {
     "endpoint_url": str,
     "region": str,
     "profile": str,

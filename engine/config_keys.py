@@ -6,190 +6,23 @@ business. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import StrEnum
-
-from partitions.errors import InvalidConfigError
+from engine.config_def import Between, ConfigDef, ConfigType, Scope, boolean, integer, table, word
 from partitions.retention import UNLIMITED
 
 AS_TOTAL = -2
 """Of local retention: the same as total retention."""
+AS_LOCAL = -1
+"""Of the copy lag: the same as local retention."""
+NO_LIMIT = 2**63 - 1
+"""Of a rate: none. Kafka's default."""
 
 _SEVEN_DAYS_MS = 7 * 24 * 60 * 60 * 1000
 
-
-class ConfigType(StrEnum):
-    """How the text of a value is read."""
-
-    BOOLEAN = "boolean"
-    INTEGER = "integer"
-    DOUBLE = "double"
-    STRING = "string"
-
-
-class Scope(StrEnum):
-    """Where a key may be set. Topic keys may be set on the cluster too, as the default of its topics."""
-
-    CLUSTER = "cluster"
-    TOPIC = "topic"
-
-
-Value = bool | int | float | str
-
-
-@dataclass(frozen=True, slots=True)
-class AtLeast:
-    """A validator: integers from ``minimum`` on."""
-
-    minimum: int
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, int) and value >= self.minimum
-
-    def __str__(self) -> str:
-        return f"at least {self.minimum}"
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """A validator: numbers from ``lowest`` to ``highest``, both included."""
-
-    lowest: float
-    highest: float
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, int | float) and self.lowest <= value <= self.highest
-
-    def __str__(self) -> str:
-        return f"from {self.lowest:g} to {self.highest:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class OneOf:
-    """A validator: exactly these words."""
-
-    words: tuple[str, ...]
-
-    def __call__(self, value: Value) -> bool:
-        return value in self.words
-
-    def __str__(self) -> str:
-        return "one of " + ", ".join(self.words)
-
-
-@dataclass(frozen=True, slots=True)
-class TrueOrFalse:
-    """A validator: every boolean."""
-
-    def __call__(self, value: Value) -> bool:
-        return isinstance(value, bool)
-
-    def __str__(self) -> str:
-        return "true or false"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfigDef:
-    """One key."""
-
-    name: str
-    type: ConfigType
-    default: Value
-    scope: Scope
-    validator: AtLeast | Between | OneOf | TrueOrFalse
-    doc: str
-    unit: str | None = None
-
-    @property
-    def field_name(self) -> str:
-        """The attribute of ``TopicConfig`` or ``ClusterConfig``."""
-        return self.name.replace(".", "_")
-
-    def parse(self, text: str, what: str) -> Value:
-        """The typed value of ``text``; ``what`` says whose it is.
-
-        Raises: InvalidConfigError.
-        """
-        value = _READERS[self.type](text.strip())
-        if value is None or not self.validator(value):
-            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not valid: it takes {self.validator}")
-        return value
-
-    def text(self, value: Value) -> str:
-        """The canonical text of a value."""
-        return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _read_boolean(text: str) -> Value | None:
-    return {"true": True, "false": False}.get(text.lower())
-
-
-def _read_integer(text: str) -> Value | None:
-    try:
-        return int(text)
-    except ValueError:
-        return None
-
-
-def _read_double(text: str) -> Value | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
-
-
-_READERS: Mapping[ConfigType, Callable[[str], Value | None]] = {
-    ConfigType.BOOLEAN: _read_boolean,
-    ConfigType.INTEGER: _read_integer,
-    ConfigType.DOUBLE: _read_double,
-    ConfigType.STRING: str,
-}
-
-
-def _integer(scope: Scope, name: str, default: int, minimum: int, unit: str | None, doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.INTEGER,
-        default=default,
-        scope=scope,
-        validator=AtLeast(minimum),
-        unit=unit,
-        doc=doc,
-    )
-
-
-def _boolean(scope: Scope, name: str, default: bool, doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.BOOLEAN,
-        default=default,
-        scope=scope,
-        validator=TrueOrFalse(),
-        doc=doc,
-    )
-
-
-def _word(scope: Scope, name: str, default: str, words: tuple[str, ...], doc: str) -> ConfigDef:
-    return ConfigDef(
-        name=name,
-        type=ConfigType.STRING,
-        default=default,
-        scope=scope,
-        validator=OneOf(words),
-        doc=doc,
-    )
-
-
-def _table(*definitions: ConfigDef) -> Mapping[str, ConfigDef]:
-    return {definition.name: definition for definition in sorted(definitions, key=lambda d: d.name)}
-
-
-TOPIC_CONFIGS = _table(
-    _integer(
+TOPIC_CONFIGS = table(
+    integer(
         Scope.TOPIC, "segment.bytes", 1024**3, 1, "bytes", "Small appends are merged into segments of this size."
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "segment.ms",
         _SEVEN_DAYS_MS,
@@ -197,7 +30,7 @@ TOPIC_CONFIGS = _table(
         "ms",
         "A segment whose first record is older than this is sealed, whatever its size: it may be tiered.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "segment.merge.min.files",
         16,
@@ -205,7 +38,7 @@ TOPIC_CONFIGS = _table(
         "files",
         "Merge once so many appends lie side by side, also when they do not fill a segment yet.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "retention.ms",
         _SEVEN_DAYS_MS,
@@ -213,7 +46,7 @@ TOPIC_CONFIGS = _table(
         "ms",
         "Records older than this leave the log, local and remote. -1: never.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "retention.bytes",
         UNLIMITED,
@@ -221,7 +54,7 @@ TOPIC_CONFIGS = _table(
         "bytes",
         "The oldest records leave a partition that is larger than this, local and remote. -1: never.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "local.retention.ms",
         AS_TOTAL,
@@ -229,7 +62,7 @@ TOPIC_CONFIGS = _table(
         "ms",
         "Tiered records older than this leave the brokers' storage. -2: as retention.ms; -1: never.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "local.retention.bytes",
         AS_TOTAL,
@@ -238,8 +71,40 @@ TOPIC_CONFIGS = _table(
         "Tiered records leave the brokers' storage where a partition holds more than this. "
         "-2: as retention.bytes; -1: never.",
     ),
-    _boolean(Scope.TOPIC, "remote.storage.enable", False, "Copy sealed segments to the remote tier."),
-    _integer(
+    boolean(Scope.TOPIC, "remote.storage.enable", False, "Copy sealed segments to the remote tier."),
+    boolean(
+        Scope.TOPIC,
+        "remote.log.copy.disable",
+        False,
+        "Copy no more to the remote tier; what is there is read on, and expires (KIP-950). Local retention has to "
+        "be as total.",
+    ),
+    boolean(
+        Scope.TOPIC,
+        "remote.log.delete.on.disable",
+        False,
+        "When remote.storage.enable is switched off, the log starts where the leader's storage does, and what is "
+        "in the remote tier goes (KIP-950). It cannot be switched off otherwise.",
+    ),
+    integer(
+        Scope.TOPIC,
+        "remote.copy.lag.ms",
+        0,
+        AS_LOCAL,
+        "ms",
+        "A sealed segment is copied to the remote tier once its latest record is so old, or remote.copy.lag.bytes "
+        "says so. 0: at once; -1: as local.retention.ms (KIP-1241).",
+    ),
+    integer(
+        Scope.TOPIC,
+        "remote.copy.lag.bytes",
+        AS_LOCAL,
+        AS_LOCAL,
+        "bytes",
+        "A sealed segment is copied to the remote tier once the log has so many bytes behind it, or "
+        "remote.copy.lag.ms says so. 0: at once; -1: as local.retention.bytes (KIP-1241).",
+    ),
+    integer(
         Scope.TOPIC,
         "file.delete.delay.ms",
         60_000,
@@ -247,7 +112,7 @@ TOPIC_CONFIGS = _table(
         "ms",
         "How long files that no log needs any more stay for the sake of running readers.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "min.insync.replicas",
         1,
@@ -255,14 +120,14 @@ TOPIC_CONFIGS = _table(
         "replicas",
         "An append with acks=all needs an ISR of at least this size.",
     ),
-    _word(
+    word(
         Scope.TOPIC,
         "message.timestamp.type",
         "CreateTime",
         ("CreateTime", "LogAppendTime"),
         "Whether a record's timestamp is the producer's or the time of the append.",
     ),
-    _word(
+    word(
         Scope.TOPIC,
         "cleanup.policy",
         "delete",
@@ -270,7 +135,7 @@ TOPIC_CONFIGS = _table(
         "What happens to old records: they leave the log by retention.*, or once a snapshot holds the latest "
         "record of each key (KIP-630).",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "delete.retention.ms",
         24 * 60 * 60 * 1000,
@@ -288,7 +153,7 @@ TOPIC_CONFIGS = _table(
         doc="A new snapshot is taken once this part of the records of the latest one has been changed or deleted; "
         "new records do not count (KIP-630). The metadata log has what is set on the cluster.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "metadata.log.max.record.bytes.between.snapshots",
         20 * 1024 * 1024,
@@ -297,7 +162,7 @@ TOPIC_CONFIGS = _table(
         "A new snapshot is taken once the log has so many bytes between the latest one and the high watermark "
         "(KIP-630). The metadata log has what is set on the cluster.",
     ),
-    _integer(
+    integer(
         Scope.TOPIC,
         "metadata.start.offset.lag.time.max.ms",
         _SEVEN_DAYS_MS,
@@ -306,20 +171,27 @@ TOPIC_CONFIGS = _table(
         "The log start waits so long for live replicas that have not fetched a snapshot yet (KIP-630). The "
         "metadata log has what is set on the cluster.",
     ),
-    _word(
+    word(
         Scope.TOPIC,
         "compression.type",
         "zstd",
         ("zstd", "snappy", "lz4", "gzip", "uncompressed"),
         "The codec of new segments.",
     ),
-    _boolean(
+    boolean(
         Scope.TOPIC,
         "unclean.leader.election.enable",
         False,
         "Let a replica outside the ISR lead where no member of the ISR can; loses acknowledged records.",
     ),
-    _integer(
+    boolean(
+        Scope.TOPIC,
+        "leader.election.thin.replica.last.enable",
+        False,
+        "Replicas of a tiered topic that hold less than half as much locally as another one that could lead are "
+        "elected last (KIP-1023, 'Motivation'): what they lack is read from the remote tier.",
+    ),
+    integer(
         Scope.TOPIC,
         "producer.id.expiration.ms",
         _SEVEN_DAYS_MS,
@@ -331,8 +203,8 @@ TOPIC_CONFIGS = _table(
     ),
 )
 
-CLUSTER_CONFIGS = _table(
-    _integer(
+CLUSTER_CONFIGS = table(
+    integer(
         Scope.CLUSTER,
         "broker.session.timeout.ms",
         9_000,
@@ -341,13 +213,20 @@ CLUSTER_CONFIGS = _table(
         "A broker whose root has not answered for so long at the start of a run is fenced. Kafka waits as long "
         "for a broker's heartbeat.",
     ),
-    _boolean(
+    boolean(
         Scope.CLUSTER,
         "follower.fetch.last.tiered.offset.enable",
         False,
         "An empty follower of a tiered topic starts at the earliest pending upload offset (KIP-1023).",
     ),
-    _integer(
+    boolean(
+        Scope.CLUSTER,
+        "follower.fetch.last.tiered.offset.always.enable",
+        False,
+        "With follower.fetch.last.tiered.offset.enable: an empty follower does so also where the leader still "
+        "holds the whole log. Kafka copies all of it then.",
+    ),
+    integer(
         Scope.CLUSTER,
         "replica.lag.time.max.ms",
         30_000,
@@ -355,7 +234,7 @@ CLUSTER_CONFIGS = _table(
         "ms",
         "A follower that has not caught up for so long leaves the ISR.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "default.replication.factor",
         1,
@@ -363,7 +242,7 @@ CLUSTER_CONFIGS = _table(
         "replicas",
         "Of topics that are created without saying it.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "offset.metadata.max.bytes",
         4096,
@@ -371,7 +250,7 @@ CLUSTER_CONFIGS = _table(
         "bytes",
         "Of the text that a committed offset carries.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "offsets.retention.minutes",
         7 * 24 * 60,
@@ -379,7 +258,7 @@ CLUSTER_CONFIGS = _table(
         "minutes",
         "Committed offsets are forgotten so long after they were committed; jobs/snapshot does it.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "offsets.topic.num.partitions",
         50,
@@ -387,7 +266,7 @@ CLUSTER_CONFIGS = _table(
         "partitions",
         "Of __consumer_offsets, when it is created: by the first commit of an offset.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "offsets.topic.replication.factor",
         3,
@@ -395,7 +274,7 @@ CLUSTER_CONFIGS = _table(
         "replicas",
         "Of __consumer_offsets, when it is created; with fewer unfenced brokers it is not.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "transaction.state.log.num.partitions",
         50,
@@ -403,7 +282,7 @@ CLUSTER_CONFIGS = _table(
         "partitions",
         "Of __transaction_state, when it is created: by the first transactional producer.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "transaction.state.log.replication.factor",
         3,
@@ -411,7 +290,7 @@ CLUSTER_CONFIGS = _table(
         "replicas",
         "Of __transaction_state, when it is created; with fewer unfenced brokers it is not.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "transaction.state.log.min.isr",
         2,
@@ -419,7 +298,7 @@ CLUSTER_CONFIGS = _table(
         "replicas",
         "min.insync.replicas of __transaction_state, when it is created; never more than its replicas.",
     ),
-    _integer(
+    integer(
         Scope.CLUSTER,
         "transaction.max.timeout.ms",
         15 * 60 * 1000,
@@ -427,7 +306,64 @@ CLUSTER_CONFIGS = _table(
         "ms",
         "The longest timeout that a transactional producer may ask for.",
     ),
-    _integer(Scope.CLUSTER, "num.partitions", 1, 1, "partitions", "Of topics that are created without saying it."),
+    integer(Scope.CLUSTER, "num.partitions", 1, 1, "partitions", "Of topics that are created without saying it."),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.task.interval.ms",
+        30_000,
+        1,
+        "ms",
+        "A partition whose segments were copied to the remote tier is due again so long afterwards.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.task.retry.backoff.ms",
+        500,
+        1,
+        "ms",
+        "A partition that could not be copied to the remote tier is due again so long after the first failure, "
+        "twice as long after each further one.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.task.retry.backoff.max.ms",
+        30_000,
+        1,
+        "ms",
+        "However often a partition has failed, it is due again so soon.",
+    ),
+    ConfigDef(
+        name="remote.log.manager.task.retry.jitter",
+        type=ConfigType.DOUBLE,
+        default=0.2,
+        scope=Scope.CLUSTER,
+        validator=Between(0, 0.5),
+        doc="By this part, at random, the wait after a failure is shorter or longer.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.copy.timeout.ms",
+        10 * 60 * 1000,
+        1,
+        "ms",
+        "A copy of one segment to the remote tier that takes longer is given up, and is a failure.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.copy.max.bytes.per.second",
+        NO_LIMIT,
+        1,
+        "bytes/s",
+        "What one run copies to the remote tier, all its tasks together (KIP-956). The default is no limit.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "remote.log.manager.fetch.max.bytes.per.second",
+        NO_LIMIT,
+        1,
+        "bytes/s",
+        "What one run fetches from the remote tier, all its tasks together (KIP-956). The default is no limit.",
+    ),
 )
 
 

@@ -12,6 +12,7 @@ from engine.cluster_file import ClusterFile
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metrics import SnapshotMetrics
 from engine.quorum.client import MetadataClient
+from engine.reading.fetching import Fetching
 from engine.replication.site import Site
 from engine.settings import ClusterConfig, TopicConfig, cluster_config, topic_config
 from engine.state_cache import OwnProducer, StateCache
@@ -122,6 +123,8 @@ class Context:
     """The engine's own topics, as far as this driver has read them."""
     own_producer: OwnProducer = field(default_factory=OwnProducer)
     """This driver, as the producer of the engine's own topics."""
+    fetching: Fetching = field(default_factory=Fetching)
+    """This driver's fetches: their threads, and what they have read of late."""
     snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
 
     def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from engine.cluster_file import ClusterFile
@@ -99,10 +100,11 @@ def make_context(
         from engine.spark.runner import SparkRunner
 
         tasks = SparkRunner(spark)
+    remote_options = replace(file.store_options, bytes_with_name=True)
     return Context(
         file=file,
         stores=stores,
-        remote=None if file.remote is None else opener(file.remote, file.store_options, clock),
+        remote=None if file.remote is None else opener(file.remote, remote_options, clock),
         metadata=MetadataClient(log),
         clock=clock,
         new_id=new_id,

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from engine.config_keys import AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigDef, Scope
+from engine.config_def import ConfigDef, Scope
+from engine.config_keys import AS_LOCAL, AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS
 from partitions.errors import InvalidConfigError
 from partitions.merge import MergePolicy
 from partitions.retention import UNLIMITED, RetentionLimits
+from tiering.plan import CopyLag
+from tiering.schedule import Intervals
 
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
@@ -34,12 +37,18 @@ class TopicConfig:
     """What applies to the brokers' storage (-2 is resolved); never above the total."""
     local_retention_bytes: int
     remote_storage_enable: bool
+    remote_log_copy_disable: bool
+    remote_log_delete_on_disable: bool
+    remote_copy_lag_ms: int
+    """What applies (-1 is resolved); above local retention only where that is none."""
+    remote_copy_lag_bytes: int
     file_delete_delay_ms: int
     min_insync_replicas: int
     message_timestamp_type: str
     cleanup_policy: str
     compression_type: str
     unclean_leader_election_enable: bool
+    leader_election_thin_replica_last_enable: bool
     producer_id_expiration_ms: int
     delete_retention_ms: int
     metadata_snapshot_min_changed_records_ratio: float
@@ -62,6 +71,16 @@ class TopicConfig:
         return RetentionLimits(self.local_retention_ms, self.local_retention_bytes)
 
     @property
+    def copies_to_remote(self) -> bool:
+        """Whether segments are copied to the remote tier."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def copy_lag(self) -> CopyLag:
+        """How far the remote tier stays behind."""
+        return CopyLag(self.remote_copy_lag_ms, self.remote_copy_lag_bytes)
+
+    @property
     def merging(self) -> MergePolicy:
         """When small appends become segments."""
         return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
@@ -73,6 +92,7 @@ class ClusterConfig:
 
     broker_session_timeout_ms: int
     follower_fetch_last_tiered_offset_enable: bool
+    follower_fetch_last_tiered_offset_always_enable: bool
     replica_lag_time_max_ms: int
     default_replication_factor: int
     num_partitions: int
@@ -80,10 +100,27 @@ class ClusterConfig:
     offsets_retention_minutes: int
     offsets_topic_num_partitions: int
     offsets_topic_replication_factor: int
+    remote_log_manager_copy_max_bytes_per_second: int
+    remote_log_manager_copy_timeout_ms: int
+    remote_log_manager_fetch_max_bytes_per_second: int
+    remote_log_manager_task_interval_ms: int
+    remote_log_manager_task_retry_backoff_max_ms: int
+    remote_log_manager_task_retry_backoff_ms: int
+    remote_log_manager_task_retry_jitter: float
     transaction_max_timeout_ms: int
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
+
+    @property
+    def tier_intervals(self) -> Intervals:
+        """When a partition is due for the remote log manager again."""
+        return Intervals(
+            interval_ms=self.remote_log_manager_task_interval_ms,
+            retry_ms=self.remote_log_manager_task_retry_backoff_ms,
+            retry_max_ms=self.remote_log_manager_task_retry_backoff_max_ms,
+            jitter=self.remote_log_manager_task_retry_jitter,
+        )
 
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:
@@ -122,13 +159,39 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
                 f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: "
                 "brokers cannot keep what the log drops"
             )
+        if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
+            raise InvalidConfigError(
+                f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} have to be the same "
+                "where remote.log.copy.disable = true: what is not copied must not leave the brokers sooner"
+            )
         values[f"local_retention_{unit}"] = local
+        lag = values[f"remote_copy_lag_{unit}"]
+        if local != UNLIMITED and lag > local:
+            raise InvalidConfigError(
+                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers would "
+                "have to keep what is not copied yet for longer than that"
+            )
+        values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
         raise InvalidConfigError(
             f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: what leaves the log of such a "
             "topic is in its snapshots, not in the remote tier; choose one of the two"
         )
     return TopicConfig(**values)
+
+
+def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
+    """Tiering may be switched off only by saying what becomes of the remote data (KIP-950).
+
+    Raises: InvalidConfigError.
+    """
+    off = before.remote_storage_enable and not after.remote_storage_enable
+    if off and not after.remote_log_delete_on_disable:
+        raise InvalidConfigError(
+            f"{what}: remote.storage.enable cannot be switched off and the remote data be kept. To keep it, and "
+            "copy no more, set remote.log.copy.disable = true; to delete it set remote.storage.enable = false "
+            "together with remote.log.delete.on.disable = true"
+        )
 
 
 def cluster_config(cluster: Mapping[str, str]) -> ClusterConfig:

@@ -20,6 +20,8 @@ USUAL_CLUSTER_FILE = "conf/cluster.toml"
 POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
 """The named positions of ListOffsets, as they are written on a command line: ``earliest-pending-upload`` ..."""
 
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
 _EPILOG = """\
 In a cluster, or with all of Spark's settings:
   spark-submit --properties-file conf/spark-defaults.conf jobs/{name}.py ...
@@ -106,6 +108,15 @@ def count(text: str) -> int:
     if found < 1:
         raise argparse.ArgumentTypeError(f"{text!r}: give a number of 1 or more")
     return found
+
+
+def duration(text: str) -> float:
+    """``500ms``, ``30s``, ``5m``, ``1h``, or plain seconds; more than none. In seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip(), re.ASCII)
+    seconds = 0.0 if found is None else float(found[1]) * _SECONDS[found[2] or "s"]
+    if not seconds > 0:
+        raise argparse.ArgumentTypeError(f"{text!r}: write it as 30s, 500ms, 5m or 1h")
+    return seconds
 
 
 def pair(text: str) -> tuple[str, str]:

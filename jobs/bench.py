@@ -6,7 +6,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     PARTITIONS  of the topics: 8
     IDLE_PARTITIONS  of the run in which nothing happens: 10000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    ONLY        some of calls,append,append3,replicate,hot,idle,tier,scan,pruned,bootstrap,quorum
+    ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,remote_reads,
+                bootstrap,quorum
 """
 
 from __future__ import annotations
@@ -20,12 +21,15 @@ from pathlib import Path
 
 from jobs.benchmarks import (
     appending,
+    bootstrap_many,
     bootstrapping,
     calls,
     copying,
     hot,
     idle,
     quorum,
+    remote_log,
+    remote_reads,
     replicated,
     scanning,
     uploading,
@@ -47,9 +51,11 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "hot": (hot.hot,),
     "idle": (idle.idle,),
     "tier": (copying.tier, uploading.tier_to_s3),
+    "remote_log": (remote_log.remote_log,),
     "scan": (scanning.scan,),
     "pruned": (scanning.pruned,),
-    "bootstrap": (bootstrapping.bootstrap,),
+    "remote_reads": (remote_reads.remote_reads,),
+    "bootstrap": (bootstrapping.bootstrap, bootstrap_many.bootstrap_many),
     "quorum": (quorum.quorum,),
 }
 

@@ -1,7 +1,13 @@
-"""Bring brokers up that lost their storage: format and register their roots, bring their replicas into the ISR.
+"""Bring brokers up that are new or lost their storage: format and register their roots, bring their replicas into
+the ISR. The report says per partition what was copied, and what was not because it is tiered.
+
+  bootstrap --brokers 2                          all that broker 2 had, before it lost its disk
+  bootstrap --brokers 4 --add --topics trips     replicas of all partitions of a topic on broker 4, too
+  bootstrap --brokers 4 --instead-of 2           on broker 4 what is on broker 2, which then has nothing
 
 With follower.fetch.last.tiered.offset.enable = true (on the cluster) a replica of a tiered topic starts at the
-earliest pending upload offset, and copies nothing that is remote already (KIP-1023).
+earliest pending upload offset, and copies nothing that is remote already (KIP-1023); where the leader still holds
+the log from its start on, only with follower.fetch.last.tiered.offset.always.enable = true, too.
 
 A root that was moved to another disk, or put back from a copy, counts as lost too: nobody can tell a faithful copy
 from an older one. If you can, say so with --trust-copy. (Move a root while its broker is fenced: see fence.)
@@ -14,13 +20,14 @@ import sys
 from collections.abc import Sequence
 
 from engine import Report
-from jobs.arguments import add_dry_run, job_parser, numbers
+from jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers
 from jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
     """What this job takes."""
     parser = job_parser("bootstrap", __doc__ or "")
+    add_topics(parser)
     add_dry_run(parser)
     parser.add_argument(
         "--brokers",
@@ -28,6 +35,15 @@ def arguments() -> argparse.ArgumentParser:
         type=numbers,
         required=True,
         help="these, by name: an empty folder may be a volume that is not mounted",
+    )
+    parser.add_argument(
+        "--add", action="store_true", help="they get replicas of all partitions of --topics that they lack"
+    )
+    parser.add_argument(
+        "--instead-of",
+        metavar="N",
+        type=number,
+        help="the one broker gets the replicas of broker N, which loses them",
     )
     parser.add_argument(
         "--trust-copy",
@@ -41,7 +57,14 @@ def arguments() -> argparse.ArgumentParser:
 def bootstrap(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    return job.on_workers().bootstrap(given.brokers, trust_copy=given.trust_copy, dry_run=given.dry_run)
+    return job.on_workers().bootstrap(
+        given.brokers,
+        given.topics,
+        add=given.add,
+        instead_of=given.instead_of,
+        trust_copy=given.trust_copy,
+        dry_run=given.dry_run,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

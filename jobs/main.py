@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 JOBS = (
     *("format", "topics", "append", "read", "offsets"),
-    *("replicate", "merge", "tier", "retain", "bootstrap", "fence", "verify", "recover", "describe"),
-    *("elect", "reassign", "snapshot", "quorum"),
+    *("replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify", "recover", "describe"),
+    *("elect", "reassign", "snapshot", "quorum", "restore"),
 )
 
 

@@ -9,11 +9,13 @@
         <offset>.local                  local log start; JSON producer state
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
+    <home>/__remote_log_manager/<version>.schedule                  which partitions are due for tiering; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
         <epoch>.claim                   the claimant's id
         <base>.<epoch>.parquet          one committed batch of metadata records
         <end>-<epoch>.checkpoint        a snapshot, as above
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
+    _clusters/<cluster_id>/<offset>.<digest>.json                   there, too: a cluster as of a metadata offset
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
 Offsets and positions have 20 digits and epochs 10, so that names sort as numbers. A home is the directory id of
@@ -34,6 +36,9 @@ from partitions.identity import ID_LENGTH, is_id
 
 BROKER_FILE = "broker.json"
 METADATA_TOPIC = "__cluster_metadata"
+DELTA_LOG = "_delta_log"
+"""The folder of a Delta table's log, in that of the table."""
+DESCRIPTIONS = "_clusters"
 MAX_TOPIC_LENGTH = 249
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
@@ -43,6 +48,8 @@ _WATERMARK = re.compile(r"([0-9]{20})\.([0-9]{10})\.hw\Z")
 _LOCAL = re.compile(r"([0-9]{20})\.local\Z")
 _CLAIM = re.compile(r"([0-9]{10})\.claim\Z")
 _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint(?:\.([0-9]{20})\.part)?\Z")
+_SCHEDULE = re.compile(r"([0-9]{20})\.schedule\Z")
+_DESCRIPTION = re.compile(r"([0-9]{20})\.([0-9a-f]{16})\.json\Z")
 _PARTITION = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 
 
@@ -213,6 +220,22 @@ def voter_path(directory_id: str) -> str:
     return f"{directory_id}/{METADATA_TOPIC}"
 
 
+def schedule_folder(home: str) -> str:
+    """The folder of the list of partitions that are due for tiering, under the root of a broker."""
+    return f"{home}/__remote_log_manager"
+
+
+def schedule_path(home: str, version: int) -> str:
+    """One version of that list."""
+    return f"{schedule_folder(home)}/{version:020d}.schedule"
+
+
+def parse_schedule_name(text: str) -> int | None:
+    """The version in a file name (without folder), or None when it is no such list."""
+    m = _SCHEDULE.match(text)
+    return None if m is None else int(m[1])
+
+
 def remote_segment_path(partition: int, name: DataName) -> str:
     """A segment in the remote tier, relative to the topic's folder there."""
     return f"{partition}/{name}"
@@ -223,6 +246,24 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName] | None:
     partition, _, rest = path.partition("/")
     name = parse_name(rest)
     return (int(partition), name) if _PARTITION.match(partition) and isinstance(name, DataName) else None
+
+
+def descriptions_path(cluster_id: str) -> str:
+    """The folder of the descriptions of a cluster in the remote tier. (No topic's folder has such a name: it would
+    end with an id.)
+    """
+    return f"{DESCRIPTIONS}/{cluster_id}"
+
+
+def description_path(cluster_id: str, offset: int, digest: str) -> str:
+    """The description of a cluster as of metadata offset ``offset``."""
+    return f"{descriptions_path(cluster_id)}/{offset:020d}.{digest}.json"
+
+
+def parse_description(name: str) -> tuple[int, str] | None:
+    """``(offset, digest)`` of the name of a description, without folder; None when it is none."""
+    m = _DESCRIPTION.match(name)
+    return None if m is None else (int(m[1]), m[2])
 
 
 def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:

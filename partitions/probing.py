@@ -17,6 +17,10 @@ T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")
 
 
+class NoAnswerError(StoreTimeoutError):
+    """The item was given up: it has not answered before the deadline."""
+
+
 class Prober(Protocol):
     """Asks a question of items."""
 
@@ -46,13 +50,16 @@ def until_all_have_answered(answered: threading.Condition, missing: Callable[[],
 
 class ThreadProber:
     """A thread per item. An item whose thread was abandoned, and still hangs, is not asked again: a driver that
-    probes for weeks leaves one thread behind per dead item, not one per probe.
+    probes for weeks leaves one thread behind per dead item, not one per probe. A pickled prober knows of none.
     """
 
     def __init__(self, wait: Wait = until_all_have_answered) -> None:
         self._wait = wait
         self._abandoned: dict[Hashable, threading.Thread] = {}
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> tuple[type[ThreadProber], tuple[Wait]]:
+        return ThreadProber, (self._wait,)
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
         """See ``Prober.probe``."""
@@ -88,9 +95,7 @@ class ThreadProber:
             outcome = seen.get(item)
             if isinstance(outcome, Exception):
                 raise outcome
-            found.append(Failed(item, _timed_out(deadline_s)) if outcome is None else outcome)
+            found.append(
+                Failed(item, NoAnswerError(f"no answer in {deadline_s:g} s")) if outcome is None else outcome
+            )
         return found
-
-
-def _timed_out(deadline_s: float) -> StoreTimeoutError:
-    return StoreTimeoutError(f"no answer in {deadline_s:g} s")

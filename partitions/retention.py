@@ -14,6 +14,8 @@ from partitions.discarded import discarded
 from partitions.listing import Listing, ReplicaLog, litter
 
 UNLIMITED = -1
+UNKNOWN_MS = 2**63 // 1000
+"""The largest timestamp of a file of which nobody has said one: above that of every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,16 @@ class Extent:
     end: int
     size_bytes: int
     max_timestamp_ms: int
+    written_ms: int = 2**63 - 1
+    """When the file was written, by the clock of its storage; the default: nobody knows."""
+
+    def latest_ms(self, now_ms: int) -> int:
+        """How old the file is for the purpose of retention: its largest timestamp, unless that is in the future.
+        Then no record of it can be as young as it says, and it counts as from when it was written.
+        """
+        if self.max_timestamp_ms <= now_ms:
+            return self.max_timestamp_ms
+        return min(self.max_timestamp_ms, self.written_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +51,8 @@ def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: in
 
     ``extents`` is the log in order, its last member is the active file and stays. As in Kafka, whole
     files go, from the oldest on: by time while the next one's largest timestamp is too old; by size while
-    what stays without it is still at least ``retention_bytes``.
+    what stays without it is still at least ``retention_bytes``. (In Kafka a timestamp in the future keeps its
+    segment, and all that comes after it, until then.)
     """
     keep_from: int | None = None
     remaining = sum(extent.size_bytes for extent in extents)
@@ -49,13 +62,18 @@ def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: in
         by_time = (
             by_time
             and limits.retention_ms != UNLIMITED
-            and (now_ms - extent.max_timestamp_ms > limits.retention_ms)
+            and (now_ms - extent.latest_ms(now_ms) > limits.retention_ms)
         )
         by_size = by_size and limits.retention_bytes != UNLIMITED and remaining >= limits.retention_bytes
         if not by_time and not by_size:
             break
         keep_from = extent.end
     return keep_from
+
+
+def in_future(extents: Sequence[Extent], now_ms: int) -> Extent | None:
+    """The first file with a timestamp that is yet to come."""
+    return next((extent for extent in extents if now_ms < extent.max_timestamp_ms < UNKNOWN_MS), None)
 
 
 def local_start_for(log: ReplicaLog, wanted: int) -> int:

@@ -26,6 +26,7 @@ from partitions.segment_footer import (
     checksum_at,
 )
 from partitions.store.protocol import Readable, StoredObject
+from partitions.store.reader import RangeReader
 
 _TAIL_BYTES = 64 * 1024
 _MAGIC = b"PAR1"
@@ -168,3 +169,37 @@ def read_batches(
     """
     for _, table in read_row_groups(store, file, start, end, columns):
         yield from table.to_batches()
+
+
+def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
+    """All records of one row group, by one ranged read, checksums verified. ``segment`` is the file as
+    ``read_segment`` gave it.
+
+    Raises: CorruptSegmentError, SourceChangedError.
+    """
+    file, group = segment.file, segment.parquet.row_group(index)
+    what = store.uri_of(file.object.name)
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
+    begin = min(starts)
+    end = max(start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True))
+    with _translated(what):
+        with store.open(file.object) as source:
+            source.seek(begin)
+            data = source.read(end - begin)
+        if len(data) != end - begin:
+            raise SourceChangedError(f"{what} has lost bytes since it was listed")
+
+        def window(start: int, until: int) -> bytes:
+            if start < begin or until > end:
+                raise CorruptSegmentError(f"{what}: its footer says that row group {index} is elsewhere")
+            return data[start - begin : until - begin]
+
+        reader = RangeReader(file.object.size_bytes, window)
+        parquet = pq.ParquetFile(
+            reader, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
+        )
+        table = parquet.read_row_group(index, use_threads=False)
+    if table.num_rows != group.num_rows:
+        raise CorruptSegmentError(f"{what}: row group {index} has {table.num_rows} records, not {group.num_rows}")
+    return table

@@ -10,18 +10,26 @@ KIP-405's pieces, and what they are here
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
     RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
+    unclean leader election         ``divergence``: what of the remote is of the leader's history, and who may say
+    leftovers of failed copies      ``remote_objects``: what of a folder is litter
+    its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)
+    none: a restored cluster        takes the tables over (``handover``)
 
     COPY_SEGMENT_STARTED            uploaded, not in the table: found again under its own name, and reused
     COPY_SEGMENT_FINISHED           an add action in a commit
     DELETE_SEGMENT_STARTED          a remove action in a commit
     DELETE_SEGMENT_FINISHED         the object is deleted (``DeltaTopicTable.vacuum``)
+    DELETE_PARTITION_MARKED         ``stratalog.deleted`` in the table, before the topic leaves the metadata
+    DELETE_PARTITION_STARTED        the folder is emptied, the log of the table last
+    DELETE_PARTITION_FINISHED       the folder is empty
 
 The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds
-    every offset once, without gaps: a commit that would break this is refused before it is made.
+    every offset once, without gaps, and of one history: a commit that would break this is refused before it
+    is made.
 
 In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that
@@ -32,7 +40,11 @@ May not know
     ``statistics``, ``plan``, ``expiry``, the decision in ``bootstrap``) do no I/O and know no clock.
 
 Where KIP-405 has no counterpart
-    There are no threads that wait: a task is a job, run by a scheduler. Followers keep no index of remote
+    There are no threads that wait: a task is a job, run by a scheduler, or ``jobs/tier --every``. "The list is
+    updated in Kafka I/O threads": it is compared with the metadata at the beginning of each run. "Marked as
+    "deleted"": a run that ends finds the topic gone, or its leader deposed, when it commits and when it writes the
+    list. Segments of a partition are copied side by side, not "one by one"; they become part of the remote log in
+    order, from the earliest on. Followers keep no index of remote
     segments up to date (RLM task, step 3): whoever needs the remote log opens the table. Remote reads
-    are planned scans of files and need no purgatory.
+    are planned scans of files, or small fetches whose caller waits; neither needs a purgatory.
 """

@@ -4,27 +4,68 @@
 calls the remote log auxiliary state: here both parts of it, the leader epoch sequence and the producer
 state, stand in the footer of the last remote segment, so building it is one ranged read.
 
-    follower's fetch offset            empty, KIP-1023 on             otherwise
-    in the leader's local log          FromLeader                     FromLeader
-    outside, topic not tiered          StartOver(local start)         StartOver(local start)
-    past the leader's log end          StartOver(local start)         StartOver(local start)
-    below the local start, tiered:
-      nothing below is tiered (1)      StartOver(local start)         StartOver(local start)
-      remote ends in the local log     FromRemote(remote end)         FromRemote(local start)
-      remote ends elsewhere, unknown   RemoteNotReady                 RemoteNotReady
+    the leader answers a fetch with         an empty follower that bootstraps   any other
+    records (the offset is local)           FromLeader; with ALWAYS (2)         FromLeader
+    OFFSET_OUT_OF_RANGE, or
+    OFFSET_MOVED_TO_TIERED_STORAGE:
+      topic not tiered                      StartOver(local start)              StartOver(local start)
+      offset past the leader's log end      StartOver(local start)              StartOver(local start)
+      nothing of the log is tiered (1)      StartOver(local start)              StartOver(local start)
+      log start = local start               as the next two                     StartOver(local start)
+      remote ends in the local log          FromRemote(pending upload)          FromRemote(local start)
+      remote ends elsewhere, or unknown     RemoteNotReady                      RemoteNotReady
 
 (1) log start = local start and no upload is known, or the remote ends below the log start.
+(2) FromRemote(pending upload) where the remote ends in the local log, above the follower's end.
+
+Where Kafka 4.3 differs from the KIP's text, the text counts. Its leader never answers with a pending upload
+offset below its log start, but raises it to that; followers then begin there all the same. Its follower asks
+whether the leader's log end is 0; one that is empty like its leader has nothing to skip either way. Compacted
+topics, which Kafka excludes, cannot be tiered here.
+
+Where KIP-1023 has no counterpart
+    FetchOffset API, ListOffsets version    no wire protocol: who syncs reads the table and the leader's listing
+    the leader learns the offset later      there is no leader process whose knowledge could be behind the table's
+    the log start in the leader's response  stands in the view of the metadata
+    metadata version, rolling upgrade       there is one version
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
+from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
 from partitions.producers import ProducerEntry
 from partitions.store.protocol import Store
 from tiering.remote_file import read_remote
 from tiering.remote_segment import RemoteSegment
+
+
+class LastTiered(Enum):
+    """When an empty follower starts at the earliest pending upload offset (which is next to the last tiered
+    one) and leaves all before it in the remote tier."""
+
+    NEVER = "never"
+    MOVED = "moved"
+    """KIP-1023: where the leader does not hold the log from its start on any more."""
+    ALWAYS = "always"
+    """Beyond KIP-1023: also where the leader still does."""
+
+    @classmethod
+    def of(cls, enable: bool, always: bool) -> LastTiered:
+        """By ``follower.fetch.last.tiered.offset.enable``, and the same with ``.always`` before its last word."""
+        if not enable:
+            return cls.NEVER
+        return cls.ALWAYS if always else cls.MOVED
+
+
+class FetchError(Enum):
+    """What a leader answers a fetch with that it cannot serve from its local log."""
+
+    OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
+    OFFSET_MOVED_TO_TIERED_STORAGE = "OFFSET_MOVED_TO_TIERED_STORAGE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +78,22 @@ class LeaderOffsets:
     local_start: int
     log_end: int
     earliest_pending_upload: int | None
-    """``RemoteLog.end`` read *after* the leader was listed; None when it is unknown."""
+    """``RemoteLog.end``; None when it is unknown. One that is older than the leader's listing costs bytes, or,
+    where the leader has dropped records since, another try."""
     tiered: bool
     """remote.storage.enable of the topic."""
+
+    @property
+    def pending_is_local(self) -> bool:
+        """Whether the leader could serve a fetch from the earliest pending upload offset on."""
+        pending = self.earliest_pending_upload
+        return pending is not None and self.local_start <= pending <= self.log_end
+
+    @property
+    def nothing_is_tiered(self) -> bool:
+        """Whether the remote tier certainly holds nothing of the log."""
+        pending = self.earliest_pending_upload
+        return self.log_start >= self.local_start if pending is None else pending < self.log_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +105,15 @@ class FromLeader:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """OFFSET_OUT_OF_RANGE: drop what is there, begin at ``offset``, the leader's first local one."""
+    """Drop what is there, begin at ``offset``, the leader's first local one."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FromRemote:
-    """OFFSET_MOVED_TO_TIERED_STORAGE: everything in ``[log_start, offset)`` stays in the remote tier;
-    build the auxiliary state for it and begin at ``offset``.
+    """Everything in ``[log_start, offset)`` stays in the remote tier; build the auxiliary state for it and begin
+    at ``offset``.
     """
 
     offset: int
@@ -76,37 +130,50 @@ class RemoteNotReady:
 FetchOrigin = FromLeader | StartOver | FromRemote | RemoteNotReady
 
 
+def fetch_error(leader: LeaderOffsets, fetch_offset: int) -> FetchError | None:
+    """How the leader answers a fetch from ``fetch_offset`` on (KIP-1023, "High-Level Design", the current
+    protocol): None when it has that offset (case 1), OFFSET_OUT_OF_RANGE (case 2.1),
+    OFFSET_MOVED_TO_TIERED_STORAGE (case 2.2).
+    """
+    if leader.local_start <= fetch_offset <= leader.log_end:
+        return None
+    if leader.tiered and leader.log_start <= fetch_offset < leader.local_start:
+        return FetchError.OFFSET_MOVED_TO_TIERED_STORAGE
+    return FetchError.OFFSET_OUT_OF_RANGE
+
+
 def fetch_origin(
-    leader: LeaderOffsets, *, fetch_offset: int, follower_is_empty: bool, from_last_tiered: bool
+    leader: LeaderOffsets, *, fetch_offset: int, follower_is_empty: bool, last_tiered: LastTiered
 ) -> FetchOrigin:
     """Where a follower begins (KIP-1023, "High-Level Design" and "ReplicaFetcher Changes").
 
-    ``fetch_offset`` is the follower's log end offset under the leader's lineage;
-    ``from_last_tiered`` is ``follower.fetch.last.tiered.offset.enable``.
+    ``fetch_offset`` is the follower's log end offset under the leader's lineage; the follower is empty when it
+    has no record, also after it has started over.
     """
-    if leader.local_start <= fetch_offset <= leader.log_end:
-        return FromLeader(fetch_offset)
-    if not leader.tiered or fetch_offset > leader.log_end:
-        return StartOver(leader.local_start)
     pending = leader.earliest_pending_upload
-    if pending is None and leader.log_start >= leader.local_start:
-        return StartOver(leader.local_start)  # nothing was uploaded yet: the leader holds the whole log
-    if pending is not None and pending < leader.log_start:
-        return StartOver(leader.local_start)  # what was uploaded has expired: the remote holds none of the log
-    if not (follower_is_empty and from_last_tiered) and leader.log_start >= leader.local_start:
+    if fetch_error(leader, fetch_offset) is None:
+        always = follower_is_empty and leader.tiered and last_tiered is LastTiered.ALWAYS
+        if always and leader.pending_is_local and not leader.nothing_is_tiered:
+            assert pending is not None
+            if pending > fetch_offset:
+                return FromRemote(pending, leader.log_start)
+        return FromLeader(fetch_offset)
+    if not leader.tiered or fetch_offset > leader.log_end or leader.nothing_is_tiered:
+        return StartOver(leader.local_start)
+    bootstraps = follower_is_empty and last_tiered is not LastTiered.NEVER
+    if not bootstraps and leader.log_start >= leader.local_start:
         return StartOver(leader.local_start)
     if pending is None:
         return RemoteNotReady(
             f"the log starts at offset {leader.log_start} and on the leader at {leader.local_start}, but no "
             "upload is known"
         )
-    if not leader.local_start <= pending <= leader.log_end:
+    if not leader.pending_is_local:
         return RemoteNotReady(
             f"the remote log ends at offset {pending}, outside the leader's local log "
             f"[{leader.local_start}, {leader.log_end}]"
         )
-    begin = pending if follower_is_empty and from_last_tiered else leader.local_start
-    return FromRemote(begin, leader.log_start)
+    return FromRemote(pending if bootstraps else leader.local_start, leader.log_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +184,21 @@ class AuxiliaryState:
     lineage: Lineage
     """The leader epochs that wrote it, without those that start at or above ``offset``."""
     producers: dict[str, ProducerEntry]
+
+    def check_history(self, lineage: Lineage, what: str) -> None:
+        """A follower may leave to the remote tier what its leader wrote, and nothing else. ``lineage`` is the
+        leader's; ``what`` names the partition.
+
+        Raises: CorruptionError when the remote log is of another history (an unclean election, or a late
+            commit of a leader that had lost one).
+        """
+        wrote = Lineage(entry for entry in lineage if entry.start_offset < self.offset)
+        if wrote != self.lineage:
+            raise CorruptionError(
+                f"{what}: the remote log up to offset {self.offset} was written by the leader epochs "
+                f"{self.lineage.to_json().decode()}, the leader's by {wrote.to_json().decode()} (epoch, first "
+                "offset): these are two histories; verify the topic before anybody starts from the remote tier"
+            )
 
 
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:

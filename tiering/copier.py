@@ -8,7 +8,7 @@ What is verified when
       checks the MD5 of every part it receives;
     * before the name appears: the leader is listed again, and the run is still in its log (protocol
       section 3, step 4);
-    * afterwards: the store lists the object with the size that was written, and its footer, with valid
+    * afterwards: the store has the object with the size that was written, and its footer, with valid
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it.
       A copy must have the leader's bytes (SHA-256); in a rewritten run, and where the leader has merged
@@ -40,15 +40,21 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     """Bring ``run`` into ``folder`` (the topic's) of ``remote``, under the name of its segment.
 
     1. stage the bytes; 2. list the leader again: the run must still be in its log; 3. give them their name;
-    4. list and read back. A crash leaves at most a file that is not committed; the next upload reuses it.
+    4. look for the object, and read back. A crash leaves at most a file that is not committed; the next upload
+    reuses it. Where the bytes travel with their name (``StoreOptions.bytes_with_name``), step 2 comes before both:
+    a leader that is deposed meanwhile is found when the segment is committed (``engine.operations``).
 
     Raises: SourceChangedError when the run left the leader's log meanwhile (nothing was uploaded; plan
         again); CorruptionError when the remote has the name with other content; CorruptSegmentError,
         LogGapError, StorageError, OutcomeUnknownError.
     """
     name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
-    if _is_there(remote, name):
-        return _reused(leader, run, remote, name)
+    try:
+        already = remote.stat(name)
+    except FileNotFoundError:
+        pass
+    else:
+        return _reused(leader, run, remote, already)
     staged, expected = _stage(leader, run, remote, name, compression)
     try:
         check_in_log(leader, run)
@@ -57,10 +63,10 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         with suppress(Exception):
             staged.abort()
         raise
+    there = _found(remote, name)
     if not created:
-        return _reused(leader, run, remote, name)
+        return _reused(leader, run, remote, there)
     segment = _segment_of(leader, run, expected, staged.size_bytes)
-    there = _listed(remote, name)
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
         raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
@@ -79,26 +85,16 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
     return remote.stage_copy(leader.store, file.object, name), footer
 
 
-def _is_there(remote: Store, name: str) -> bool:
+def _found(remote: Store, name: str) -> StoredObject:
     try:
-        remote.read(name, 0, 1)
-    except FileNotFoundError:
-        return False
-    return True
+        return remote.stat(name)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{remote.uri_of(name)} appeared and vanished; plan again") from error
 
 
-def _listed(remote: Store, name: str) -> StoredObject:
-    folder = name.removesuffix("/" + paths.base_name(name))
-    for stored in remote.list(folder):
-        if stored.name == name:
-            return stored
-    raise SourceChangedError(f"{remote.uri_of(name)} appeared and vanished; plan again")
-
-
-def _reused(leader: Replica, run: Run, remote: Store, name: str) -> Uploaded:
+def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
     """What another driver, or a run that crashed, has uploaded under the name: if it is what it should be."""
-    what = remote.uri_of(name)
-    there = _listed(remote, name)
+    what = remote.uri_of(there.name)
     file = DataFile(run.segment_name, there)
     if run.is_segment:
         ours = run.links[0].file.object

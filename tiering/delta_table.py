@@ -9,8 +9,8 @@ then. So does whoever got no answer: the table itself says whether a commit has 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import NoReturn, cast
 
 import pyarrow as pa
@@ -31,7 +31,11 @@ from partitions.errors import (
 )
 from partitions.store.protocol import Store, StoreOptions
 from tiering import delta_options
+from tiering.delta_schema import delta_schema, grown_fields
+from tiering.divergence import Histories
+from tiering.remote_change import Committed, committed, lacking
 from tiering.remote_log import RemoteLog
+from tiering.remote_objects import RemoteObjects, RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import INDEXED_COLUMNS
 
@@ -39,6 +43,7 @@ APPLICATION = "stratalog"
 CLUSTER_ID = "stratalog.cluster_id"
 TOPIC = "stratalog.topic"
 TOPIC_ID = "stratalog.topic_id"
+DELETED = "stratalog.deleted"
 
 COMMIT_ATTEMPTS = 20
 _FIRST_BACKOFF_S = 0.05
@@ -51,18 +56,9 @@ _PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
+_NOBODYS = Histories()
 _ONE_ATTEMPT = 0  # as max_commit_retries: the next version, or a conflict
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """What became of a batch. ``log`` is the table after it, read anew."""
-
-    log: RemoteLog
-    listed: tuple[Uploaded, ...]
-    """In the table now, by this commit or by somebody else's."""
-    superseded: tuple[Uploaded, ...]
-    """Not in the table: other files hold their offsets since. Litter in the remote tier."""
+_AT_ONCE = CommitProperties(max_commit_retries=_ONE_ATTEMPT)
 
 
 class DeltaTopicTable:
@@ -110,50 +106,71 @@ class DeltaTopicTable:
         return RemoteLog.empty(self.uri) if table is None else self._fold(table)
 
     def ensure(self, schema: pa.Schema) -> None:
-        """Create the table if there is none; ``schema`` is the physical schema of the topic's segments.
+        """Create the table if there is none; ``schema`` is the physical schema of the topic's segments. A table
+        with a narrower one grows (``delta_schema``), one with a wider one stays.
 
-        Raises: InvalidRecordError when the table there has another schema; as ``load``.
+        Raises: InvalidRecordError when the table there has another schema; StorageError; as ``load``.
         """
-        wanted = _delta_schema(schema, self.uri)
-        table = self._open()
-        if table is None:
-            self._create(wanted)
+        wanted = delta_schema(schema, self.uri)
+        for _ in range(COMMIT_ATTEMPTS):
             table = self._open()
             if table is None:
-                raise StorageError(f"the table {self.uri} was created and cannot be found; try again")
-        if table.schema() != wanted:
-            raise InvalidRecordError(
-                f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
-                f"{self.topic} have {wanted.to_json()}"
-            )
+                self._create(wanted)
+                continue
+            fields = grown_fields(table.schema(), wanted)
+            if fields is None:
+                raise InvalidRecordError(
+                    f"the table {self.uri} has the schema {table.schema().to_json()}, the segments of topic "
+                    f"{self.topic} have {wanted.to_json()}: neither is the other and nullable fields behind it"
+                )
+            if not fields:
+                return
+            self._alter("grow", partial(table.alter.add_columns, fields, commit_properties=_AT_ONCE))
+        raise StorageError(f"the table {self.uri} was made, or grew, {COMMIT_ATTEMPTS} times, and did not stay so")
 
-    def commit(self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = ()) -> Committed:
+    def commit(
+        self,
+        adds: Sequence[Uploaded],
+        removes: Sequence[RemoteSegment] = (),
+        histories: Histories = _NOBODYS,
+    ) -> Committed:
         """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
-        DELETE_SEGMENT_STARTED). Nothing left to do makes no version.
+        DELETE_SEGMENT_STARTED). In the same version go the segments that are not of the history of
+        ``histories``, which has to name every partition of ``adds``. Nothing left to do makes no version.
 
         1. read the table; 2. see what of the batch it lacks, and that it stays a log with the batch;
-        3. put the next version, if nobody has; 4. whatever the answer was, go to 1.
+        3. ask who leads: a partition with a later epoch than its history is left alone;
+        4. put the next version, if nobody has; 5. whatever the answer was, go to 1.
+
+        Step 3 comes after step 1, and so a driver that believes in a deposed leader changes nothing once a
+        later one has committed: a commit under a later epoch in the table of step 1 was made after the
+        metadata knew that epoch, hence step 3 tells of it. If the later leader commits afterwards, step 4
+        fails; and if it was elected after step 3, its first commit removes what is not of its history.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
         """
+        for upload in adds:
+            histories.check(upload.segment)
         failures: list[Exception] = []
         while True:
             table = self._open()
             if table is None:
                 raise CorruptionError(f"there is no table at {self.uri}: create it first, or restore it")
             log = self._fold(table)
-            needed = log.needed([upload.segment for upload in adds], removes)
-            listed = {segment.path for segment in log.all_segments()}
-            gone = [segment for segment in removes if segment.path in listed]
-            if not needed and not gone:
-                return _committed(log, adds, listed)
-            log.after(needed, gone, log.version + 1)
+            change = lacking(log, adds, removes, histories.lineages)
+            fenced: frozenset[int] = frozenset()
+            if change and histories.lineages:
+                fenced = histories.fenced()
+                current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
+                change = lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
+            if not change:
+                return committed(log, adds, fenced)
+            log.after([add.segment for add in change.adds], change.removes, log.version + 1)
             if len(failures) == COMMIT_ATTEMPTS:
                 self._give_up(failures[-1])
-            lacking = {segment.path for segment in needed}
             try:
-                self._put(table, [upload for upload in adds if upload.segment.path in lacking], gone)
+                self._put(table, change.adds, change.removes)
             except (DeltaError, OSError) as error:
                 failures.append(error)
                 longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** len(failures))
@@ -161,8 +178,8 @@ class DeltaTopicTable:
 
     def missing_objects(self, log: RemoteLog) -> list[RemoteSegment]:
         """Segments of the log whose object is not in the store, or has another size there."""
-        sizes = {stored.name: stored.size_bytes for stored in self.remote.list(self.folder)}
-        return [segment for segment in log.all_segments() if sizes.get(self.path(segment)) != segment.size_bytes]
+        found = self.objects()
+        return [segment for segment in log.all_segments() if not found.holds(segment)]
 
     def check_objects(self, log: RemoteLog) -> None:
         """Raises: RemoteObjectMissingError naming the first listed object that is missing or truncated."""
@@ -173,39 +190,90 @@ class DeltaTopicTable:
                 f"as such; {len(missing)} such objects in all"
             )
 
-    def expired_objects(self, delay_ms: int) -> list[str]:
-        """Names in the store of files that were removed from the table at least ``delay_ms`` ago, rounded
-        up to whole hours, and that are not listed again. Never a file that was uploaded but not
-        committed: only removed ones are looked at. Removals older than delta.deletedFileRetentionDuration
-        are forgotten at the next checkpoint: whoever runs this less often than weekly leaves litter.
+    def objects(self) -> RemoteObjects:
+        """What lies in the topic's folder: one walk. A segment that is committed all the while is in it."""
+        return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
+
+    def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
+        """The remote log, as ``load``, and the files that were removed from this very version of the table; which
+        of them at least ``delay_ms`` ago, rounded up to whole hours. Removals older than
+        delta.deletedFileRetentionDuration are forgotten at the next checkpoint: then they look as if they had
+        never been committed.
+
+        Raises: as ``load``.
         """
         table = self._open()
         if table is None:
-            return []
+            return RemoteLog.empty(self.uri), RemovedFiles()
         hours = -(-delay_ms // _HOUR_MS)
         try:
-            removed = table.vacuum(retention_hours=hours, dry_run=True, enforce_retention_duration=False)
+            ever, due = (
+                frozenset(table.vacuum(retention_hours=age, dry_run=True, enforce_retention_duration=False))
+                for age in (0, hours)
+            )
         except (DeltaError, OSError) as error:
             self._failed("vacuum", error)
-        present = {stored.name for stored in self.remote.list(self.folder)} if removed else set()
-        return sorted(present.intersection(paths.join(self.folder, path) for path in removed))
+        return self._fold(table), RemovedFiles(ever, due)
 
     def vacuum(self, delay_ms: int) -> list[str]:
-        """Delete ``expired_objects`` from the store (KIP-405's DELETE_SEGMENT_FINISHED); their names.
+        """Delete from the store what was removed from the table ``delay_ms`` ago and is not listed again
+        (KIP-405's DELETE_SEGMENT_FINISHED); the names.
 
         Raises: StorageError naming what could not be deleted; as ``load``.
         """
-        expired = self.expired_objects(delay_ms)
-        if expired:
-            self.remote.delete(expired)
-        return expired
+        log, removed = self.load_with_removed(delay_ms)
+        due = removed.due.difference(segment.path for segment in log.all_segments())
+        if not due:
+            return []
+        segments = self.objects().segments
+        doomed = [segments[path].object.name for path in sorted(due & segments.keys())]
+        if doomed:
+            self.remote.delete(doomed)
+        return doomed
+
+    def mark_deleted(self, deleted: bool) -> None:
+        """Say in the table that its topic is to be deleted with it, or not: what a crash of the deletion leaves
+        is told by it from what somebody wants to keep. A table that is not there needs no mark.
+
+        Raises: StorageError; as ``load``.
+        """
+        for _ in range(COMMIT_ATTEMPTS):
+            table = self._open()
+            if table is None or self._is_marked(table) == deleted:
+                return
+            set_properties = table.alter.set_table_properties
+            mark = {DELETED: str(deleted).lower()}
+            self._alter(
+                "mark", partial(set_properties, mark, raise_if_not_exists=False, commit_properties=_AT_ONCE)
+            )
+        raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again")
+
+    def is_marked_deleted(self) -> bool | None:
+        """Whether the topic was to be deleted with its table; None when there is no table. Raises: as ``load``."""
+        table = self._open()
+        return None if table is None else self._is_marked(table)
+
+    def clean_log(self) -> None:
+        """Write a checkpoint, and delete the entries of the table's log that are older than
+        delta.logRetentionDuration and that it stands for. (Commits do both too, every ``delta.checkpointInterval``
+        versions: this is for tables to which nobody commits any more.)
+
+        Raises: StorageError; as ``load``.
+        """
+        table = self._open()
+        if table is not None:
+            try:
+                table.create_checkpoint()
+                table.cleanup_metadata()
+            except (DeltaError, OSError) as error:
+                self._failed("clean the log of", error)
 
     def delete(self) -> None:
         """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
         so that what a crash leaves is still recognised as this topic's.
         """
-        names = [stored.name for stored in self.remote.list(self.folder)]
-        log_folder = paths.join(self.folder, "_delta_log") + "/"
+        names = [stored.name for stored in self.remote.walk(self.folder)]
+        log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
         self.remote.delete(name for name in names if not name.startswith(log_folder))
         self.remote.delete(name for name in names if name.startswith(log_folder))
 
@@ -242,12 +310,25 @@ class DeltaTopicTable:
                     TOPIC_ID: self.topic_id,
                 },
                 storage_options=delta_options.storage_options(self.uri, self._options),
-                commit_properties=CommitProperties(max_commit_retries=_ONE_ATTEMPT),
+                commit_properties=_AT_ONCE,
                 raise_if_key_not_exists=False,  # Delta does not know the keys of this product
             )
         except (DeltaError, OSError) as error:
             if self._open() is None:  # else somebody else was first
                 self._failed("create", error)
+
+    @staticmethod
+    def _is_marked(table: DeltaTable) -> bool:
+        return table.metadata().configuration.get(DELETED) == "true"
+
+    def _alter(self, what: str, commit: Callable[[], None]) -> None:
+        """Try to put a version without files; whether it landed, the table tells."""
+        try:
+            commit()
+        except CommitFailedError:
+            self._clock.sleep(_FIRST_BACKOFF_S * self._rng.uniform(0.0, 1.0))
+        except (DeltaError, OSError) as error:
+            self._failed(what, error)
 
     def _put(self, table: DeltaTable, adds: Iterable[Uploaded], removes: Iterable[RemoteSegment]) -> None:
         now_ms = self._clock.now_ms()
@@ -281,9 +362,10 @@ class DeltaTopicTable:
             actions["num_records"].to_pylist(),
             _timestamps(actions, "min"),
             _timestamps(actions, "max"),
+            actions["modification_time"].to_pylist(),
             strict=True,
         )
-        segments = [RemoteSegment.listed(*row, what=self.uri) for row in listed]
+        segments = [RemoteSegment.listed(self.uri, *row) for row in listed]
         return RemoteLog.of(self.uri, table.version(), segments)
 
     def _give_up(self, error: Exception) -> NoReturn:
@@ -297,21 +379,6 @@ class DeltaTopicTable:
 
     def _failed(self, what: str, error: Exception) -> NoReturn:
         raise StorageError(f"cannot {what} the table {self.uri}: {delta_options.said(error)}") from None
-
-
-def _committed(log: RemoteLog, adds: Sequence[Uploaded], listed: set[str]) -> Committed:
-    return Committed(
-        log,
-        tuple(upload for upload in adds if upload.segment.path in listed),
-        tuple(upload for upload in adds if upload.segment.path not in listed),
-    )
-
-
-def _delta_schema(schema: pa.Schema, what: str) -> Schema:
-    try:
-        return Schema.from_arrow(schema)
-    except (DeltaError, ValueError) as error:
-        raise InvalidRecordError(f"{what}: a Delta table cannot have the schema {schema}: {error}") from error
 
 
 def _timestamps(actions: pa.Table, bound: str) -> list[int | None]:

@@ -7,6 +7,7 @@ plans them; ``DeltaTopicTable.vacuum`` deletes their objects after a delay that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from partitions.retention import Extent
 from tiering.remote_log import RemoteLog
@@ -32,9 +33,5 @@ def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[Extent]) -> list
     its end is counted whole from there on.
     """
     end = remote[-1].next_offset if remote else 0
-    rest = [
-        Extent(max(extent.start, end), extent.end, extent.size_bytes, extent.max_timestamp_ms)
-        for extent in local
-        if extent.end > end
-    ]
+    rest = [replace(extent, start=max(extent.start, end)) for extent in local if extent.end > end]
     return [*(segment.extent for segment in remote), *rest]

@@ -1,19 +1,48 @@
 """What of a leader's log is due for the remote tier (KIP-405, RLM task, step 2). Pure.
 
 Sealed runs below the high watermark, from the earliest on, one after the other without a gap, from the end
-of the remote log on. A run that is one whole file is copied as it is, under its own name; one that is
-several files, or begins inside one (a late zombie's merge straddles the end of the remote), is rewritten.
+of the remote log on, as far as the copy lag lets them go (KIP-1241). A run that is one whole file is copied as
+it is, under its own name; one that is several files, or begins inside one (a late zombie's merge straddles the
+end of the remote), is rewritten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from partitions.errors import CorruptionError, LogGapError
-from partitions.listing import ReplicaLog
+from partitions.listing import Link, ReplicaLog
 from partitions.merge import MergePolicy, Run, sealed_runs
+from partitions.retention import UNLIMITED
 from tiering.remote_segment import RemoteSegment
+
+LatestMs = Callable[[Link], int]
+"""The largest timestamp of a file's records, in milliseconds: it stands in its footer."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyLag:
+    """How far the remote tier stays behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). What
+    is sealed goes when either of the two says so: 0 always does, -1 never.
+    """
+
+    ms: int
+    size_bytes: int
+
+    def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
+        """Whether a sealed run may go that has so many bytes of the log behind it. One with a timestamp in the
+        future goes: it would have to wait for it.
+        """
+        if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
+            return True
+        if self.ms == UNLIMITED:
+            return False
+        latest = max(map(latest_ms, run.links))
+        return latest > now_ms or now_ms - latest >= self.ms
+
+
+AT_ONCE = CopyLag(0, UNLIMITED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +52,8 @@ class UploadPlan:
     start: int
     """The earliest pending upload offset; where nothing of the log is tiered, the first one to upload."""
     runs: tuple[Run, ...]
+    held_bytes: int = 0
+    """Bytes that are sealed and committed, and held back by the copy lag."""
 
     @property
     def end(self) -> int:
@@ -33,6 +64,11 @@ class UploadPlan:
     def size_bytes(self) -> int:
         """Bytes to read."""
         return sum(run.size_bytes for run in self.runs)
+
+    @property
+    def since_ms(self) -> int | None:
+        """When the oldest file that is due was made; None where none is."""
+        return min((link.file.object.modified_ms for run in self.runs for link in run.links), default=None)
 
     @property
     def rewrites(self) -> int:
@@ -81,13 +117,23 @@ def plan_uploads(
     policy: MergePolicy,
     now_ms: int,
     what: str,
+    lag: CopyLag = AT_ONCE,
+    latest_ms: LatestMs = lambda _: 0,
 ) -> UploadPlan:
     """The uploads that are due. ``log`` is the leader's, ``remote`` its partition's segments, read after
-    the leader was listed; ``what`` names the partition in errors.
+    the leader was listed; ``what`` names the partition in errors. ``latest_ms`` is asked only where ``lag`` is
+    a time.
 
-    Raises: as ``earliest_pending_upload``.
+    Raises: as ``earliest_pending_upload``, and as ``latest_ms``.
     """
     start = earliest_pending_upload(log, remote, log_start, what)
+    return uploads_from(log, start, policy=policy, now_ms=now_ms, lag=lag, latest_ms=latest_ms)
+
+
+def uploads_from(
+    log: ReplicaLog, start: int, *, policy: MergePolicy, now_ms: int, lag: CopyLag, latest_ms: LatestMs
+) -> UploadPlan:
+    """The uploads that are due where the remote log ends at ``start``."""
     runs: list[Run] = []
     position = start
     for run in sealed_runs(log, policy, start, now_ms):
@@ -95,4 +141,24 @@ def plan_uploads(
             break  # only what follows directly, and only what is committed
         runs.append(run)
         position = run.end
-    return UploadPlan(start, tuple(runs))
+    newer_bytes = sum(link.file.object.size_bytes for link in log.chain if link.start >= position)
+    held_bytes = sum(run.size_bytes for run in runs)
+    due: list[Run] = []
+    for run in runs:
+        if not lag.eligible(run, newer_bytes + held_bytes - run.size_bytes, now_ms, latest_ms):
+            break  # nor is what comes after it: the remote log has no gaps
+        due.append(run)
+        held_bytes -= run.size_bytes
+    return UploadPlan(start, tuple(due), held_bytes)
+
+
+def changes_at_ms(log: ReplicaLog, plan: UploadPlan, *, policy: MergePolicy, lag: CopyLag, now_ms: int) -> int:
+    """When the plan may become another one at the earliest, by the time alone; ``now_ms`` where it already may.
+    Only asked of a plan without uploads.
+    """
+    left = [link.file.object.modified_ms for link in log.chain if link.end > plan.end]
+    if not left:
+        return 2**63 - 1
+    if plan.held_bytes and lag.ms > 0:
+        return now_ms  # by the records' own timestamps: they are looked up each time
+    return max(now_ms, min(left) + policy.segment_ms)

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from partitions.errors import CorruptionError, LogGapError
+from partitions.lineage import Lineage
+from tiering.divergence import agreeing
 from tiering.remote_segment import RemoteSegment
 
 
@@ -95,9 +97,29 @@ class RemoteLog:
 
         Raises: LogGapError, CorruptionError when the result would be no remote log.
         """
+        removes = tuple(removes)
         gone = {segment.path for segment in removes}
-        kept = [segment for segment in self.all_segments() if segment.path not in gone]
-        return RemoteLog.of(self.what, version, [*kept, *adds])
+        added: dict[int, list[RemoteSegment]] = {}
+        for add in adds:
+            added.setdefault(add.partition, []).append(add)
+        touched = {*added, *(segment.partition for segment in removes)}
+        segments = dict(self.segments)
+        for partition in sorted(touched):
+            kept = [segment for segment in self.of_partition(partition) if segment.path not in gone]
+            segments[partition] = _chained(self.what, [*kept, *added.get(partition, [])])
+        return RemoteLog(self.what, version, {p: found for p, found in sorted(segments.items()) if found})
+
+    def foreign(self, lineages: Mapping[int, Lineage]) -> list[RemoteSegment]:
+        """The segments of these partitions that are not of their leaders' history, and those behind them."""
+        return [
+            segment
+            for partition, lineage in sorted(lineages.items())
+            for segment in self.of_partition(partition)[len(self.agreeing(partition, lineage)) :]
+        ]
+
+    def agreeing(self, partition: int, lineage: Lineage) -> tuple[RemoteSegment, ...]:
+        """The segments of one partition as far as they are of this history; see ``tiering.divergence``."""
+        return agreeing(self.of_partition(partition), lineage)
 
     def needed(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment]) -> list[RemoteSegment]:
         """The adds that this log lacks, in order, once ``removes`` are gone. Others were superseded since
@@ -107,18 +129,25 @@ class RemoteLog:
             gap that no superseded one explains.
         """
         gone = {segment.path for segment in removes}
-        listed = {segment.path: segment for segment in self.all_segments()}
-        ends = {s.partition: s.next_offset for s in self.all_segments() if s.path not in gone}
+        adds = sorted(adds, key=lambda segment: (segment.partition, segment.base_offset))
+        there = [s for partition in {add.partition for add in adds} for s in self.of_partition(partition)]
+        listed = {segment.path: segment for segment in there}
+        ends: dict[int, int] = {}
+        for segment in there:
+            if segment.path not in gone:
+                ends[segment.partition] = segment.next_offset
         found: list[RemoteSegment] = []
         overtaken: set[int] = set()
-        for add in sorted(adds, key=lambda segment: (segment.partition, segment.base_offset)):
+        for add in adds:
             known = listed.get(add.path)
             if known is not None and known.size_bytes != add.size_bytes:
                 raise CorruptionError(
                     f"{self.what} lists {add.path} with {known.size_bytes} bytes, uploaded were {add.size_bytes}"
                 )
+            if known is not None and add.path not in gone:
+                continue
             end = ends.get(add.partition, add.base_offset)
-            if known is not None or add.base_offset < end or add.partition in overtaken:
+            if add.base_offset < end or add.partition in overtaken:
                 overtaken.add(add.partition)
             elif add.base_offset > end:
                 raise LogGapError(

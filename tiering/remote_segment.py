@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from partitions import paths
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
 from partitions.paths import DataName
-from partitions.retention import Extent
+from partitions.retention import UNKNOWN_MS, Extent
 
 EARLIEST_MS = -(2**63) // 1000
-LATEST_MS = 2**63 // 1000
+LATEST_MS = UNKNOWN_MS
 """Bounds of every timestamp that a record can have: what is known without statistics."""
 
 
@@ -29,6 +29,8 @@ class RemoteSegment:
     size_bytes: int
     min_timestamp_ms: int = EARLIEST_MS
     max_timestamp_ms: int = LATEST_MS
+    modified_ms: int = field(default=0, compare=False)
+    """When its object appeared in the remote, by the clock there; 0 where nobody has said it yet."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
@@ -59,7 +61,7 @@ class RemoteSegment:
     @property
     def extent(self) -> Extent:
         """The segment as total retention looks at it."""
-        return Extent(self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms)
+        return Extent(self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms, self.modified_ms)
 
     def is_of(self, lineage: Lineage) -> bool:
         """Whether the segment is of this history (after an unclean election it may be of a lost one)."""
@@ -68,12 +70,13 @@ class RemoteSegment:
     @classmethod
     def listed(
         cls,
+        what: str,
         path: str,
         size_bytes: int,
         records: int | None,
         min_timestamp_ms: int | None,
         max_timestamp_ms: int | None,
-        what: str,
+        modified_ms: int,
     ) -> RemoteSegment:
         """The segment behind an add action; None stands for statistics that the action lacks. ``what``
         names the table in errors.
@@ -98,6 +101,7 @@ class RemoteSegment:
             size_bytes,
             EARLIEST_MS if min_timestamp_ms is None else min_timestamp_ms,
             LATEST_MS if max_timestamp_ms is None else max_timestamp_ms,
+            modified_ms,
         )
 
 

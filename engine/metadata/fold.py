@@ -214,10 +214,10 @@ class _Draft:
                 replicas=record.replicas,
                 assignments=(offset,) * len(record.replicas),
                 leader=record.leader,
-                leader_epoch=1,
+                leader_epoch=record.leader_epoch,
                 isr=record.isr,
                 adding=(),
-                log_start_offset=0,
+                log_start_offset=record.log_start_offset,
                 partition_epoch=0,
             )
         )

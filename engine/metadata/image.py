@@ -84,7 +84,8 @@ class PartitionImage(
     leader_epoch: int
     """From 1; grows by one with every election and whenever the leader changes, also to none."""
     isr: tuple[int, ...]
-    """Among the replicas; empty only after the last member's storage was lost, or removed by force."""
+    """Among the replicas; empty only after the last member's storage was lost, or removed by force, and where a
+    partition is being restored from the remote tier."""
     adding: tuple[int, ...]
     """Replicas outside the ISR whose acknowledgement appends need already; only while there is a leader."""
     log_start_offset: int

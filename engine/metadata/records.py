@@ -96,13 +96,17 @@ class TopicRecord(_Record, frozen=True):
 
 
 class PartitionRecord(_Record, frozen=True):
-    """A new partition, the next one of its topic. ``replicas`` stand in order of preference."""
+    """A new partition, the next one of its topic. ``replicas`` stand in order of preference. One that is restored
+    from the remote tier has no ISR and no leader yet, and goes on from what it was.
+    """
 
     topic_id: str
     partition: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     leader: int | None = None
+    leader_epoch: int = 1
+    log_start_offset: int = 0
 
 
 class PartitionChangeRecord(_Record, frozen=True):

@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.config_keys import Scope
+from engine.config_def import Scope
 from engine.metadata.commands import Decision
 from engine.metadata.image import ClusterImage
 from engine.metadata.placement import place_replicas
@@ -18,7 +18,7 @@ from engine.metadata.records import (
     RemoveTopicRecord,
     TopicRecord,
 )
-from engine.settings import check_config, cluster_config, find_config, topic_config
+from engine.settings import check_config, check_disabling, cluster_config, find_config, topic_config
 from engine.state.internal_topics import check_not_internal
 from engine.state.latest_by_key import check_key
 from partitions.errors import InvalidCallError, TopicAlreadyExistsError
@@ -157,10 +157,17 @@ class AlterConfigs:
         if self.topic is None:
             topic_config({}, after, what)
             for topic in image.topics.values():
-                if topic.configs:
-                    topic_config(topic.configs, after, f"{what}: topic {topic.name!r}")
-        elif topic_config(after, image.configs, what).snapshots:
-            check_key(image.topic(self.topic).key_schema, what)
+                whose = f"{what}: topic {topic.name!r}"
+                check_disabling(
+                    topic_config(topic.configs, image.configs, whose),
+                    topic_config(topic.configs, after, whose),
+                    whose,
+                )
+        else:
+            config = topic_config(after, image.configs, what)
+            check_disabling(topic_config(present, image.configs, what), config, what)
+            if config.snapshots:
+                check_key(image.topic(self.topic).key_schema, what)
         records = tuple(
             ConfigRecord(
                 resource=ConfigResource.CLUSTER if self.topic is None else ConfigResource.TOPIC,

@@ -4,7 +4,9 @@
     replicate   leaders to followers, the high watermark, the expansion of the ISR (in_sync: its proposals)
     merge       small appends into segments
     tier        sealed segments -> the remote table (KIP-405's Remote Log Manager)
-    retain      local and total retention, and what may be deleted after its delay
+    retain      local and total retention, and what may be deleted after its delay (retain_tasks: by leaders and
+                replicas; retain_remote: of the remote tier)
+    vacuum      litter, in the remote tier and on the brokers (sweep: folders on brokers that nobody owns)
     brokers     the probe of every root at the start of a run, and what follows: fenced, registered, unfenced
     fence       brokers out of service by hand, back, and gone for good
     snapshot    short logs of topics with cleanup.policy=snapshot (snapshot_partition: made on the leader;

@@ -1,9 +1,8 @@
-"""Bringing brokers up: format roots, register them, and bootstrap what they should hold (KIP-1023).
+"""Bringing brokers up: format roots, and register them.
 
 A root is formatted only when asked for by name: an empty folder may be a volume that is not mounted.
 Formatting a root that lost its disk makes a new incarnation of the broker; its registration takes the old
-one out of every ISR (KIP-903), and ``bootstrap`` brings its replicas back, from the earliest pending upload
-offset on where ``follower.fetch.last.tiered.offset.enable`` is set.
+one out of every ISR (KIP-903), and ``bootstrap`` brings its replicas back.
 """
 
 from __future__ import annotations
@@ -15,8 +14,6 @@ from engine.cluster_file import ClusterFile
 from engine.context import Context
 from engine.metadata.commands import RegisterBroker
 from engine.operations.brokers import entry
-from engine.operations.describe import load_remotes
-from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
 from partitions.identity import NewId, same_root
@@ -136,49 +133,4 @@ def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bo
         "broker_epoch": broker.broker_epoch,
         "directory_id": broker.directory_id,
         "registered": "now" if changed else "before",
-    }
-
-
-def bootstrap(
-    context: Context, brokers: Sequence[int], *, trust_copy: bool = False, dry_run: bool = False
-) -> Report:
-    """Format and register these brokers' roots where needed, then bring all their replicas into the ISR. With
-    ``trust_copy`` nothing is formatted, and the roots are registered as what they are copies of.
-
-    The report says per partition what was copied, and what was not because it is tiered.
-
-    Raises: as ``format_roots``; everything else is a failure of its partition in the report.
-    """
-    with context.measured() as measure:
-        failures: list[Failure] = []
-        if not dry_run:
-            if not trust_copy:
-                format_roots(context.file, context.stores, brokers, context.new_id)
-            failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
-        copied = replicate(context, brokers=brokers, dry_run=dry_run)
-    avoided = 0
-    remote_bytes = _remote_bytes(context)
-    rows: list[dict[str, Value]] = []
-    for row in copied.rows:
-        cold = remote_bytes.get((str(row["topic"]), int(row["partition"] or 0)), 0)
-        avoided += cold
-        rows.append({**row, "remote_bytes": cold})
-    return Report(
-        operation="bootstrap",
-        rows=rows,
-        failures=[*failures, *copied.failures],
-        totals={**copied.totals, "remote_bytes": avoided},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-    )
-
-
-def _remote_bytes(context: Context) -> dict[tuple[str, int], int]:
-    image = context.metadata.image()
-    remotes = load_remotes(context, image, image.topics.values(), [])  # what fails has failed above already
-    return {
-        (image.topics[topic_id].name, partition): remote.bytes_of(partition)
-        for topic_id, remote in remotes.items()
-        for partition in remote.segments
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from engine.operations.thin import is_thin
 from engine.replication.damage import check_whole
 from engine.replication.site import Site
 from engine.replication.sync import RemoteTail
@@ -48,6 +49,8 @@ class Candidate:
     last_epoch: int
     """The epoch of its last record."""
     log_end: int
+    held: int
+    """How many records it has in its local log."""
     join: Lineage | None = None
     """What it has to join first, because the tiered history has gone further."""
     start_over: tuple[int, bytes] | None = None
@@ -65,15 +68,18 @@ class Candidates:
     high_watermark: int
     """As any of the replicas knows it."""
 
-    def best(self, site: Site, leader: int | None = None) -> Candidate:
+    def best(self, site: Site, leader: int | None = None, *, thin_last: bool = False) -> Candidate:
         """The one that holds most (``leader``, where it is given): the greatest by the epoch of the last record,
-        then by the log end, then the preferred one.
+        then by the log end, then (``thin_last``) one that is not thin, then the preferred one.
 
         Raises: EligibleLeadersNotAvailableError.
         """
         wanted = [one for one in self.able if leader in (None, one.broker_id)]
         if wanted:
-            return max(wanted, key=lambda one: (one.last_epoch, one.log_end))
+            most = max((one.last_epoch, one.log_end) for one in wanted)
+            equals = [one for one in wanted if (one.last_epoch, one.log_end) == most]
+            held = [one.held for one in equals]
+            return next((one for one in equals if not (thin_last and is_thin(one.held, held))), equals[0])
         if leader is not None and leader not in site.view.replicas:
             why = f"broker {leader} has no replica; the replicas are {list(site.view.replicas)}"
         else:
@@ -126,7 +132,8 @@ def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: Auxili
         log = resolve(listing, log.lineage, replica.end_of_append)
     check_whole(replica, log)
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
-    return Candidate(replica.broker_id, last_epoch or 0, log.log_end, join, start_over)
+    held = log.log_end - log.local_start
+    return Candidate(replica.broker_id, last_epoch or 0, log.log_end, held, join, start_over)
 
 
 def prepare(site: Site, candidate: Candidate) -> None:

@@ -9,12 +9,14 @@ from engine.context import Context
 from engine.metadata.image import BrokerImage, ClusterImage, TopicImage
 from engine.metadata.settling import Another, Finding, NotOurs, Unreachable
 from engine.operations.brokers import look_at_brokers
+from engine.operations.tier_schedule import load_schedule
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
 from partitions.store import Store
 from tiering.remote_log import RemoteLog
+from tiering.schedule import Entry
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,15 @@ class DescribeWork:
 
 
 @dataclass(frozen=True, slots=True)
+class FileLook:
+    """One file of a log: where it ends, when it was made."""
+
+    end: int
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLook:
     """One replica, or why it cannot be looked at."""
 
@@ -41,6 +52,7 @@ class ReplicaLook:
     log_end: int = 0
     files: int = 0
     size_bytes: int = 0
+    ends: tuple[FileLook, ...] = ()
     error: StratalogError | None = None
 
 
@@ -61,6 +73,9 @@ def _look(site: Site, broker: int) -> ReplicaLook:
         log_end=log.log_end,
         files=len(log.chain),
         size_bytes=sum(link.file.object.size_bytes for link in log.chain),
+        ends=tuple(
+            FileLook(link.end, link.file.object.size_bytes, link.file.object.modified_ms) for link in log.chain
+        ),
     )
 
 
@@ -76,6 +91,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         chosen = context.topics(image, topics)
         remote = load_remotes(context, image, chosen, failures)
         works = [DescribeWork(site) for site in context.sites(image, chosen)]
+        due = load_schedule(context, image).schedule.entries if remote or failures else {}
         for outcome in context.tasks.run(look_at_replicas, works):
             match outcome:
                 case Failed(work, error):
@@ -101,10 +117,28 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                                 "files": look.files,
                                 "local_bytes": look.size_bytes,
                                 "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
+                                **_tiering(due.get((view.topic_id, view.partition)), look, context.clock.now_ms()),
                             }
                         )
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
     return Report("describe", rows, failures, {"replicas": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def _tiering(entry: Entry | None, look: ReplicaLook, now_ms: int) -> dict[str, Value]:
+    """What of the replica's log is not in the remote tier, and what the last tier run met there: for how long it
+    has failed, how often in a row, with what. Nothing where the partition is not tiered.
+    """
+    if entry is None:
+        return {}
+    end = 0 if entry.remote_end is None else entry.remote_end
+    behind = [file for file in look.ends if file.end > end]
+    return {
+        "copy_lag_bytes": sum(file.size_bytes for file in behind),
+        "copy_lag_ms": max([0, *(now_ms - file.modified_ms for file in behind)]),
+        "copy_error": entry.code or None,
+        "copy_attempts": entry.attempts,
+        "copy_failing_ms": max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,
+    }
 
 
 def load_remotes(

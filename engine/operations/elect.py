@@ -18,6 +18,7 @@ from engine.operations.brokers import settle_brokers
 from engine.operations.candidates import Candidate, CandidateWork, look_for_candidates, prepare
 from engine.operations.describe import load_remotes
 from engine.operations.in_sync import PartitionKey, partition_key
+from engine.operations.thin import preferred_leaders
 from engine.replication.sync import RemoteTail
 from engine.report import Failure, Report, Value
 from partitions.errors import InvalidCallError, StratalogError
@@ -55,6 +56,8 @@ def elect(
     without a leader are looked at: each gets the replica that holds most, whatever
     ``unclean.leader.election.enable`` says.
 
+    With ``leader.election.thin.replica.last.enable`` the first replica that is not thin is preferred (``thin``).
+
     ``partitions`` are those of every topic named; without them ``leader`` is for partitions with a replica there.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate
@@ -73,7 +76,11 @@ def elect(
             views = [view for view in views if view.leader is None]
             chosen = _choose_uncleanly(context, image, views, leader, dry_run, failures)
         else:
-            wanted = [_Chosen(view, view.replicas[0] if leader is None else leader) for view in views]
+            by_storage = preferred_leaders(context, image, views, failures) if leader is None else {}
+            wanted = [
+                _Chosen(view, by_storage.get(partition_key(view), view.replicas[0]) if leader is None else leader)
+                for view in views
+            ]
             chosen = [one for one in wanted if one.view.leader != one.leader]
         elected = _commit(context, chosen, leader is None and not unclean, dry_run, failures)
         after = image if dry_run else context.metadata.image()
@@ -165,7 +172,9 @@ def _choose_uncleanly(
                 failures.append(Failure.of(work, error))
             case Done(work, found):
                 try:
-                    best = found.best(work.site, leader)
+                    config = context.topic_config(image, image.topics[work.site.view.topic_id])
+                    thin_last = config.leader_election_thin_replica_last_enable
+                    best = found.best(work.site, leader, thin_last=thin_last)
                     if not dry_run:
                         prepare(work.site, best)
                 except StratalogError as error:
@@ -204,7 +213,10 @@ def _commit(
         return []
     elections = [one.election for one in chosen]
     if preferred:  # by its name: it has an error of its own
-        elections = [Election(election.topic_id, election.partition) for election in elections]
+        elections = [
+            Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
+            for one in chosen
+        ]
     command = ElectLeaders(tuple(elections))
     answers = context.metadata.decide(command) if dry_run else context.metadata.submit(command)
     by_key: dict[PartitionKey, _Chosen] = {partition_key(one.view): one for one in chosen}

@@ -44,6 +44,9 @@ class Progressed:
     site: Site
     copied_files: int = 0
     copied_bytes: int = 0
+    avoided_bytes: int = 0
+    joined_s: float | None = None
+    """When followers joined the ISR, in seconds from the beginning of the run; None when none did."""
     log_end: int = 0
     high_watermark: int = 0
     caught_up: dict[int, Synced] = field(default_factory=dict)

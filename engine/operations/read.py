@@ -19,13 +19,16 @@ from partitions.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece, first_at_or_after, largest_timestamp
 from partitions.offsets import Answer, FoundOffset, OffsetSpec, Positions, UnknownOffset, named_offset
 from partitions.runner import values
 from partitions.store import Store
+from tiering.divergence import readable
 from tiering.remote_file import remote_file
 from tiering.remote_log import RemoteLog
+from tiering.remote_segment import RemoteSegment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -102,7 +105,7 @@ def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog
     cold = []
     if remote is not None:
         store = context.remote_store(f"topic {topic.name!r} is tiered")
-        cold = remote_pieces(store, context.remote_folder(topic), remote, view.partition)
+        cold = remote_pieces(store, context.remote_folder(topic), remote.of_partition(view.partition), log.lineage)
     log_start = view.log_start_offset if remote is not None else max(view.log_start_offset, log.local_start)
     high_watermark = max(log.high_watermark, log_start)
     pieces = readable_pieces(what, cold, local, log_start, high_watermark)
@@ -112,18 +115,18 @@ def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog
         local_start=log.local_start,
         high_watermark=high_watermark,
         log_end=log.log_end,
-        remote_end=None if remote is None else remote.end(view.partition),
+        remote_end=cold[-1].end if cold else None,
         tiered=remote is not None,
     )
     readable = PartitionPieces(topic.name, view.partition, log_start, high_watermark, pieces, log.local_start)
     return PartitionState(view, log, positions, readable)
 
 
-def remote_pieces(store: Store, folder: str, remote: RemoteLog, partition: int) -> list[Piece]:
-    """The partition's part of the remote log, in offset order."""
+def remote_pieces(store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage) -> list[Piece]:
+    """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
     return [
-        Piece(store, remote_file(folder, segment), segment.base_offset, segment.next_offset)
-        for segment in remote.of_partition(partition)
+        Piece(store, remote_file(folder, segment), segment.base_offset, end)
+        for segment, end in readable(segments, lineage)
     ]
 
 

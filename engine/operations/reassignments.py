@@ -56,7 +56,7 @@ def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
         leader,
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        from_last_tiered=work.options.from_last_tiered,
+        last_tiered=work.options.last_tiered,
     )
     if not isinstance(origin, FromLeader | FromRemote | StartOver):
         return Behind(broker)

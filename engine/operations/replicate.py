@@ -39,9 +39,11 @@ from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_follow
 from engine.replication.throttle import Throttle
 from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
-from partitions.errors import CorruptionError, StaleMetadataError, StratalogError
+from partitions.errors import CorruptionError, RetriableError, StaleMetadataError, StratalogError
 from partitions.runner import Done, Failed
 from partitions.store import Store
+from tiering.bootstrap import LastTiered
+from tiering.remote_log import RemoteLog
 
 _ROUNDS = 6
 
@@ -123,12 +125,12 @@ def replicate(
             rows = [_row(state) for state in states]
             failures += [failure for state in states for failure in state.failures]
             notes += [note for state in states for note in state.notes]
-    copied = sum(value for row in rows if isinstance(value := row.get("copied_bytes"), int))
+    copied, avoided = (_total(rows, column) for column in ("copied_bytes", "avoided_bytes"))
     return Report(
         operation="replicate",
         rows=rows,
         failures=failures,
-        totals={"partitions": len(rows), "copied_bytes": copied},
+        totals={"partitions": len(rows), "copied_bytes": copied, "avoided_bytes": avoided},
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
@@ -144,17 +146,24 @@ def plan(
     throttle: Throttle | None,
     failures: list[Failure],
 ) -> list[SyncWork]:
-    """One piece of work a partition, with the followers that are not fenced. A topic whose remote log
-    cannot be read is a failure.
+    """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
+    read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
 
     Raises: UnknownTopicOrPartitionError.
     """
     works = []
+    cluster = context.cluster_config(image)
+    last_tiered = LastTiered.of(
+        cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
+    )
     for topic in context.topics(image, topics):
         config = context.topic_config(image, topic)
         tiered = config.remote_storage_enable
         try:
             remote_log = context.remote_table(topic).load() if tiered else None
+        except RetriableError as error:
+            failures.append(Failure.of(topic.name, error))
+            remote_log = RemoteLog.empty(topic.name)
         except StratalogError as error:
             failures.append(Failure.of(topic.name, error))
             continue
@@ -171,7 +180,7 @@ def plan(
             options = SyncOptions(
                 copies=context.copies,
                 remote=tail,
-                from_last_tiered=context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+                last_tiered=last_tiered,
                 throttle=throttle,
                 snapshots=config.snapshots,
             )
@@ -186,6 +195,7 @@ def _wanted(site: Site, brokers: Sequence[int] | None) -> tuple[int, ...]:
 def _run(
     context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
 ) -> list[Progressed]:
+    began_s = context.clock.monotonic_s()
     states = {partition_key(work.site.view): Progressed(work.site) for work in works}
     for _ in range(_ROUNDS):
         present = {key: states[key] for key in (partition_key(work.site.view) for work in works)}
@@ -193,7 +203,7 @@ def _run(
         _replace_leaders(context, present)
         _shrink(context, present)
         _prove(context, list(present.values()))
-        _expand(context, works, present)
+        _expand(context, works, present, began_s)
         if not any(state.again for state in present.values()):
             break
         works = _again(context, works, present, brokers, notes)
@@ -241,6 +251,7 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[Parti
                     state.caught_up[synced.broker_id] = synced
                     state.copied_files += synced.copied_files
                     state.copied_bytes += synced.copied_bytes
+                    state.avoided_bytes += synced.avoided_bytes
                     size_bytes += synced.copied_bytes
                 for broker, missed in result.missed:
                     state.missed[broker] = missed
@@ -324,7 +335,9 @@ def _proven(state: Progressed) -> int:
     return min(ends)
 
 
-def _expand(context: Context, works: Sequence[SyncWork], states: Mapping[PartitionKey, Progressed]) -> None:
+def _expand(
+    context: Context, works: Sequence[SyncWork], states: Mapping[PartitionKey, Progressed], began_s: float
+) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
@@ -345,9 +358,13 @@ def _expand(context: Context, works: Sequence[SyncWork], states: Mapping[Partiti
         _sync_all(context, again, states)
     # 3. In the ISR: those that were reached again.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
-    propose(
-        context, states, [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
-    )
+    wanted = [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
+    for key in propose(context, states, wanted):
+        states[key].joined_s = context.clock.monotonic_s() - began_s
+
+
+def _total(rows: Sequence[Mapping[str, Value]], column: str) -> int:
+    return sum(value for row in rows if isinstance(value := row.get(column), int))
 
 
 def _planned(work: SyncWork) -> dict[str, Value]:
@@ -370,4 +387,6 @@ def _row(state: Progressed) -> dict[str, Value]:
         "high_watermark": state.high_watermark,
         "copied_files": state.copied_files,
         "copied_bytes": state.copied_bytes,
+        "avoided_bytes": state.avoided_bytes,
+        "joined_s": None if state.joined_s is None else round(state.joined_s, 3),
     }

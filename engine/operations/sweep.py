@@ -62,7 +62,7 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
                 continue  # about to be registered, or not there: not ours to judge
             if broker_id in awaited:
                 continue  # what an earlier incarnation left may be all that there is of a partition
-            kept = {"", paths.voter_path(registered.directory_id)}
+            kept = {"", paths.voter_path(registered.directory_id), paths.schedule_folder(registered.home)}
             litter: dict[str, list[str]] = {}
             for stored in objects:
                 folder = paths.folder_of(stored.name)

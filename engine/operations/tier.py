@@ -1,269 +1,223 @@
-"""Tier: sealed segments into the remote table (KIP-405's Remote Log Manager, step 2 of its task).
+"""Tier: sealed segments into the remote table (KIP-405's Remote Log Manager, steps 2 and 3 of its task).
 
-    1. tasks: upload what is due of each partition, from the earliest on; files without a commit yet
-    2. driver: commit what was uploaded, per topic, in batches as uploads come in
-Copy, then commit; whatever deletes looks at the commit. A crash leaves files that the next run reuses.
+    1. the list of due partitions: who is on it, whose time has come
+    2. the table of each of their topics, read once
+    3. tasks: what is due of each partition, from the earliest on
+    4. tasks: upload it, in turns; commit it as it comes, per topic and batch (``tier_uploads``)
+    5. the list again: when each of them is due next, and what failed, since when
+Copy, then commit; whatever deletes looks at the commit. A crash leaves files that the next run reuses. (Step 1 of
+KIP-405's task, which deletes, is ``retain``.)
+
+While the remote tier is down every partition fails, is tried again at growing intervals, and its backlog is
+measured from where the list last saw its remote log end. Nothing else waits for it.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.append import append_options
-from engine.replication.leader import leader_log
-from engine.replication.site import Site
+from engine.metadata.image import ClusterImage
+from engine.operations.restore_point import describe_first
+from engine.operations.tier_schedule import Kept, load_schedule, save_schedule
+from engine.operations.tier_state import PartitionTiering, TopicTiering, histories
+from engine.operations.tier_tasks import PlanWork, plan_partition
+from engine.operations.tier_uploads import Uploads
 from engine.report import Failure, Report, Value
-from partitions.clock import Clock
-from partitions.errors import LogGapError, StratalogError
-from partitions.merge import MergePolicy, Run
-from partitions.runner import Done, Failed, ThreadRunner
-from partitions.store import Store
-from tiering.copier import upload
-from tiering.delta_table import DeltaTopicTable
-from tiering.expiry import expired_segments
-from tiering.plan import plan_uploads
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment, Uploaded
-
-UPLOAD_THREADS = 4
-_COMMIT_FILES = 1000
+from partitions.errors import CorruptionError, StratalogError
+from partitions.runner import Done, Failed
+from tiering.schedule import Key, Schedule
 
 
-@dataclass(frozen=True, slots=True)
-class TierWork:
-    """Upload what is due of one partition."""
-
-    site: Site
-    remote: Store
-    folder: str
-    segments: tuple[RemoteSegment, ...]
-    """What is remote of the partition already: its last segment."""
-    policy: MergePolicy
-    compression: str
-    clock: Clock
-    dry_run: bool
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return [*self.site.stores.values(), self.remote]
-
-    def __str__(self) -> str:
-        return str(self.site)
-
-
-@dataclass(frozen=True, slots=True)
-class TierResult:
-    """What was uploaded, contiguous from the end of the remote log on; ``failed`` is what stopped it."""
-
-    uploads: tuple[Uploaded, ...]
-    planned_bytes: int
-    pending_bytes: int
-    """Bytes of the log that are not sealed yet, or not committed."""
-    failed: StratalogError | None = None
-
-
-def upload_partition(work: TierWork) -> TierResult:
-    """The task. Uploads run side by side; what counts is what follows the remote log without a gap."""
-    log = leader_log(work.site)
-    plan = plan_uploads(
-        log,
-        work.segments,
-        log_start=work.site.view.log_start_offset,
-        policy=work.policy,
-        now_ms=work.clock.now_ms(),
-        what=str(work.site),
-    )
-    pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
-    if work.dry_run:
-        return TierResult((), plan.size_bytes, pending)
-
-    def one(run: Run) -> Uploaded:
-        return upload(work.site.leader, run, work.remote, work.folder, compression=work.compression)
-
-    done: dict[int, Uploaded] = {}
-    failed: StratalogError | None = None
-    for outcome in ThreadRunner(UPLOAD_THREADS).run(one, plan.runs):
-        match outcome:
-            case Done(run, value):
-                done[run.start] = value
-            case Failed(_, error):
-                failed = failed or error
-    uploads: list[Uploaded] = []
-    for run in plan.runs:
-        if run.start not in done:
-            break
-        uploads.append(done[run.start])
-    return TierResult(tuple(uploads), plan.size_bytes, pending, failed)
-
-
-@dataclass(slots=True)
-class _TopicTiering:
-    """One topic in the course of a run."""
-
-    topic: TopicImage
-    table: DeltaTopicTable
-    remote: RemoteLog
-    log_starts: dict[int, int]
-    uploaded: list[Uploaded] = field(default_factory=list)
-
-    def commit(self) -> None:
-        """Commit what was uploaded since the last commit, and take out, in the same version, remote
-        segments that a log start has passed: what is uploaded now need not follow them.
-        """
-        batch, self.uploaded = self.uploaded, []
-        if not batch:
-            return
-        touched = {upload.segment.partition for upload in batch}
-        passed = {partition: self.log_starts[partition] for partition in touched}
-        self.table.commit(batch, expired_segments(self.remote, passed))
-
-
-def tier(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
-    """Tier what is due of the topics (all tiered ones when None).
+def tier(
+    context: Context, topics: Sequence[str] | None = None, *, due: bool = False, dry_run: bool = False
+) -> Report:
+    """Tier what is due of the topics (all tiered ones when None); with ``due`` only of partitions whose time has
+    come. ``totals["next_ms"]`` says in how many milliseconds the next one is due, None for an empty list.
 
     Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
     """
-    rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
+    notes: list[str] = []
     with context.measured() as measure:
         image = context.metadata.image()
-        states: dict[str, _TopicTiering] = {}
-        works: list[TierWork] = []
-        for topic in context.topics(image, topics):
-            if not context.topic_config(image, topic).remote_storage_enable:
-                continue
-            try:
-                state = states[topic.topic_id] = _open(context, image, topic, dry_run)
-                works += _plan(context, image, state, dry_run)
-            except StratalogError as failure:
-                failures.append(Failure.of(topic.name, failure))
-        context.progress.start("tier", len(works), "partitions")
-        stale = _upload(context, works, states, rows, failures)
-        if stale:
-            works = _planned_again(context, states, stale, failures)
-            for work, error in _upload(context, works, states, rows, failures):
-                failures.append(Failure.of(work, error))
-        context.progress.finish()
-        for state in states.values():
-            _commit(state, failures)
+        chosen = {topic.topic_id for topic in context.topics(image, topics)}
+        tiered = _tiered(context, image, chosen, failures)
+        leader_epochs = _leader_epochs(tiered.values())
+        intervals = context.cluster_config(image).tier_intervals
+        kept = load_schedule(context, image) if tiered else Kept()
+        schedule = kept.schedule.assigned(leader_epochs)
+        now_ms = context.clock.now_ms()
+        times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
+        parts = _partitions(context, image, tiered, schedule, [key for key in times if key[0] in chosen])
+        failures += describe_first(context, image) if parts and not dry_run else []
+        _open(context, image, parts, failures, dry_run=dry_run)
+        _plan(context, image, parts, failures)
+        if not dry_run:
+            uploads = Uploads(context, image, parts)
+            context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
+            uploads.run()
+            context.progress.finish()
+            failures += uploads.failures
+            notes += _let_go(context, parts)
+        now_ms = context.clock.now_ms()
+        after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
+        if parts and not dry_run:
+            why = save_schedule(context, image, kept, leader_epochs, after)
+            notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
+        rows = [part.row(after[part.key], now_ms) for part in parts]
+        next_ms = schedule.updated(after).next_due_ms()
+    failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
     return Report(
         operation="tier",
         rows=sorted(rows, key=lambda row: (str(row["topic"]), row["partition"])),
         failures=failures,
         totals={
-            "uploaded_files": sum(int(row["uploaded_files"] or 0) for row in rows),
-            "uploaded_bytes": sum(int(row["uploaded_bytes"] or 0) for row in rows),
+            "uploaded_files": _total(rows, "uploaded_files"),
+            "uploaded_bytes": _total(rows, "uploaded_bytes"),
+            "backlog_bytes": _total(rows, "backlog_bytes"),
+            "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
         },
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
+        notes=notes,
     )
 
 
-def _upload(
-    context: Context,
-    works: Sequence[TierWork],
-    states: dict[str, _TopicTiering],
-    rows: list[dict[str, Value]],
-    failures: list[Failure],
-) -> list[tuple[TierWork, LogGapError]]:
-    """Upload, and commit what is much. Returns the partitions in which offsets seem to be missing."""
-    gaps: list[tuple[TierWork, LogGapError]] = []
-    for outcome in context.tasks.run(upload_partition, works):
-        size_bytes = 0
-        match outcome:
-            case Failed(work, LogGapError() as error):
-                gaps.append((work, error))
-                continue
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
-            case Done(work, result):
-                state = states[work.site.view.topic_id]
-                state.uploaded += result.uploads
-                size_bytes = sum(upload.copied_bytes for upload in result.uploads)
-                rows.append(_row(work, result))
-                if result.failed is not None:
-                    failures.append(Failure.of(work, result.failed))
-                if len(state.uploaded) >= _COMMIT_FILES:
-                    _commit(state, failures)
-        context.progress.advance(size_bytes)
-    return gaps
-
-
-def _planned_again(
-    context: Context,
-    states: dict[str, _TopicTiering],
-    gaps: Sequence[tuple[TierWork, LogGapError]],
-    failures: list[Failure],
-) -> list[TierWork]:
-    """The work on these partitions as of now: since the remote was read, another driver may have tiered what
-    the leader has let go of.
-    """
-    wanted = {(work.site.view.topic_id, work.site.view.partition) for work, _ in gaps}
-    image = context.metadata.image()
-    works: list[TierWork] = []
-    for topic_id in sorted({topic_id for topic_id, _ in wanted} & image.topics.keys()):
+def _tiered(
+    context: Context, image: ClusterImage, chosen: set[str], failures: list[Failure]
+) -> dict[str, TopicTiering]:
+    """Every tiered topic of the cluster, by its id: all of them are on the list."""
+    found: dict[str, TopicTiering] = {}
+    for topic_id, topic in image.topics.items():
         try:
-            fresh = _open(context, image, image.topics[topic_id], dry_run=True)
-            states[topic_id].remote, states[topic_id].log_starts = fresh.remote, fresh.log_starts
-            works += [
-                work
-                for work in _plan(context, image, fresh, dry_run=gaps[0][0].dry_run)
-                if (topic_id, work.site.view.partition) in wanted
-            ]
-        except StratalogError as failure:
-            failures.append(Failure.of(image.topics[topic_id].name, failure))
-    return works
+            config = context.topic_config(image, topic)
+        except StratalogError as error:
+            if topic_id in chosen:
+                failures.append(Failure.of(topic.name, error))
+            continue
+        if config.copies_to_remote:
+            found[topic_id] = TopicTiering(topic, config)
+    return found
 
 
-def _open(context: Context, image: ClusterImage, topic: TopicImage, dry_run: bool) -> _TopicTiering:
-    table = context.remote_table(topic)
-    if not dry_run:
-        schema = append_options(topic, context.topic_config(image, topic), "all").schema
-        table.ensure(schema)
-    remote = table.load()
-    views = image.views(topic.name)
-    return _TopicTiering(topic, table, remote, {view.partition: view.log_start_offset for view in views})
+def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[Key, int]:
+    return {
+        (of.topic.topic_id, partition.partition): partition.leader_epoch
+        for of in topics
+        for partition in of.topic.partitions
+    }
 
 
-def _plan(context: Context, image: ClusterImage, state: _TopicTiering, dry_run: bool) -> list[TierWork]:
-    config = context.topic_config(image, state.topic)
+def _all(schedule: Schedule) -> list[Key]:
+    """Every partition, the longest due first."""
+    return sorted(schedule.entries, key=lambda key: (schedule.entries[key].due_ms, key))
+
+
+def _partitions(
+    context: Context,
+    image: ClusterImage,
+    tiered: dict[str, TopicTiering],
+    schedule: Schedule,
+    keys: Sequence[Key],
+) -> list[PartitionTiering]:
     return [
-        TierWork(
-            site=context.site(view),
-            remote=state.table.remote,
-            folder=state.table.folder,
-            segments=state.remote.of_partition(view.partition)[-1:],
-            policy=config.merging,
-            compression=config.compression_type,
-            clock=context.clock,
-            dry_run=dry_run,
-        )
-        for view in image.views(state.topic.name)
+        PartitionTiering(tiered[key[0]], context.site(image.view(*key)), schedule.entries[key]) for key in keys
     ]
 
 
-def _commit(state: _TopicTiering, failures: list[Failure]) -> None:
-    try:
-        state.commit()
-    except StratalogError as error:
-        failures.append(Failure.of(state.topic.name, error))
+def _open(
+    context: Context,
+    image: ClusterImage,
+    parts: Sequence[PartitionTiering],
+    failures: list[Failure],
+    *,
+    dry_run: bool,
+) -> None:
+    """Step 2, several topics at once: where the remote is down, each waits for its answer."""
+    topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
+    for outcome in context.threads.run(lambda of: of.open(context, image, dry_run=dry_run), topics):
+        if isinstance(outcome, Failed):
+            of, of.error = outcome.item, outcome.error
+            failures.append(Failure.of(of.topic.name, of.error))
+            for part in parts:
+                if part.of is of:
+                    part.error, part.excused = of.error, True
 
 
-def _row(work: TierWork, result: TierResult) -> dict[str, Value]:
-    uploads = result.uploads
-    end = uploads[-1].segment.next_offset if uploads else None
-    if end is None and work.segments:
-        end = work.segments[-1].next_offset
-    return {
-        "topic": work.site.view.topic,
-        "partition": work.site.view.partition,
-        "uploaded_files": len(uploads),
-        "uploaded_bytes": sum(upload.copied_bytes for upload in uploads),
-        "planned_bytes": result.planned_bytes,
-        "remote_end": end,
-        "pending_bytes": result.pending_bytes,
-    }
+def _plan(
+    context: Context, image: ClusterImage, parts: Sequence[PartitionTiering], failures: list[Failure]
+) -> None:
+    """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
+    segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
+    let go of, and before that an unclean election may have lost what was tiered.
+    """
+    _plan_once(context, parts)
+    gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
+    if not gaps:
+        return
+    for of in {id(part.of): part.of for part in gaps}.values():
+        try:
+            of.open(context, image, dry_run=True)
+        except StratalogError as error:
+            failures.append(Failure.of(of.topic.name, error))
+            of.error = error
+    again: list[PartitionTiering] = []
+    fresh = context.metadata.image()
+    for part in gaps:
+        part.error, part.excused = part.of.error, part.of.error is not None
+        if part.key[0] in fresh.topics:
+            part.site = context.site(fresh.view(*part.key))
+            again.append(part)
+    _plan_once(context, again, whole=True)
+
+
+def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bool = False) -> None:
+    by_key = {part.key: part for part in parts}
+    works = [_plan_work(context, part, whole) for part in parts]
+    for outcome in context.tasks.run(plan_partition, works):
+        view = outcome.item.site.view
+        part = by_key[view.topic_id, view.partition]
+        match outcome:
+            case Done(_, planned):
+                part.planned = planned
+                part.next_offset = planned.plan.start
+                part.waiting = deque(() if part.error is not None else planned.plan.runs)
+            case Failed(_, error):
+                part.error = part.error or error
+
+
+def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWork:
+    remote = None if part.of.remote is None else part.of.remote.of_partition(part.site.view.partition)
+    return PlanWork(
+        site=part.site,
+        entry=part.entry,
+        segments=remote if remote is None or whole else remote[-1:],
+        policy=part.of.config.merging,
+        lag=part.of.config.copy_lag,
+        clock=context.clock,
+    )
+
+
+def _let_go(context: Context, parts: Sequence[PartitionTiering]) -> list[str]:
+    """Commit, where nothing was uploaded in their place, that segments of lost histories leave the remote logs.
+    Says what left.
+    """
+    notes: list[str] = []
+    lost = [part for part in parts if part.planned is not None and part.planned.foreign]
+    for part in lost:
+        of = part.of
+        if not part.committed and part.error is None and of.table is not None:
+            try:
+                of.remote = of.table.commit((), (), histories(context, of, [part])).log
+            except StratalogError as error:
+                part.error = error
+        if part.error is None:
+            notes.append(f"{part}: segments of a history that an unclean election has lost left its remote log")
+    return notes
+
+
+def _total(rows: Iterable[dict[str, Value]], column: str) -> int:
+    return sum(int(row[column] or 0) for row in rows)

@@ -63,9 +63,11 @@ def alter_configs(
 
 def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
     """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
-    remote table. What a crash leaves behind is found by ``retain(sweep=True)``.
+    remote table. Its table says beforehand which of the two it is to be; what a crash leaves behind is found by
+    ``vacuum``.
 
-    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
+        StorageError when the remote tier cannot be told: then nothing has changed.
     """
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
@@ -76,6 +78,8 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
         image = context.metadata.image()
         topic = image.topic(name)
         if not dry_run:
+            if context.remote is not None:  # also when it is not tiered any more
+                context.remote_table(topic).mark_deleted(not keep_remote)
             context.metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
             store = context.stores.get(broker_id)
@@ -87,9 +91,10 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
                 rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
                 failures.append(Failure.of(f"{name} on broker {broker_id}", error))
-        if context.remote is not None and not keep_remote:  # also when it is not tiered any more
+        if context.remote is not None and not keep_remote:
             try:
-                files, size = _delete_folder(context.remote, context.remote_folder(topic), True)
+                found = context.remote.walk(context.remote_folder(topic))
+                files, size = len(found), sum(stored.size_bytes for stored in found)
                 if files and not dry_run:
                     context.remote_table(topic).delete()
                 if files:

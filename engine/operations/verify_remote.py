@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from engine.operations.verify_findings import NOT_REBUILT, Finding, HeldFile
 from engine.replication.site import Site
-from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError, StratalogError
+from partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    RemoteObjectMissingError,
+    StratalogError,
+)
 from partitions.listing import ReplicaLog
 from partitions.segment import Segment
 from partitions.store import Store
@@ -53,8 +59,14 @@ def check_remote(
 def _check_end(
     where: str, site: Site, segments: Sequence[RemoteSegment], leader: ReplicaLog, findings: list[Finding]
 ) -> None:
+    log_start = site.view.log_start_offset
     try:
-        earliest_pending_upload(leader, segments, site.view.log_start_offset, str(site))
+        if segments and segments[0].base_offset > log_start:
+            raise LogGapError(
+                f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
+                "what lies between was never copied, and stays on the brokers"
+            )
+        earliest_pending_upload(leader, segments, log_start, str(site))
     except StratalogError as error:
         findings.append(Finding(where, error))
 

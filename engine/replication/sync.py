@@ -31,6 +31,7 @@ from partitions.store import Staged, Store
 from tiering.bootstrap import (
     FromLeader,
     FromRemote,
+    LastTiered,
     LeaderOffsets,
     RemoteNotReady,
     StartOver,
@@ -66,8 +67,8 @@ class SyncOptions:
     """Runs the copies of one task."""
     remote: RemoteTail | None = None
     """What is tiered; None when the topic is not, or when no follower can need it (members of the ISR)."""
-    from_last_tiered: bool = False
-    """The setting ``follower.fetch.last.tiered.offset.enable``."""
+    last_tiered: LastTiered = LastTiered.NEVER
+    """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
     throttle: Throttle | None = None
     snapshots: bool = False
     """The topic has cleanup.policy=snapshot, and followers get the leader's latest snapshot too. (False where no
@@ -86,6 +87,9 @@ class Synced:
     """The offset from which on the follower took files of the leader."""
     copied_files: int
     copied_bytes: int
+    avoided_bytes: int = 0
+    """Bytes of the leader's local files that it did not take, because it began at the earliest pending upload
+    offset."""
 
 
 def sync_followers(
@@ -182,7 +186,7 @@ def _sync_once(
     _check_boundaries(leader, log, mine)
 
     # 3. Where to start.
-    mine = _start(site, follower, mine, log, options)
+    mine, avoided = _start(site, follower, mine, log, options)
     if options.snapshots and _lacks_snapshot(mine, log):
         fetch_latest(site, follower)
 
@@ -217,6 +221,7 @@ def _sync_once(
         started_at=missing[0].start if missing else mine.log_end,
         copied_files=0,
         copied_bytes=0,
+        avoided_bytes=avoided,
     )
 
 
@@ -246,12 +251,14 @@ def _start(
     mine: ReplicaLog,
     log: ReplicaLog,
     options: SyncOptions,
-) -> ReplicaLog:
-    """The follower's log after it starts over or bootstraps, where it must; else as it is."""
+) -> tuple[ReplicaLog, int]:
+    """The follower's log after it starts over or bootstraps, where it must, else as it is; and the bytes of the
+    leader's that it leaves to the remote tier.
+    """
     if options.snapshots and mine.log_end < max(site.view.log_start_offset, log.local_start):
         started = _start_at_snapshot(site, follower, log)
         if started is not None:
-            return started
+            return started, 0
     remote = options.remote
     leader = LeaderOffsets(
         log_start=site.view.log_start_offset,
@@ -264,11 +271,12 @@ def _start(
         leader,
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
-        from_last_tiered=options.from_last_tiered,
+        # A member of the ISR has lost records when it is empty: it has to be found out, not brought up.
+        last_tiered=LastTiered.NEVER if follower.broker_id in site.view.isr else options.last_tiered,
     )
     match origin:
         case FromLeader():
-            return mine
+            return mine, 0
         case RemoteNotReady(reason):
             raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}; run tier, then try again")
         case StartOver(offset):
@@ -291,7 +299,10 @@ def _start(
         )
     # The register before the first copy: what lies below it is dead at once (V12 of the attack).
     follower.store.create(follower.path(LocalStartName(offset)), state)
-    return _resolve(follower, follower.list(), log)
+    avoided = 0
+    if isinstance(origin, FromRemote):
+        avoided = sum(link.file.object.size_bytes for link in log.chain if link.end <= offset)
+    return _resolve(follower, follower.list(), log), avoided
 
 
 def _start_at_snapshot(site: Site, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
@@ -320,11 +331,16 @@ def _producers_at(
     offset: int, leader: Replica, log: ReplicaLog, remote: RemoteTail | None
 ) -> dict[str, ProducerEntry]:
     """The producer state at an offset up to which the log is tiered: the leader's own where its local log
-    starts there, else that of the last remote segment, which ends there.
+    starts there, else that of the last remote segment, which ends there. (The leader epochs came with its
+    ``.epoch`` file.)
+
+    Raises: CorruptionError when the remote log is of another history than the leader's; as ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
         return leader.producers_at_local_start(log)
-    return auxiliary_state(remote.store, remote.folder, remote.last).producers
+    state = auxiliary_state(remote.store, remote.folder, remote.last)
+    state.check_history(log.lineage, str(leader))
+    return state.producers
 
 
 def _missing(leader: Replica, follower: Replica, mine: ReplicaLog, log: ReplicaLog) -> list[Link]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -33,6 +34,7 @@ class SparkRunner:
         self._context = spark.sparkContext
         self._cores = max(1, self._context.defaultParallelism)
         self.processes = self._cores
+        self._counting = threading.Lock()
         self.counts = StoreCounts()
         """What the executors asked of stores so far."""
 
@@ -49,7 +51,8 @@ class SparkRunner:
             futures = [pool.submit(self._run_job, function, job) for job in jobs]
             for future in as_completed(futures):
                 for outcomes, counts in future.result():
-                    self.counts = self.counts + counts
+                    with self._counting:  # several threads of a driver may each run something
+                        self.counts = self.counts + counts
                     yield from outcomes
 
     def _run_job(

@@ -16,6 +16,7 @@ start of the session.
     idle            ten thousand idle partitions in one run, against a walk over the same folders
     calls           storage calls of the protocol's operations, against the least possible
     counting        a store that tells of every call
+    remote_log      opening and planning over a hundred thousand remote segments
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
     quorum          commits of metadata, against plain files; many drivers at once

@@ -21,7 +21,7 @@ import pyarrow as pa
 from engine import Cluster
 from engine.report import Report
 from jobs.benchmarks.bench import TOPIC, Bench, cluster_file, record_batch
-from jobs.benchmarks.counting import COPY, CREATE, KINDS, LIST, READ, STAT, CountingStore
+from jobs.benchmarks.counting import COPY, CREATE, DELETE, KINDS, LIST, READ, STAT, CountingStore
 from jobs.benchmarks.table import Limit, Line
 from partitions.clock import Clock
 from partitions.runner import SerialRunner
@@ -163,6 +163,19 @@ def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
     made.cluster.unfence(follower).raise_for_failures()
 
 
+def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
+    """All that is sealed is in the remote tier, and the list of due partitions says so."""
+    made.cluster.create_topic(
+        TOPIC,
+        partitions=partitions,
+        replication_factor=BROKERS,
+        configs={"remote.storage.enable": "true", "segment.bytes": "1"},
+    )
+    made.append(partitions)
+    for _ in range(3):  # uploads; finds nothing to do; has an old version of the list to delete
+        made.cluster.tier().raise_for_failures()
+
+
 def _summed(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
     total: Counter[str] = Counter()
     for kind, number in pairs:
@@ -263,6 +276,21 @@ SCENARIOS = (
                 "the newcomer and its leader, after the first commit: what was appended before it",
             ),
             Call(PARTITION, STAT, 2, "a root after each of these"),
+        ),
+    ),
+    Scenario(
+        "idle tier",
+        _tiered,
+        lambda cluster, _: cluster.tier(),
+        (
+            Call(RUN, LIST, 1, "the metadata: who leads, which topics are tiered"),
+            Call(RUN, READ, 1, "the root of the voter whose folder was listed"),
+            Call(RUN, LIST, 1, "the list of due partitions: its newest version"),
+            Call(RUN, READ, 1, "that version"),
+            Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),
+            Call(RUN, CREATE, 1, "the next version: when everything is due again"),
+            Call(RUN, DELETE, 1, "the last version but one"),
+            Call(PARTITION, LIST, 1, "the leader: it looks as it did when nothing was due"),
         ),
     ),
 )

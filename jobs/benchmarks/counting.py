@@ -58,6 +58,15 @@ class CountingStore:
         self._told(LIST, prefix)
         return self.inner.list(prefix)
 
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        self._told(LIST, prefix)
+        return self.inner.walk(prefix)
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``."""
+        return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [*names]

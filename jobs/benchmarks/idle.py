@@ -1,4 +1,5 @@
-"""Ten thousand partitions in which nothing happens: one replicate run, against a walk over the same folders."""
+"""Ten thousand partitions in which nothing happens: one replicate run and one tier run, against a walk over the
+folders that each looks at."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ import os
 from pathlib import Path
 
 from engine.report import Report
-from jobs.benchmarks.bench import Bench, in_memory
+from jobs.benchmarks.bench import TOPIC, Bench, BenchCluster, in_memory
 from jobs.benchmarks.calls import append_one
 from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.table import Line
@@ -16,12 +17,18 @@ FOLDER_BYTES = 16 * 1024
 """What a replica's folder of three small files takes."""
 AT_ONCE = 1000
 NOTE = "By a driver that knows no partition yet. On folders a listing is two scans that agree, hence two calls."
+SPARED = (
+    "By a driver that knows no partition yet, over all of them: one listing of each leader, and one load of the "
+    "topic's table, which is not counted among the calls. With --due nothing is listed before its time."
+)
+REMOTE_BYTES = 8 * 1024
+"""What a partition's one segment takes in the remote tier, with the folder that it lies in."""
 
 
 def idle(bench: Bench) -> list[Line]:
     """On folders in memory, for a disk would be asked for nothing else than names."""
     partitions = bench.options.idle_partitions
-    with in_memory(partitions * REPLICAS * FOLDER_BYTES) as folder:
+    with in_memory(partitions * (REPLICAS * FOLDER_BYTES + REMOTE_BYTES)) as folder:
         made = bench.cluster("idle", brokers=REPLICAS, within=folder)
         made.create_topic(partitions, replicas=REPLICAS)
         bench.say(f"idle, appending to {partitions:,} partitions")
@@ -34,13 +41,15 @@ def idle(bench: Bench) -> list[Line]:
         def replicate_all() -> float:
             driver = made.driver(bench.spark)
             seconds = seconds_of(lambda: reports.append(driver.replicate()))
-            if reports[-1].raise_for_failures().totals != {"partitions": partitions, "copied_bytes": 0}:
+            totals = reports[-1].raise_for_failures().totals
+            if (totals["partitions"], totals["copied_bytes"]) != (partitions, 0):
                 raise AssertionError(f"an idle run moved something: {reports[-1].totals}")
             return seconds
 
         roots = [made.folder / f"broker-{broker}" for broker in range(1, REPLICAS + 1)]
         ours, walked = in_turn(replicate_all, lambda: seconds_of(lambda: [walk(root) for root in roots]))
-    counts = reports[-1].counts
+        counts = reports[-1].counts
+        tiering = _tier_lines(bench, made, partitions)
     return [
         Line(f"idle, {partitions:,} partitions: replicate; a plain walk", f"{ours:.2f} s", f"{walked:.2f} s"),
         Line(
@@ -51,6 +60,33 @@ def idle(bench: Bench) -> list[Line]:
             None,
             NOTE,
         ),
+        *tiering,
+    ]
+
+
+def _tier_lines(bench: Bench, made: BenchCluster, partitions: int) -> list[Line]:
+    """All that is sealed is in the remote tier: a run that finds nothing to do."""
+    made.tiered()
+    made.cluster.alter_configs(TOPIC, {"segment.bytes": "1"})
+    bench.say("idle, tiering everything")
+    made.cluster.tier().raise_for_failures()
+    made.cluster.tier().raise_for_failures()  # the list learns that nothing is due
+    bench.say("idle tier")
+    reports: list[Report] = []
+
+    def tier_all() -> float:
+        driver = made.driver(bench.spark)
+        seconds = seconds_of(lambda: reports.append(driver.tier()))
+        if reports[-1].raise_for_failures().totals["uploaded_files"] != 0:
+            raise AssertionError(f"an idle run moved something: {reports[-1].totals}")
+        return seconds
+
+    leaders = made.replicas(leading=True)
+    ours, walked = in_turn(tier_all, lambda: seconds_of(lambda: [walk(folder) for folder in leaders]))
+    requests = reports[-1].counts.requests
+    return [
+        Line(f"idle, {partitions:,} partitions: tier; a plain walk", f"{ours:.2f} s", f"{walked:.2f} s"),
+        Line("    calls; of a partition", f"{requests:,}", f"{requests / partitions:.1f}", None, None, SPARED),
     ]
 
 

@@ -10,7 +10,23 @@ from pathlib import Path
 from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
-NAMES = ("calls", "append", "append3", "replicate", "hot", "idle", "tier", "scan", "pruned", "bootstrap", "quorum")
+NAMES = (
+    *(
+        "calls",
+        "append",
+        "append3",
+        "replicate",
+        "hot",
+        "idle",
+        "tier",
+        "remote_log",
+        "scan",
+        "pruned",
+        "remote_reads",
+        "bootstrap",
+    ),
+    "quorum",
+)
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
 

@@ -15,7 +15,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -161,14 +161,24 @@ class LocalStore:
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
+        return self._listed(prefix, lambda scan, where: settle(scan, where))
+
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        return self._listed(prefix, lambda scan, where: scan())
+
+    def _listed(
+        self, prefix: str, look: Callable[[Callable[[], Sequence[_Seen]], str], Sequence[_Seen]]
+    ) -> Sequence[StoredObject]:
         folder = folder_prefix(prefix)
+        where = os.path.join(self.root, folder)
 
         def scan() -> Sequence[_Seen]:
             self._tally.add(lists=1)
-            return sorted(_scan(os.path.join(self.root, folder), folder))
+            return sorted(_scan(where, folder))
 
         try:
-            seen = settle(scan, os.path.join(self.root, folder))
+            seen = look(scan, where)
             if not seen and not os.path.isdir(self.root):
                 raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
         except OSError as error:
@@ -209,10 +219,8 @@ class LocalStore:
             raise LogDirError(f"{self.root!r} is no folder: create it, or mount its volume")
         check_exclusive_create(self, f".check-{self._new_id()}")
 
-    def sweep_staging(self, older_than_ms: int) -> int:
-        """Remove what writers that died left in the staging folder: files not written to for that long by
-        the clock passed in. Returns how many. A writer that is alive after all fails with StorageError.
-        """
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError."""
         before_ms = self._clock.now_ms() - older_than_ms
         removed = 0
         with (
@@ -223,7 +231,8 @@ class LocalStore:
             for entry in entries:
                 with suppress(FileNotFoundError):
                     if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < before_ms:
-                        os.unlink(entry.path)
+                        if not dry_run:
+                            os.unlink(entry.path)
                         removed += 1
         return removed
 

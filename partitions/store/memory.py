@@ -110,6 +110,14 @@ class MemoryStore:
                 key=lambda listed: listed.name,
             )
 
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        return self.list(prefix)
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``: staged bytes go with their writer."""
+        return 0
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [check_name(name) for name in names]

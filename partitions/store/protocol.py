@@ -72,6 +72,10 @@ class StoreOptions:
     exclusive_multipart: bool | None = None
     """Whether *completing a multipart upload* with ``If-None-Match: *`` is atomic on this endpoint. None:
     on Amazon (no ``endpoint_url``) yes, elsewhere no; then a staged object is named by ``CopyObject``."""
+    bytes_with_name: bool = field(default=False, compare=False)
+    """Whether ``Store.stage_copy`` may leave it to ``commit`` to move the bytes, where that saves moving them
+    twice. Not for replicas: what a name there vouches for is looked at after the bytes were read, and before the
+    name. Segments in the remote tier count only once they are committed, which looks after both."""
 
 
 class Staged(Protocol):
@@ -174,6 +178,22 @@ class Store(Protocol):
         (protocol section 1). Staged objects are not listed. A missing folder is empty.
 
         Raises: BrokerUnreachableError when the root itself is not there, ListingUnstableError.
+        """
+        ...
+
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """As ``list``, looking once: what was there all the while is in it, what came or went meanwhile may be.
+        For folders that are too large, or too busy, for two listings to agree.
+
+        Raises: BrokerUnreachableError.
+        """
+        ...
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """Remove what writers that died left under no name: what was not written to for that long by the clock
+        passed in. Returns how many. ``dry_run`` only counts.
+
+        Raises: StorageError, StoreTimeoutError.
         """
         ...
 

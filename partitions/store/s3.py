@@ -8,7 +8,7 @@ the same way, are one and the same to this store.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
 
@@ -38,6 +38,7 @@ from partitions.store.rules import (
 )
 from partitions.store.s3_bucket import Bucket, only_if
 from partitions.store.s3_connection import EndpointUnreachableError, Refused, S3Connection
+from partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
 from partitions.store.s3_upload import (
     MOST_PARTS,
     Place,
@@ -51,6 +52,10 @@ INLINE_COPY_BYTES = 4 * 1024 * 1024
 """Up to here a copy waits in memory for its name: two requests, where an upload takes three or more.
 Callers stage many files before they commit them, so it is no more."""
 COPY_PART_BYTES = 64 * 1024 * 1024
+
+_Pages = tuple[int, Sequence[StoredObject]]
+"""A walk through a folder: how many pages there were, and the objects."""
+_Once = Callable[[], _Pages]
 
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
@@ -103,7 +108,8 @@ class S3Store:
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
         """See ``Store.stage_copy``. The server copies what lies on the same endpoint under the same
-        credentials; else parts are read and uploaded a few at once."""
+        credentials; else parts are read and uploaded a few at once, or (``StoreOptions.bytes_with_name``) what
+        would be moved twice is streamed once, when it gets its name."""
         place = self._place(name)
         size = source_object.size_bytes
         same_server = isinstance(source, S3Store) and source.options == self.options
@@ -113,6 +119,9 @@ class S3Store:
             if len(data) != size:
                 raise SourceChangedError(f"{source.uri_of(source_object.name)} is not as it was listed")
             return StagedBytes(place, data)
+        late = self.options.bytes_with_name and not self._complete_exclusively
+        if late and size <= LARGEST_PUT_BYTES and not isinstance(source, S3Store):
+            return StagedPut(place, source, source_object)
         upload = StagedUpload(place, self._complete_exclusively)
         try:
             if isinstance(source, S3Store) and same_server:
@@ -179,10 +188,17 @@ class S3Store:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
         root is not there."""
+        return self._listed(prefix, lambda once, where: settle(once, where, lambda pages: pages[0] == 1))
+
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        return self._listed(prefix, lambda once, where: once())
+
+    def _listed(self, prefix: str, look: Callable[[_Once, str], _Pages]) -> Sequence[StoredObject]:
         folder = folder_prefix(prefix)
         where = self.uri_of(folder)
         try:
-            _, listed = settle(partial(self._list_once, folder), where, lambda pages: pages[0] == 1)
+            _, listed = look(partial(self._list_once, folder), where)
         except Refused as refused:
             raise BrokerUnreachableError(f"cannot list {where}: {refused}") from refused
         except EndpointUnreachableError as error:
@@ -224,23 +240,19 @@ class S3Store:
                 f"to {not self._complete_exclusively}, or use another server"
             )
 
-    def sweep_staging(self, older_than_ms: int) -> int:
-        """Remove what writers that died left under this prefix: uploads begun, and staged objects made,
-        longer ago than that by the clock passed in. Returns how many.
-
-        Raises: StorageError, StoreTimeoutError.
-        """
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix."""
         before_ms = self._clock.now_ms() - older_than_ms
         root = self.prefix and self.prefix + "/"
         try:
             begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms]
-            for upload in begun:
+            for upload in [] if dry_run else begun:
                 self._objects.abort(upload)
             _, staged = self._objects.list(root + STAGING_FOLDER + "/")
         except Refused as refused:
             raise StorageError(f"cannot sweep {self.uri}: {refused}") from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
-        self._objects.delete(old)
+        self._objects.delete([] if dry_run else old)
         return len(begun) + len(old)
 
     def _key(self, name: str) -> str:

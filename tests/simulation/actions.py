@@ -13,6 +13,7 @@ from engine.metadata.commands import FenceBroker
 from engine.metadata.partition_commands import AlterPartition
 from engine.operations import bring_up, topics
 from engine.operations.append import append_batches
+from engine.operations.bootstrap import bootstrap
 from engine.operations.elect import elect
 from engine.operations.fence import fence, unfence
 from engine.operations.heal import heal
@@ -269,7 +270,7 @@ ACTIONS: dict[str, Action] = {
     "delete_other": Action(_nothing, _reported(lambda context: topics.delete_topic(context, OTHER))),
     "snapshot_metadata": Action(_nothing, _reported(snapshot_metadata)),
     "register": Action(_a_broker, lambda a, b: check_report(a, bring_up.register_brokers(a.context, [b]))),
-    "bootstrap": Action(_a_broker, lambda a, b: check_report(a, bring_up.bootstrap(a.context, [b]))),
+    "bootstrap": Action(_a_broker, lambda a, b: check_report(a, bootstrap(a.context, [b]))),
     "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.context)),
     "read_replica": Action(_a_replica, lambda a, b, p: reading.read_replica(a.world, a.context, b, p)),
     "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.context)),

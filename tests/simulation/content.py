@@ -13,7 +13,6 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import engine.operations.tier
 import engine.quorum.contents
 import engine.quorum.voter
 import engine.replication.append
@@ -29,7 +28,6 @@ from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName, base_name, parse_name
 from partitions.producers import ProducerAppend, ProducerState
-from partitions.runner import SerialRunner
 from partitions.segment_footer import FOOTER_KEY, SegmentFooter
 from partitions.store import StagedWriter, Store
 from partitions.store.memory import MemoryStore
@@ -140,11 +138,6 @@ def _encode_once(
     staged.file.write(_encoded[key])
 
 
-def _in_turn(threads: int) -> SerialRunner:
-    """Uploads of one task, one after the other: a greenlet belongs to one thread."""
-    return SerialRunner()
-
-
 @contextmanager
 def remembered() -> Iterator[None]:
     """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
@@ -154,5 +147,4 @@ def remembered() -> Iterator[None]:
         stack.enter_context(patch.object(partitions.listing, "parse_name", parsed_name))
         stack.enter_context(patch.object(partitions.segment, "_read_parquet_footer", _footer))
         stack.enter_context(patch.object(engine.replication.append, "_encode", _encode_once))
-        stack.enter_context(patch.object(engine.operations.tier, "ThreadRunner", _in_turn))
         yield

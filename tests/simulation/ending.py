@@ -139,6 +139,7 @@ def world_folders(world: World) -> set[tuple[int, str]]:
     """The folders that belong to somebody."""
     owned = {(broker, "") for broker in world.roots}
     owned |= {(broker, paths.voter_path(directory_id)) for broker, directory_id in world.voters.items()}
+    owned |= {(b.broker_id, paths.schedule_folder(b.home)) for b in world.oracle.image.brokers.values()}
     for topic_id, topic in world.oracle.image.topics.items():
         for partition in topic.partitions:
             key = topic_id, partition.partition

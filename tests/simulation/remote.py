@@ -13,11 +13,15 @@ from partitions import paths
 from partitions.errors import CorruptionError, OutcomeUnknownError, StorageError
 from partitions.store import Store
 from tests.simulation.scheduler import Driver, Verdict
-from tiering.delta_table import Committed, DeltaTopicTable
+from tiering.delta_table import DeltaTopicTable
+from tiering.divergence import Histories
+from tiering.remote_change import Committed, committed, lacking
 from tiering.remote_log import RemoteLog
+from tiering.remote_objects import RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
 
 _ATTEMPTS = 20
+_NOBODYS = Histories()
 
 
 @dataclass(slots=True)
@@ -56,36 +60,45 @@ class MemoryTopicTable(DeltaTopicTable):
         self._driver.point("table", "remote", "ensure")
         self._table.version = max(self._table.version, 0)
 
-    def commit(self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = ()) -> Committed:
+    def commit(
+        self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = (), histories: Histories = _NOBODYS
+    ) -> Committed:
         """See ``DeltaTopicTable.commit``: the same steps."""
+        for upload in adds:
+            histories.check(upload.segment)
         for _ in range(_ATTEMPTS):
             log = self.load()
             if log.version < 0:
                 raise CorruptionError(f"there is no table at {self.uri}")
-            needed = log.needed([upload.segment for upload in adds], removes)
-            listed = {segment.path for segment in log.all_segments()}
-            gone = [segment for segment in removes if segment.path in listed]
-            if not needed and not gone:
-                return Committed(
-                    log,
-                    tuple(upload for upload in adds if upload.segment.path in listed),
-                    tuple(upload for upload in adds if upload.segment.path not in listed),
-                )
-            log.after(needed, gone, log.version + 1)
-            self._put(log.version, [upload for upload in adds if upload.segment in needed], gone)
+            change = lacking(log, adds, removes, histories.lineages)
+            fenced: frozenset[int] = frozenset()
+            if change and histories.lineages:
+                fenced = histories.fenced()
+                current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
+                change = lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
+            if not change:
+                return committed(log, adds, fenced)
+            log.after([add.segment for add in change.adds], change.removes, log.version + 1)
+            self._put_version(log.version, change.adds, change.removes)
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
-    def expired_objects(self, delay_ms: int) -> list[str]:
-        """See ``DeltaTopicTable.expired_objects``."""
-        self._driver.point("table", "remote", "expired")
+    def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
+        """See ``DeltaTopicTable.load_with_removed``."""
+        log = self.load()
         until = self._now_ms() - delay_ms
-        due = {self.folder + "/" + path for path, when in self._table.removed.items() if when <= until}
-        due -= {self.folder + "/" + path for path in self._table.live}
-        return sorted(due & {stored.name for stored in self.remote.list(self.folder)}) if due else []
+        ever = self._table.removed.items()
+        return log, RemovedFiles(
+            frozenset(path for path, _ in ever), frozenset(path for path, when in ever if when <= until)
+        )
+
+    def mark_deleted(self, deleted: bool) -> None:
+        """See ``DeltaTopicTable.mark_deleted``."""
+        if self._driver.point("table", "remote", "mark") is Verdict.REFUSE:
+            raise StorageError(f"cannot mark the table {self.uri}")
 
     def delete(self) -> None:
         """See ``DeltaTopicTable.delete``."""
-        self.remote.delete([stored.name for stored in self.remote.list(self.folder)])
+        self.remote.delete([stored.name for stored in self.remote.walk(self.folder)])
         self._table.version = -1
         self._table.live.clear()
         self._table.removed.clear()
@@ -96,7 +109,7 @@ class MemoryTopicTable(DeltaTopicTable):
         segments = [upload.segment for upload in self._table.live.values()]
         return RemoteLog.of(self.uri, self._table.version, segments)
 
-    def _put(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment]) -> None:
+    def _put_version(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment]) -> None:
         """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""
         verdict = self._driver.point("commit", "remote", "table")
         if verdict is Verdict.REFUSE or self._table.version != version:

@@ -138,6 +138,17 @@ class SimStore:
 
         return io.BytesIO(self.call("open", source_object.name, effect))
 
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        self.counts.lists += 1
+        if not self._page():
+            return self.call("list", prefix, lambda: self.root.listing(prefix))
+        return self._list_in_pages(prefix)
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``: staged bytes go with their writer."""
+        return 0
+
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``; with pages, by the rule of all stores whose listings are no snapshots."""
         self.counts.lists += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -14,12 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
+from partitions.clock import SystemClock
 from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.records import TIMESTAMP, physical_schema
 from partitions.segment_writer import SegmentWriter
 from partitions.store.local import LocalStore
-from tests.unit.tiering_harness import table_in
+from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
 from tiering.delta_table import DeltaTopicTable
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import statistics_json
@@ -68,9 +70,11 @@ def record(partition: int, offset: int) -> dict[str, Any] | None:
     }
 
 
-def write_file(partition: int, base: int) -> tuple[bytes, str, RemoteSegment]:
+def write_file(partition: int, base: int, value: pa.DataType = VALUE) -> tuple[bytes, str, RemoteSegment]:
+    """The bytes of a segment, its statistics, and the segment; fields that ``VALUE`` lacks are "new"."""
     offsets = range(base, base + ROWS_PER_FILE)
-    schema = physical_schema(value=VALUE)
+    schema = physical_schema(value=value)
+    grown = {field.name: "new" for field in value if field not in list(VALUE)}
     sink = io.BytesIO()
     writer = SegmentWriter(
         sink, schema, topic_id="f" * 32, partition=partition, base_offset=base, row_group_bytes=4_000
@@ -78,7 +82,7 @@ def write_file(partition: int, base: int) -> tuple[bytes, str, RemoteSegment]:
     arrays = [
         pa.array([START + timedelta(seconds=n, microseconds=1) for n in offsets], TIMESTAMP),
         pa.array([str(n).encode() for n in offsets], pa.binary()),
-        pa.array([record(partition, n) for n in offsets], VALUE),
+        pa.array([None if (r := record(partition, n)) is None else r | grown for n in offsets], value),
         pa.nulls(ROWS_PER_FILE, schema.field("headers").type),
     ]
     writer.write(pa.RecordBatch.from_arrays(arrays, ["timestamp", "key", "value", "headers"]))
@@ -105,7 +109,7 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> DeltaTopicTable:
                 data, statistics, segment = write_file(partition, index * ROWS_PER_FILE)
                 assert remote.create(made.path(segment), data)
                 batch.append(Uploaded(segment, 1_700_000_000_000, statistics, len(data)))
-        made.commit(batch)
+        made.commit(batch, histories=OURS)
     return made
 
 
@@ -242,3 +246,116 @@ def test_the_least_and_greatest_offset_come_from_the_statistics(frame: DataFrame
 def test_delta_rs_skips_by_the_same_statistics(table: DeltaTopicTable) -> None:
     found = DeltaTable(table.uri).to_pyarrow_table(columns=["offset"], filters=[("offset", "=", 73)])
     assert found["offset"].to_pylist() == [73, 73]
+
+
+# ------------------------------------------------------------------- a table that changes
+
+
+@pytest.fixture
+def changing(tmp_path: Path) -> DeltaTopicTable:
+    """A table of its own, with one version of one file."""
+    made = table_in(LocalStore(str(tmp_path)))
+    made.ensure(physical_schema(value=VALUE))
+    add(made, 0, VALUE)
+    return made
+
+
+def add(table: DeltaTopicTable, base: int, value: pa.DataType) -> None:
+    """Write and commit one file of partition 0, of records with this type."""
+    data, statistics, segment = write_file(0, base, value)
+    assert table.remote.create(table.path(segment), data)
+    table.commit([Uploaded(segment, 1_700_000_000_000, statistics, len(data))], histories=OURS)
+
+
+def test_older_files_have_nulls_in_fields_that_were_added(spark: SparkSession, changing: DeltaTopicTable) -> None:
+    """The three readers agree on a table whose schema has grown; time travel shows the older one."""
+    wider = pa.struct([*VALUE, ("grown", pa.string())])
+    changing.ensure(physical_schema(value=wider))
+    add(changing, ROWS_PER_FILE, wider)
+    frame = spark.read.format("delta").load(changing.uri)
+    ours = changing.load().of_partition(0)
+    files = [str(Path(changing.uri) / segment.path) for segment in ours]
+    plain_scan = spark.read.schema(frame.schema).parquet(*files)
+    for read in (frame, plain_scan):
+        rows = (
+            read.selectExpr("offset", "value.n", "value.grown", "value IS NULL AS none")
+            .orderBy("offset")
+            .collect()
+        )
+        assert [row.offset for row in rows] == list(range(2 * ROWS_PER_FILE))
+        assert {row.grown for row in rows[:ROWS_PER_FILE]} == {None}
+        assert {row.grown for row in rows[ROWS_PER_FILE:] if not row.none} == {"new"}
+        assert rows[1].n == -1
+    theirs = DeltaTable(changing.uri).to_pyarrow_table(columns=["offset", "value"]).sort_by("offset").to_pylist()
+    assert {row["value"]["grown"] for row in theirs[:ROWS_PER_FILE] if row["value"]} == {None}
+    assert {row["value"]["grown"] for row in theirs[ROWS_PER_FILE:] if row["value"]} == {"new"}
+    older = spark.read.format("delta").option("versionAsOf", 1).load(changing.uri)
+    assert "grown" not in older.schema["value"].dataType.fieldNames()  # type: ignore[attr-defined]
+    assert older.count() == ROWS_PER_FILE
+
+
+def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
+    spark: SparkSession, changing: DeltaTopicTable
+) -> None:
+    """Retention, and histories that an unclean election has lost, take files out of the newest version only."""
+
+    def offsets(version: int | None = None) -> list[int]:
+        read = spark.read.format("delta")
+        read = read if version is None else read.option("versionAsOf", version)
+        return [row.offset for row in read.load(changing.uri).orderBy("offset").collect()]
+
+    add(changing, ROWS_PER_FILE, VALUE)
+    first = changing.load().of_partition(0)[0]
+    changing.commit((), [first])
+    later = list(range(ROWS_PER_FILE, 2 * ROWS_PER_FILE))
+    assert (offsets(), offsets(2)) == (later, list(range(2 * ROWS_PER_FILE)))
+    history = spark.sql(f"DESCRIBE HISTORY delta.`{changing.uri}`").orderBy("version").collect()
+    assert [row.version for row in history] == [0, 1, 2, 3]
+    assert changing.vacuum(0) == [changing.path(first)]
+    assert offsets() == later
+
+
+def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
+    spark: SparkSession, changing: DeltaTopicTable, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A reader says ``ignoreChanges``: what a version adds is always new records, also where it removes files."""
+    place = tmp_path_factory.mktemp("stream")
+
+    def catch_up() -> list[int]:
+        stream = spark.readStream.format("delta").option("ignoreChanges", "true").load(changing.uri)
+        query = (
+            stream.select("offset")
+            .writeStream.format("parquet")
+            .option("checkpointLocation", str(place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start(str(place / "out"))
+        )
+        query.awaitTermination()
+        return sorted(row.offset for row in spark.read.parquet(str(place / "out")).collect())
+
+    assert catch_up() == list(range(ROWS_PER_FILE))
+    first = changing.load().of_partition(0)[0]
+    data, statistics, segment = write_file(0, ROWS_PER_FILE, VALUE)
+    assert changing.remote.create(changing.path(segment), data)
+    changing.commit([Uploaded(segment, 1_700_000_000_000, statistics, len(data))], [first], OURS)
+    assert catch_up() == list(range(2 * ROWS_PER_FILE))
+
+
+def test_checkpoints_are_read_by_both_and_old_log_entries_go(
+    spark: SparkSession, changing: DeltaTopicTable
+) -> None:
+    """delta.checkpointInterval, delta.logRetentionDuration: opening costs what is live, however many versions."""
+    for base in range(ROWS_PER_FILE, 45 * ROWS_PER_FILE, ROWS_PER_FILE):
+        changing.commit([uploaded(segment(base, base + ROWS_PER_FILE))], histories=OURS)
+    log = Path(changing.uri) / "_delta_log"
+    assert len(list(log.glob("*.checkpoint.parquet"))) >= 2
+    long_ago = SystemClock().now_ms() / 1000 - 40 * 24 * 60 * 60
+    for path in log.iterdir():
+        os.utime(path, (long_ago, long_ago))
+    for base in range(45 * ROWS_PER_FILE, 66 * ROWS_PER_FILE, ROWS_PER_FILE):
+        changing.commit([uploaded(segment(base, base + ROWS_PER_FILE))], histories=OURS)
+    assert len(list(log.glob("*.json"))) <= 45, "commits clean up behind their checkpoints"
+    assert changing.load().end(0) == 66 * ROWS_PER_FILE
+    detail = spark.sql(f"DESCRIBE DETAIL delta.`{changing.uri}`").first()
+    assert detail is not None
+    assert detail.numFiles == 66

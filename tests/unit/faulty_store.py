@@ -57,6 +57,12 @@ class FaultyStore:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         return self._through("list", prefix, lambda: self.inner.list(prefix))
 
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        return self._through("list", prefix, lambda: self.inner.walk(prefix))
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        return self._through("sweep", "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))
+
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         self._through("delete", " ".join(doomed), lambda: self.inner.delete(doomed))

@@ -20,6 +20,7 @@ from partitions.runner import SerialRunner
 from partitions.segment import read_batches
 from partitions.store import Store
 from partitions.store.memory import MemoryStore
+from tiering.bootstrap import LastTiered
 
 SCHEMA = physical_schema()
 
@@ -120,8 +121,10 @@ class OnePartition:
             advance_high_watermark(site or self.site, result.next_offset)
         return result
 
-    def sync(self, follower: int, remote: RemoteTail | None = None, *, from_last_tiered: bool = False) -> Synced:
-        options = SyncOptions(copies=SerialRunner(), remote=remote, from_last_tiered=from_last_tiered)
+    def sync(
+        self, follower: int, remote: RemoteTail | None = None, *, last_tiered: LastTiered = LastTiered.NEVER
+    ) -> Synced:
+        options = SyncOptions(copies=SerialRunner(), remote=remote, last_tiered=last_tiered)
         return sync(self.site, follower, options)
 
     def read(self, broker_id: int) -> list[str]:

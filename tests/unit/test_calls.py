@@ -10,13 +10,16 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from engine.operations.brokers import settle_brokers
 from engine.replication.sync import _GROUP_FILES
 from jobs.benchmarks.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from jobs.benchmarks.counting import LIST, READ, STAT
+from tiering import delta_table
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
+IDLE_TIER = next(scenario for scenario in SCENARIOS if scenario.what == "idle tier")
 SYNC = next(scenario for scenario in SCENARIOS if scenario.what == "sync")
 
 
@@ -60,6 +63,30 @@ def test_a_driver_that_goes_on_opens_no_file_of_an_idle_partition_again(tmp_path
     first, second = (made.calls_of(driver.replicate) for _ in range(2))
     assert first - second == Counter({READ: IDLE.expected(PARTITION)[READ]})
     assert second == IDLE.expected(RUN) + Counter({LIST: BROKERS, STAT: BROKERS})
+
+
+def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And asks the remote for nothing else, however many partitions and segments there are."""
+    made = CountedCluster(tmp_path)
+    IDLE_TIER.prepare(made, 5, 1)
+    driver = made.driver()
+    opened: list[str] = []
+    monkeypatch.setattr(delta_table, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
+    found = made.calls_of(driver.tier)
+    assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5
+    assert len(opened) == 1
+
+
+def test_a_partition_in_which_something_happened_is_looked_at(tmp_path: Path) -> None:
+    """What spares the other calls is no answer of its own: it holds for what was listed, and no longer."""
+    made = CountedCluster(tmp_path)
+    IDLE_TIER.prepare(made, 2, 1)
+    made.append(1)
+    report = made.driver().tier().raise_for_failures()
+    assert [row["uploaded_files"] for row in report.rows] == [1, 0]
+    assert made.driver().tier().raise_for_failures().totals["uploaded_files"] == 0
 
 
 @pytest.mark.parametrize("partitions", [1, 2])

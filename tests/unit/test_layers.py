@@ -28,7 +28,9 @@ PURE = (
         f"partitions/{name}.py"
         for name in ("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records")
     ),
-    *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "engine/metadata/*.py"),
+    *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
+    *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects", "expiry")),
+    "engine/metadata/*.py",
     *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "discovery", "messages")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
 )

@@ -37,6 +37,7 @@ ALL: list[MetadataRecord] = [
     UnregisterBrokerRecord(broker_id=1),
     TopicRecord(name="t", topic_id=an_id(2), value_schema='"long"'),
     PartitionRecord(topic_id=an_id(2), partition=0, replicas=(1, 2), isr=(1,), leader=1),
+    PartitionRecord(topic_id=an_id(2), partition=0, replicas=(1,), isr=(), leader_epoch=1007, log_start_offset=5),
     PartitionChangeRecord(topic_id=an_id(2), partition=0, isr=(1, 2), adding=(), log_start_offset=5),
     PartitionChangeRecord(topic_id=an_id(2), partition=0, leader=None),
     PartitionChangeRecord(topic_id=an_id(2), partition=0, replicas=(1, 3), target=(3,), joining=(3,)),

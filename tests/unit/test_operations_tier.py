@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable
 
-from engine.context import Silent
 from engine.report import Report
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError
-from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
+from tests.unit.remote_folder import topic_folders
 
 HOUR_MS = 3_600_000
+OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
+"""Configs that switch tiering off and give the remote data up (KIP-950)."""
 
 
 @pytest.fixture
@@ -102,13 +104,6 @@ def test_a_topic_is_tiered_only_where_the_cluster_has_a_remote(tmp_path: Path) -
     live.file.write_text(text.replace('remote = "remote"\n', ""))
     with pytest.raises(InvalidCallError, match="remote"):
         live.driver().create_topic("t", configs={"remote.storage.enable": "true"})
-
-
-class Dying(Silent):
-    """The driver dies when the work is done and nothing is committed yet."""
-
-    def finish(self) -> None:
-        raise KeyboardInterrupt
 
 
 def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next_run_takes(
@@ -253,7 +248,9 @@ def test_where_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify
     lost = remote_files(live)[2]
     lost.unlink()
     for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+        report = live.cluster.retain()
+        assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
+        assert lost.name in the_failure(report)
     assert live.log(1).local_start == 2
     assert live.read() == {0: list("abcdef")}
     report = live.cluster.verify()
@@ -268,7 +265,7 @@ def test_a_remote_object_that_was_cut_off_counts_as_missing(live: LiveCluster) -
     first = remote_files(live)[0]
     first.write_bytes(first.read_bytes()[:-1])
     for _ in range(2):
-        live.cluster.retain().raise_for_failures()
+        assert first.name in the_failure(live.cluster.retain())
     assert live.log(1).local_start == 0
     assert first.name in the_failure(live.cluster.verify())
 
@@ -360,7 +357,7 @@ def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: Liv
     live.tiered(local_retention_bytes="-2")
     live.fill("ab", at_ms=1)
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"remote.storage.enable": "false", "retention.ms": str(HOUR_MS)})
+    live.cluster.alter_configs("t", {**OFF, "retention.ms": str(HOUR_MS)})
     live.fill("cd", at_ms=1)
     live.fill("ef", at_ms=live.clock.now_ms())
     live.cluster.retain().raise_for_failures()
@@ -382,7 +379,7 @@ def test_a_deleted_topic_is_gone_from_the_metadata_the_disks_and_the_remote(live
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
     live.cluster.delete_topic("t").raise_for_failures()
-    assert live.in_remote() == {}
+    assert topic_folders(live) == []
     assert not [name for name in live.on_brokers() if "/t-" in name]
     live.tiered()
     live.fill("x")
@@ -402,9 +399,9 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_nothing_in_the_remote(live: 
     live.tiered(local_retention_bytes="-2")
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"remote.storage.enable": "false"})
+    live.cluster.alter_configs("t", OFF)
     live.cluster.delete_topic("t").raise_for_failures()
-    assert live.in_remote() == {}
+    assert topic_folders(live) == []
 
 
 def test_a_sweep_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path) -> None:

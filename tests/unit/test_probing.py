@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 
@@ -90,3 +91,11 @@ def test_who_hangs_since_an_earlier_probe_is_not_asked_again_until_it_has_come_b
     server.set()
     threads[0].join()
     assert prober.probe(question, [1, 2], 9) == [Done(1, 1), Done(2, 2)]
+
+
+def test_a_pickled_prober_asks_as_this_one_and_knows_of_none_that_hang(server: threading.Event) -> None:
+    """It travels to executors with the work that it has to keep in time."""
+    prober = ThreadProber()
+    copy = pickle.loads(pickle.dumps(prober))
+    assert isinstance(copy, ThreadProber)
+    assert copy.probe(str, [1, 2], 60) == [Done(1, "1"), Done(2, "2")]

@@ -8,14 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.config_keys import (
-    AS_TOTAL,
-    CLUSTER_CONFIGS,
-    TOPIC_CONFIGS,
-    ConfigDef,
-    Scope,
-    reference_toml,
-)
+from engine.config_def import ConfigDef, Scope
+from engine.config_keys import AS_LOCAL, AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS, reference_toml
 from engine.settings import ClusterConfig, TopicConfig, check_config, cluster_config, topic_config
 from partitions.errors import InvalidConfigError
 from partitions.retention import UNLIMITED, RetentionLimits
@@ -101,6 +95,58 @@ def test_local_retention_is_at_most_the_total(unit: str, total: int, local: int,
     else:
         with pytest.raises(InvalidConfigError, match=f"topic 't': local.retention.{unit} = {local} keeps more"):
             topic_config(configs, {}, "topic 't'")
+
+
+@pytest.mark.parametrize("unit", ["ms", "bytes"])
+@pytest.mark.parametrize(
+    ("total", "local", "lag", "applies"),
+    [
+        (100, 50, 50, 50),
+        (100, 50, 0, 0),
+        (100, 50, AS_LOCAL, 50),
+        (100, AS_TOTAL, AS_LOCAL, 100),
+        (100, AS_TOTAL, 100, 100),
+        (UNLIMITED, UNLIMITED, 10**12, 10**12),
+        (UNLIMITED, UNLIMITED, AS_LOCAL, UNLIMITED),
+        (100, 50, 51, None),
+        (100, AS_TOTAL, 101, None),
+        (UNLIMITED, 50, 51, None),
+    ],
+)
+def test_the_copy_lag_is_at_most_local_retention(
+    unit: str, total: int, local: int, lag: int, applies: int | None
+) -> None:
+    """KIP-1241: -1 is as local retention; what is above it is refused, unless that is without a limit."""
+    configs = {
+        f"retention.{unit}": str(total),
+        f"local.retention.{unit}": str(local),
+        f"remote.copy.lag.{unit}": str(lag),
+    }
+    if applies is None:
+        what = f"topic 't': remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = "
+        with pytest.raises(InvalidConfigError, match=what):
+            topic_config(configs, {}, "topic 't'")
+    else:
+        copy_lag = topic_config(configs, {}).copy_lag
+        assert {"ms": copy_lag.ms, "bytes": copy_lag.size_bytes}[unit] == applies
+
+
+def test_without_a_copy_lag_segments_go_at_once() -> None:
+    """Kafka's defaults: 0 by time, which lets everything go."""
+    assert topic_config({}, {}).copy_lag.ms == 0
+    with pytest.raises(
+        InvalidConfigError, match=r"remote\.copy\.lag\.ms = '-2' is not valid: it takes at least -1"
+    ):
+        topic_config({"remote.copy.lag.ms": "-2"}, {})
+
+
+def test_the_remote_log_managers_intervals_are_kafkas() -> None:
+    """RemoteLogManagerConfig: DEFAULT_REMOTE_LOG_MANAGER_TASK_*."""
+    found = cluster_config({}).tier_intervals
+    assert (found.interval_ms, found.retry_ms, found.retry_max_ms, found.jitter) == (30_000, 500, 30_000, 0.2)
+    for jitter in ("-0.1", "0.6"):
+        with pytest.raises(InvalidConfigError, match=r"from 0 to 0\.5"):
+            check_config(Scope.CLUSTER, "remote.log.manager.task.retry.jitter", jitter, "cluster")
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partitions.clock import ManualClock
+from partitions.clock import ManualClock, SystemClock
 from partitions.errors import (
     BrokerUnreachableError,
     InvalidCallError,
@@ -392,6 +392,31 @@ class TestList:
         store.delete([])
 
 
+class TestWalkAndSweep:
+    def test_a_walk_is_a_listing_that_looks_once(self, store: Store) -> None:
+        for name in ["b/2", "b/10", "a"]:
+            assert store.create(name, name.encode())
+        assert store.walk("") == store.list("")
+        assert store.walk("b") == store.list("b")
+        assert list(store.walk("no/such")) == []
+        before = store.counts.snapshot()
+        store.walk("")
+        assert (store.counts - before).lists == 1
+
+    def test_a_dry_sweep_counts_what_a_sweep_would_remove(self, store: Store) -> None:
+        staged = store.stage_writer("name")
+        staged.file.write(b"x" * 20_000_000)
+        later = ManualClock(SystemClock().now_ms() + 3_600_000)
+        if not isinstance(store, MemoryStore):
+            store._clock = later  # type: ignore[attr-defined]
+        there = store.sweep_staging(60_000, dry_run=True)
+        assert there == (0 if isinstance(store, MemoryStore) else 1)
+        assert store.sweep_staging(60_000, dry_run=True) == there
+        assert store.sweep_staging(60_000) == there
+        assert store.sweep_staging(60_000) == 0
+        staged.abort()
+
+
 class TestAddressesAndCounts:
     def test_an_object_has_an_address_below_the_stores(self, store: Store) -> None:
         assert store.uri_of("a/b") == f"{store.uri}/a/b"
@@ -483,4 +508,5 @@ def test_options_hold_no_secret() -> None:
         "retries",
         "part_bytes",
         "exclusive_multipart",
+        "bytes_with_name",
     }

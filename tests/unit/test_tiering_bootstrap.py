@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from partitions.errors import CorruptSegmentError, RemoteObjectMissingError
+from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
 from partitions.lineage import Lineage
 from tests.unit.tiering_harness import TieredPartition
 from tiering.bootstrap import (
+    FetchError,
     FetchOrigin,
     FromLeader,
     FromRemote,
+    LastTiered,
     LeaderOffsets,
     RemoteNotReady,
     StartOver,
     auxiliary_state,
+    fetch_error,
     fetch_origin,
 )
 
@@ -28,6 +30,7 @@ def origin(
     fetch: int = 0,
     empty: bool = True,
     enabled: bool = True,
+    always: bool = False,
     log_start: int = 0,
     local_start: int = 3,
     log_end: int = 8,
@@ -36,7 +39,9 @@ def origin(
 ) -> FetchOrigin:
     """KIP-1023's worked scenario but for what a test changes: offsets 0-7, local from 3, 0-5 in the remote."""
     leader = LeaderOffsets(log_start, local_start, log_end, pending, tiered)
-    return fetch_origin(leader, fetch_offset=fetch, follower_is_empty=empty, from_last_tiered=enabled)
+    return fetch_origin(
+        leader, fetch_offset=fetch, follower_is_empty=empty, last_tiered=LastTiered.of(enabled, always)
+    )
 
 
 def test_the_worked_scenario_starts_at_the_earliest_pending_upload() -> None:
@@ -148,32 +153,99 @@ def test_a_follower_that_crashed_after_its_register_goes_on() -> None:
     assert origin(fetch=6) == FromLeader(6)
 
 
-@given(
-    st.integers(0, 9),
-    st.booleans(),
-    st.booleans(),
-    st.integers(0, 9),
-    st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
-    st.none() | st.integers(0, 12),
-    st.booleans(),
+@pytest.mark.parametrize(
+    ("fetch", "tiered", "answer"),
+    [
+        (0, True, FetchError.OFFSET_OUT_OF_RANGE),
+        (1, True, FetchError.OFFSET_MOVED_TO_TIERED_STORAGE),
+        (2, True, FetchError.OFFSET_MOVED_TO_TIERED_STORAGE),
+        (2, False, FetchError.OFFSET_OUT_OF_RANGE),
+        (3, True, None),
+        (8, True, None),
+        (9, True, FetchError.OFFSET_OUT_OF_RANGE),
+    ],
 )
-def test_every_start_is_in_the_leaders_log(
-    fetch: int, empty: bool, enabled: bool, log_start: int, local: list[int], pending: int | None, tiered: bool
-) -> None:
-    match origin(
-        fetch=fetch,
-        empty=empty,
-        enabled=enabled,
-        log_start=log_start,
-        local_start=local[0],
-        log_end=local[1],
-        pending=pending,
-        tiered=tiered,
-    ):
-        case FromLeader(offset) | StartOver(offset) | FromRemote(offset):
-            assert local[0] <= offset <= local[1]
-        case RemoteNotReady(reason):
-            assert reason
+def test_what_the_leader_answers(fetch: int, tiered: bool, answer: FetchError | None) -> None:
+    """KIP-1023, "High-Level Design": case 1, case 2.1 "lower than the earliest offset the leader knows", case 2.2
+    "greater than or equal to the earliest offset the leader knows, but ... moved to tiered storage"."""
+    assert fetch_error(LeaderOffsets(1, 3, 8, 6, tiered), fetch) == answer
+
+
+@pytest.mark.parametrize("pending", [1, 3, 6, 8])
+def test_always_skips_what_is_tiered_although_the_leader_still_holds_it(pending: int) -> None:
+    """Beyond KIP-1023's case 1, by ``follower.fetch.last.tiered.offset.always.enable``."""
+    assert origin(local_start=0, pending=pending) == FromLeader(0)
+    assert origin(local_start=0, pending=pending, always=True) == FromRemote(pending, 0)
+
+
+def test_always_is_for_empty_followers_of_tiered_topics_where_the_feature_is_on() -> None:
+    assert origin(local_start=0, always=True, enabled=False) == FromLeader(0)
+    assert origin(local_start=0, always=True, empty=False) == FromLeader(0)
+    assert origin(local_start=0, always=True, tiered=False) == FromLeader(0)
+
+
+def test_always_never_waits_for_a_remote_that_the_follower_can_do_without() -> None:
+    """The leader holds what is asked for: an end of the remote that is unknown, or not in its log, is no reason
+    to wait, and one at the follower's own end skips nothing."""
+    assert origin(local_start=0, always=True, pending=None) == FromLeader(0)
+    assert origin(local_start=0, always=True, pending=9) == FromLeader(0)
+    assert origin(local_start=0, always=True, pending=0) == FromLeader(0)
+    assert origin(local_start=0, log_start=3, always=True, pending=2) == FromLeader(0)
+
+
+def kip(leader: LeaderOffsets, fetch: int, empty: bool, last_tiered: LastTiered) -> FetchOrigin | None:
+    """The KIP read sentence by sentence, over sets of offsets; None where the partition is "retried after some
+    time". Where it lets a follower begin at a log start that the leader has locally, it begins here at the local
+    start, which may be below (protocol section 3): replicas are equal file by file."""
+    on_the_leader = set(range(leader.local_start, leader.log_end + 1))
+    all_the_leader_has_locally = StartOver(leader.local_start)
+    pending = leader.earliest_pending_upload
+    feature = empty and last_tiered is not LastTiered.NEVER
+    # "Case 1: The requested offset is present on the leader"
+    if fetch in on_the_leader:
+        valid = set(range(max(leader.log_start, fetch + 1), leader.log_end + 1)) & on_the_leader
+        if empty and last_tiered is LastTiered.ALWAYS and leader.tiered and pending in valid:
+            return FromRemote(pending, leader.log_start)
+        return FromLeader(fetch)
+    # Case 2. "For such topics" are those "enabled with tiered storage"; past the end: protocol section 3.
+    if not leader.tiered or fetch > leader.log_end:
+        return all_the_leader_has_locally
+    # "If the Earliest-Pending-Upload-Offset is unknown"
+    if pending is None:
+        # "confirmed by checking if the leader's Log-Start-Offset is the same as the Leader's Local-Log-Start"
+        return None if leader.log_start < leader.local_start else all_the_leader_has_locally
+    # "Earliest-Pending-Upload-Offset < Log-Start-Offset": "there are no valid log segments on the remote yet"
+    if pending < leader.log_start:
+        return all_the_leader_has_locally
+    if feature:  # "Otherwise, ReplicaFetcher builds the remote log auxiliary states"
+        return FromRemote(pending, leader.log_start) if pending in on_the_leader else None
+    # "If the check fails, continue with the old behaviour": 2.1 leads to the log start, 2.2 to the local start
+    if leader.log_start >= leader.local_start:
+        return all_the_leader_has_locally
+    return FromRemote(leader.local_start, leader.log_start) if pending in on_the_leader else None
+
+
+@pytest.mark.parametrize("last_tiered", LastTiered)
+def test_every_case_is_as_the_kip_says(last_tiered: LastTiered) -> None:
+    """KIP-1023, "High-Level Design" and "ReplicaFetcher Changes", over the whole cross product of small offsets.
+    And whatever is said: the follower begins where the leader can serve it."""
+    offsets = range(5)
+    leaders = [
+        LeaderOffsets(log_start, local_start, log_end, pending, tiered)
+        for log_start, local_start, log_end in itertools.product(offsets, offsets, offsets)
+        for pending in (None, *range(7))
+        for tiered in (False, True)
+        if local_start <= log_end
+    ]
+    for leader, fetch, empty in itertools.product(leaders, range(7), (False, True)):
+        found = fetch_origin(leader, fetch_offset=fetch, follower_is_empty=empty, last_tiered=last_tiered)
+        expected = kip(leader, fetch, empty, last_tiered)
+        if isinstance(found, RemoteNotReady):
+            assert expected is None, (leader, fetch, empty)
+            assert found.reason
+        else:
+            assert found == expected, (leader, fetch, empty)
+            assert leader.local_start <= found.offset <= leader.log_end
 
 
 def worked_scenario(folder: Path) -> TieredPartition:
@@ -227,3 +299,18 @@ def test_a_last_segment_that_is_gone_or_truncated_is_named(tmp_path: Path) -> No
     path.write_bytes(whole[:-1])
     with pytest.raises((RemoteObjectMissingError, CorruptSegmentError), match=path.name):
         auxiliary_state(part.remote, part.table.folder, last)
+
+
+def test_a_remote_log_of_another_history_is_no_place_to_start_from(tmp_path: Path) -> None:
+    """KIP-405: a follower may leave to the remote what its leader wrote. After an unclean election the leader's
+    offsets below the remote's end may be others."""
+    part = worked_scenario(tmp_path)
+    part.tier()
+    last = part.table.load().of_partition(0)[-1]
+    state = auxiliary_state(part.remote, part.table.folder, last)
+    state.check_history(part.log.lineage, "t-0")
+    state.check_history(Lineage([*part.log.lineage, (4, 6), (5, 9)]), "t-0")  # what came later is no contradiction
+    with pytest.raises(CorruptionError, match="two histories"):
+        state.check_history(Lineage([(1, 0), (2, 3), (4, 5)]), "t-0")
+    with pytest.raises(CorruptionError, match="two histories"):
+        state.check_history(Lineage([(1, 0), (2, 3)]), "t-0")

@@ -45,7 +45,7 @@ def test_a_whole_file_is_copied_byte_for_byte_under_its_own_name(part: TieredPar
 
 def test_files_that_are_one_segment_are_rewritten(part: TieredPartition) -> None:
     (run,) = part.plan(ONE_SEGMENT).runs
-    done = part.table.commit([bring(part, run)])
+    done = part.commit([bring(part, run)])
     assert [s.path for s in done.log.of_partition(0)] == [f"0/{run.segment_name}"]
     rows = DeltaTable(part.table.uri).to_pyarrow_table(columns=["offset", "value"]).to_pylist()
     assert [(row["offset"], row["value"]) for row in rows] == [(n, f"v{n}".encode()) for n in range(12)]
@@ -67,7 +67,7 @@ def test_what_a_crash_left_uncommitted_is_reused(part: TieredPartition, tmp_path
     assert [done.segment for done in again] == [done.segment for done in first]
     assert [done.copied_bytes for done in again] == [0, 0, 0]
     assert [object_of(part, done, tmp_path).stat().st_ino for done in again] == inodes
-    assert part.table.commit(again).log.end(0) == 12
+    assert part.commit(again).log.end(0) == 12
 
 
 def test_a_rewritten_run_is_reused_as_well(part: TieredPartition) -> None:

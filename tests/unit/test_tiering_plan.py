@@ -14,7 +14,7 @@ from partitions.merge import MergePolicy
 from partitions.paths import DataName
 from partitions.store.protocol import StoredObject
 from tests.unit.tiering_harness import EACH_FILE, ONE_SEGMENT, TieredPartition, segment
-from tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
+from tiering.plan import AT_ONCE, CopyLag, UploadPlan, changes_at_ms, earliest_pending_upload, plan_uploads
 from tiering.remote_segment import RemoteSegment
 
 
@@ -127,3 +127,86 @@ def test_the_earliest_pending_upload_of_a_real_leader(tmp_path: Path) -> None:
     done = part.tier()
     part.append(5)
     assert earliest_pending_upload(part.log, done.log.of_partition(0), 0, "t-0") == 7
+
+
+# ------------------------------------------------------------------------- the copy lag (KIP-1241)
+
+AGES = (500, 300, 100, -50)
+"""How long ago the latest record of each segment was written, in milliseconds; the last one's clock is ahead."""
+NOW = 10**15
+
+
+def lagging(lag: CopyLag, *ages: int) -> UploadPlan:
+    """What is due of segments of 100 bytes and 10 records with these ages, and one behind the high watermark."""
+    log = leader(*range(0, 10 * len(ages) + 20, 10), high_watermark=10 * len(ages))
+    latest = {10 * index: NOW - age for index, age in enumerate(ages)}
+    return plan_uploads(
+        log,
+        (),
+        log_start=0,
+        policy=EACH_FILE,
+        now_ms=NOW,
+        what="t-0",
+        lag=lag,
+        latest_ms=lambda link: latest[link.start],
+    )
+
+
+@pytest.mark.parametrize(
+    ("ms", "size_bytes", "due"),
+    [
+        (0, -1, 4),  # the defaults: at once
+        (-1, 0, 4),
+        (0, 10**9, 4),  # either says so
+        (10**9, 0, 4),
+        (300, -1, 2),  # by age: exactly so old is old enough
+        (301, -1, 1),
+        (501, -1, 0),
+        (-1, 300, 2),  # by the bytes behind it, those of the last segment too
+        (-1, 301, 1),
+        (-1, 401, 0),
+        (301, 300, 2),  # either says so
+        (501, 400, 1),
+        (-1, -1, 0),  # as local retention, which is none: never
+    ],
+)
+def test_a_sealed_segment_goes_when_it_is_old_enough_or_has_enough_behind_it(
+    ms: int, size_bytes: int, due: int
+) -> None:
+    """KIP-1241: "eligible for upload when either" of the two is satisfied; nothing after one that is not."""
+    found = lagging(CopyLag(ms, size_bytes), *AGES)
+    assert bounds(found) == [(10 * n, 10 * n + 10) for n in range(due)]
+    assert found.held_bytes == 100 * (4 - due)
+
+
+def test_a_timestamp_in_the_future_holds_nothing_back() -> None:
+    """Else a producer whose clock is a year ahead would keep a segment on the brokers for that year."""
+    assert bounds(lagging(CopyLag(200, -1), 500, -(10**9))) == [(0, 10), (10, 20)]
+
+
+def test_what_a_young_segment_holds_back_stays_in_order() -> None:
+    assert bounds(lagging(CopyLag(200, -1), 500, 100, 900)) == [(0, 10)]
+
+
+def test_without_a_time_no_footer_is_read() -> None:
+    def never(_: Link) -> int:
+        raise AssertionError
+
+    run = plan(leader(0, 10)).runs[0]
+    assert AT_ONCE.eligible(run, 0, NOW, never)
+    assert not CopyLag(-1, 5).eligible(run, 4, NOW, never)
+    assert CopyLag(10, 5).eligible(run, 5, NOW, never)
+
+
+def test_a_plan_with_nothing_due_says_when_that_may_change() -> None:
+    """By the age of what is not sealed yet; by the records' own times, where the lag goes by them: any time."""
+    policy = MergePolicy(segment_bytes=150, segment_ms=1000, min_files=9)
+    idle = leader(0, 10)
+
+    def until(lag: CopyLag, found: UploadPlan) -> int:
+        return changes_at_ms(idle, found, policy=policy, lag=lag, now_ms=500)
+
+    assert until(AT_ONCE, UploadPlan(0, ())) == 1000
+    assert until(CopyLag(5, -1), UploadPlan(0, (), held_bytes=100)) == 500
+    assert until(CopyLag(5, -1), UploadPlan(0, ())) == 1000
+    assert until(AT_ONCE, UploadPlan(10, ())) > 10**18

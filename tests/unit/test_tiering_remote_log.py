@@ -60,29 +60,29 @@ def test_covering_is_what_a_scan_finds(lengths: list[int], start: int, end: int)
 
 def test_a_path_that_is_no_segment_is_somebody_elses() -> None:
     with pytest.raises(CorruptionError, match="somebody else wrote"):
-        RemoteSegment.listed("part-00000-c000.snappy.parquet", 1, 1, None, None, "table")
+        RemoteSegment.listed("table", "part-00000-c000.snappy.parquet", 1, 1, None, None, 0)
 
 
 def test_an_append_ends_where_its_number_of_records_says() -> None:
     path = f"4/{DataName(10, None, 2)}"
-    found = RemoteSegment.listed(path, 7, 5, None, None, "table")
+    found = RemoteSegment.listed("table", path, 7, 5, None, None, 0)
     assert (found.partition, found.base_offset, found.next_offset, found.path) == (4, 10, 15, path)
     assert (found.min_timestamp_ms, found.max_timestamp_ms) == (EARLIEST_MS, LATEST_MS)
 
 
 def test_an_append_without_a_number_of_records_ends_nowhere() -> None:
     with pytest.raises(CorruptionError, match="without numRecords"):
-        RemoteSegment.listed(f"4/{DataName(10, None, 2)}", 7, None, None, None, "table")
+        RemoteSegment.listed("table", f"4/{DataName(10, None, 2)}", 7, None, None, None, 0)
 
 
 def test_a_name_and_statistics_that_disagree_are_corruption() -> None:
     with pytest.raises(CorruptionError, match="its name says otherwise"):
-        RemoteSegment.listed(f"4/{DataName(10, 20, 2)}", 7, 5, None, None, "table")
+        RemoteSegment.listed("table", f"4/{DataName(10, 20, 2)}", 7, 5, None, None, 0)
 
 
 def test_adds_that_are_listed_already_are_not_needed() -> None:
     log = log_of(segment(0, 10))
-    assert log.needed([segment(0, 10), segment(10, 20)], []) == []  # the second waits for a plan on this log
+    assert log.needed([segment(0, 10), segment(10, 20)], []) == [segment(10, 20)]
     assert log.needed([segment(10, 20)], []) == [segment(10, 20)]
 
 

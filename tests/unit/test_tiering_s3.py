@@ -12,7 +12,7 @@ from partitions.store import StoreOptions, open_store
 from partitions.store.s3 import S3Store
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
-from tests.unit.tiering_harness import TieredPartition, segment, table_in, uploaded
+from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tiering.bootstrap import auxiliary_state
 from tiering.plan import UploadPlan
 
@@ -37,14 +37,18 @@ def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptio
     part.upload(part.plan())
     again = part.upload(part.plan())
     assert [done.copied_bytes for done in again] == [0, 0, 0]
-    log = part.table.commit(again).log
+    log = part.commit(again).log
     assert (log.version, log.start(0), log.end(0)) == (1, 0, 12)
     part.table.check_objects(log)
+    found = part.table.objects()
+    assert all(found.as_committed(each) for each in log.of_partition(0)), "by the second: HEAD tells no more"
     state = auxiliary_state(remote, part.table.folder, log.of_partition(0)[-1])
     assert (state.offset, state.lineage.latest_epoch) == (12, 1)
     first = log.of_partition(0)[0]
     part.table.commit((), [first])
+    asked = remote.counts.deletes
     assert part.table.vacuum(0) == [part.table.path(first)]
+    assert remote.counts.deletes == asked + 1
     assert part.table.vacuum(0) == []
     part.table.delete()
     assert list(remote.list("")) == []
@@ -63,7 +67,7 @@ def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options
         try:
             mine.ensure(SCHEMA)
             for upload in batch:
-                mine.commit([upload])
+                mine.commit([upload], histories=OURS)
         except BaseException as error:
             failures.append(error)
 
@@ -92,7 +96,7 @@ def test_two_tier_runs_at_once_upload_and_commit_every_offset_once(
         try:
             for run in plan.runs:
                 done = part.upload(UploadPlan(run.start, (run,)))
-                table_in(remote, seed=number, options=options).commit(done)
+                table_in(remote, seed=number, options=options).commit(done, histories=OURS)
         except BaseException as error:
             failures.append(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from partitions.store import StoreOptions
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from tests.unit.harness import SCHEMA
-from tests.unit.tiering_harness import TieredPartition, segment, table_in, uploaded
+from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tiering import delta_options
 from tiering.delta_table import APPLICATION, COMMIT_ATTEMPTS, DeltaTopicTable
 from tiering.remote_segment import RemoteSegment, Uploaded
@@ -73,7 +74,7 @@ def test_the_table_says_whose_it_is(table: DeltaTopicTable) -> None:
 
 def test_a_batch_is_one_version(table: DeltaTopicTable) -> None:
     batch = [uploaded(segment(10, 20)), uploaded(segment(0, 10)), uploaded(segment(0, 5, partition=1))]
-    done = table.commit(batch)
+    done = table.commit(batch, histories=OURS)
     assert done.log.version == 1
     assert set(done.listed) == set(batch)
     assert done.superseded == ()
@@ -83,36 +84,36 @@ def test_a_batch_is_one_version(table: DeltaTopicTable) -> None:
 
 def test_the_same_batch_again_makes_no_version(table: DeltaTopicTable) -> None:
     batch = [uploaded(segment(0, 10))]
-    table.commit(batch)
-    again = table.commit(batch)
+    table.commit(batch, histories=OURS)
+    again = table.commit(batch, histories=OURS)
     assert (again.log.version, again.listed) == (1, tuple(batch))
 
 
 def test_what_another_driver_tiered_in_other_files_stays(table: DeltaTopicTable) -> None:
-    table.commit([uploaded(segment(0, 12))])
+    table.commit([uploaded(segment(0, 12))], histories=OURS)
     late = [uploaded(segment(0, 10)), uploaded(segment(10, 20))]
-    done = table.commit(late)
+    done = table.commit(late, histories=OURS)
     assert (done.log.version, done.listed, done.superseded) == (1, (), tuple(late))
 
 
 def test_a_batch_that_would_break_the_log_changes_nothing(table: DeltaTopicTable) -> None:
-    table.commit([uploaded(segment(0, 10))])
+    table.commit([uploaded(segment(0, 10))], histories=OURS)
     with pytest.raises(LogGapError):
-        table.commit([uploaded(segment(20, 30))])
+        table.commit([uploaded(segment(20, 30))], histories=OURS)
     with pytest.raises(CorruptionError, match="with 100 bytes, uploaded were 7"):
-        table.commit([uploaded(segment(0, 10, size=7))])
+        table.commit([uploaded(segment(0, 10, size=7))], histories=OURS)
     assert table.load().version == 1
 
 
 def test_old_segments_go_and_the_log_begins_anew_in_one_version(table: DeltaTopicTable) -> None:
     """KIP-1023, "ReplicaFetcher Changes": the remote ends far below the log start; no version has a gap."""
-    table.commit([uploaded(segment(0, 10))])
-    done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)])
+    table.commit([uploaded(segment(0, 10))], histories=OURS)
+    done = table.commit([uploaded(segment(40, 50))], [segment(0, 10)], OURS)
     assert (done.log.version, done.log.start(0), done.log.end(0)) == (2, 40, 50)
 
 
 def test_removing_what_is_gone_already_makes_no_version(table: DeltaTopicTable) -> None:
-    table.commit([uploaded(segment(0, 10)), uploaded(segment(10, 20))])
+    table.commit([uploaded(segment(0, 10)), uploaded(segment(10, 20))], histories=OURS)
     table.commit((), [segment(0, 10)])
     assert table.commit((), [segment(0, 10)]).log.version == 2
 
@@ -128,7 +129,7 @@ def test_drivers_with_one_plan_commit_every_offset_once(table: DeltaTopicTable) 
         start.wait()
         try:
             for of_partition in (batch[:5], batch[5:10], batch[10:], batch):
-                mine.commit(of_partition)
+                mine.commit(of_partition, histories=OURS)
         except BaseException as error:
             failures.append(error)
 
@@ -197,13 +198,13 @@ class Faulty(DeltaTopicTable):
 
 def test_a_commit_that_landed_without_an_answer_is_found(table: DeltaTopicTable) -> None:
     batch = [uploaded(segment(0, 10))]
-    done = Faulty(table, [(True, OSError("timed out"))]).commit(batch)
+    done = Faulty(table, [(True, OSError("timed out"))]).commit(batch, histories=OURS)
     assert (done.log.version, done.listed) == (1, tuple(batch))
 
 
 def test_a_commit_that_did_not_land_is_tried_again(table: DeltaTopicTable) -> None:
     done = Faulty(table, [(False, OSError("timed out")), (False, CommitFailedError("0"))]).commit(
-        [uploaded(segment(0, 10))]
+        [uploaded(segment(0, 10))], histories=OURS
     )
     assert done.log.version == 1
 
@@ -211,19 +212,23 @@ def test_a_commit_that_did_not_land_is_tried_again(table: DeltaTopicTable) -> No
 def test_commits_that_never_get_an_answer_end_as_unknown(table: DeltaTopicTable) -> None:
     lost: list[tuple[bool, Exception]] = [(False, OSError("timed out"))] * COMMIT_ATTEMPTS
     with pytest.raises(OutcomeUnknownError, match="read before you retry"):
-        Faulty(table, lost).commit([uploaded(segment(0, 10))])
+        Faulty(table, lost).commit([uploaded(segment(0, 10))], histories=OURS)
     assert table.load().version == 0
 
 
 def test_a_crowd_that_is_always_faster_ends_as_retriable(table: DeltaTopicTable) -> None:
     lost: list[tuple[bool, Exception]] = [(False, CommitFailedError("0"))] * COMMIT_ATTEMPTS
     with pytest.raises(StorageError, match="other writers were faster 20 times"):
-        Faulty(table, lost).commit([uploaded(segment(0, 10))])
+        Faulty(table, lost).commit([uploaded(segment(0, 10))], histories=OURS)
 
 
 def test_the_table_of_another_cluster_is_refused(table: DeltaTopicTable) -> None:
     foreign = table_in(table.remote, cluster_id="other")
-    for call in (foreign.load, lambda: foreign.ensure(SCHEMA), lambda: foreign.commit([uploaded(segment(0, 1))])):
+    for call in (
+        foreign.load,
+        lambda: foreign.ensure(SCHEMA),
+        lambda: foreign.commit([uploaded(segment(0, 1))], histories=OURS),
+    ):
         with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', not to 'other'"):
             call()
 
@@ -243,7 +248,7 @@ def test_a_table_of_somebody_else_is_refused(remote: LocalStore) -> None:
 
 
 def test_files_that_somebody_else_wrote_are_refused(table: DeltaTopicTable) -> None:
-    table.commit([uploaded(segment(0, 10))])
+    table.commit([uploaded(segment(0, 10))], histories=OURS)
     other = DeltaTable(table.uri)
     other.create_write_transaction(
         [AddAction("part-0.parquet", 1, {}, 0, True, "{}")], mode="append", schema=other.schema()
@@ -299,7 +304,7 @@ def test_vacuum_deletes_what_was_removed_and_nothing_else(tmp_path: Path) -> Non
     assert part.table.vacuum(0) == []
     names = {stored.name for stored in part.remote.list(part.table.folder) if stored.name.endswith(".parquet")}
     assert names == {part.table.path(third), *(part.table.path(upload.segment) for upload in waiting)}
-    done = part.table.commit(waiting)
+    done = part.commit(waiting)
     part.table.check_objects(done.log)
 
 
@@ -339,7 +344,7 @@ def test_folders_with_odd_names_hold_tables(tmp_path: Path) -> None:
     folder.mkdir()
     made = table_in(LocalStore(str(folder)))
     made.ensure(SCHEMA)
-    made.commit([uploaded(segment(0, 10))])
+    made.commit([uploaded(segment(0, 10))], histories=OURS)
     assert spans(made) == [(0, 10)]
 
 
@@ -381,3 +386,72 @@ def test_the_log_survives_checkpoints(tmp_path: Path) -> None:
     log = part.table.load()
     assert (log.version, log.end(0), len(log.of_partition(0))) == (22, 44, 22)
     assert {(s.min_timestamp_ms, s.max_timestamp_ms) for s in log.of_partition(0)} == {(1000, 1001)}
+
+
+def age(table: DeltaTopicTable, days: int) -> Path:
+    """Let the files of the table's log be so old; the folder of it."""
+    log = Path(table.uri) / "_delta_log"
+    for path in log.iterdir():
+        when = path.stat().st_mtime - days * 24 * 60 * 60
+        os.utime(path, (when, when))
+    return log
+
+
+def test_the_log_of_a_table_to_which_nobody_commits_any_more_can_be_cleaned(table: DeltaTopicTable) -> None:
+    """delta.logRetentionDuration: entries go when a checkpoint stands for them and they are 30 days old."""
+    for base in range(0, 50, 10):
+        table.commit([uploaded(segment(base, base + 10))], histories=OURS)
+    log = age(table, 29)
+    table.clean_log()
+    assert len(list(log.glob("*.json"))) == 6
+    age(table, 2)
+    table.clean_log()
+    assert len(list(log.glob("*.json"))) <= 1
+    assert table.load().end(0) == 50
+    table.commit([uploaded(segment(50, 60))], histories=OURS)
+    assert table.load().end(0) == 60
+
+
+def test_commits_clean_the_log_behind_their_checkpoints(table: DeltaTopicTable) -> None:
+    """However many versions there were, opening costs one checkpoint and the entries since."""
+    for number in range(45):
+        if number == 22:
+            log = age(table, 31)
+        table.commit([uploaded(segment(number, number + 1))], histories=OURS)
+    versions = sorted(int(path.stem) for path in log.glob("*.json"))
+    assert len(versions) < 30
+    assert versions[-1] == 45
+    assert table.load().end(0) == 45
+
+
+def test_files_removed_and_the_log_are_of_one_version(table: DeltaTopicTable) -> None:
+    batch = [segment(0, 10), segment(10, 20), segment(20, 30)]
+    table.commit([uploaded(each) for each in batch], histories=OURS)
+    table.commit((), batch[:2])
+    log, removed = table.load_with_removed(0)
+    assert (log.all_segments(), removed.ever) == ((batch[2],), {each.path for each in batch[:2]})
+    assert removed.due == removed.ever
+    log, removed = table.load_with_removed(10**13)
+    assert (len(removed.ever), removed.due) == (2, frozenset())
+
+
+def test_a_topic_that_is_to_be_deleted_is_marked_once(table: DeltaTopicTable, remote: LocalStore) -> None:
+    assert table.is_marked_deleted() is False
+    for _ in range(2):
+        table.mark_deleted(True)
+    assert (table.is_marked_deleted(), table.load().version) == (True, 1)
+    table.mark_deleted(False)
+    assert (table.is_marked_deleted(), table.load().version) == (False, 2)
+    none = table_in(remote, topic_id="e" * 32)
+    none.mark_deleted(True)
+    assert none.is_marked_deleted() is None
+
+
+def test_when_a_segment_appeared_in_the_remote_is_kept(tmp_path: Path) -> None:
+    part = TieredPartition(tmp_path)
+    part.append(3)
+    (found,) = part.tier().log.of_partition(0)
+    path = tmp_path / "remote" / part.table.path(found)
+    assert found.modified_ms == path.stat().st_mtime_ns // 1_000_000
+    assert found.extent.written_ms == found.modified_ms
+    assert part.table.objects().as_committed(found)

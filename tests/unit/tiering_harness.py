@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from partitions.clock import ManualClock
+from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog
 from partitions.merge import MergePolicy
 from partitions.paths import DataName
@@ -14,8 +16,10 @@ from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.harness import SCHEMA, OnePartition
 from tiering.copier import upload
-from tiering.delta_table import Committed, DeltaTopicTable
+from tiering.delta_table import DeltaTopicTable
+from tiering.divergence import Histories
 from tiering.plan import UploadPlan, plan_uploads
+from tiering.remote_change import Committed
 from tiering.remote_segment import RemoteSegment, Uploaded
 
 EACH_FILE = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=1000)
@@ -27,6 +31,10 @@ ONE_SEGMENT = MergePolicy(segment_bytes=10**12, segment_ms=0, min_files=1000)
 def segment(base: int, end: int, *, epoch: int = 1, partition: int = 0, size: int = 100) -> RemoteSegment:
     """A merged segment ``[base, end)``."""
     return RemoteSegment(partition, DataName(base, end, epoch), end, size)
+
+
+OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkeys(range(10), 1))
+"""The history of all partitions: of leader epoch 1, which is the present one."""
 
 
 def uploaded(of: RemoteSegment) -> Uploaded:
@@ -96,4 +104,10 @@ class TieredPartition:
 
     def tier(self, policy: MergePolicy = EACH_FILE) -> Committed:
         """One tier run."""
-        return self.table.commit(self.upload(self.plan(policy)))
+        return self.commit(self.upload(self.plan(policy)))
+
+    def commit(self, uploads: Sequence[Uploaded]) -> Committed:
+        """Commit what was uploaded, under the history of the leader as it is now."""
+        return self.table.commit(
+            uploads, (), Histories({0: self.log.lineage}, lambda: {0: self.one.view.leader_epoch})
+        )

@@ -1,0 +1,133 @@
+"""The cluster as one object: back from the remote tier."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from engine.cluster_file import ClusterFile, load_cluster_file
+from engine.context import Context, Progress
+from engine.metadata.description import TopicDescription
+from engine.opening import OpenStore
+from engine.operations import restore_drill
+from engine.operations.restore import bring_back, check_target, planned, take_over
+from engine.operations.restore_plan import RestorePlan, plan_restore
+from engine.report import Report
+from partitions.clock import Clock, SystemClock
+from partitions.errors import InvalidCallError
+from partitions.identity import NewId, random_id
+from partitions.runner import ThreadRunner
+from partitions.store import Store, open_store
+from tiering.delta_table import DeltaTopicTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_THREADS = 16
+
+
+class Formats(Protocol):
+    """What can be formatted: the cluster."""
+
+    _context: Context
+
+    @classmethod
+    def format(
+        cls,
+        cluster_file: str | Path,
+        spark: SparkSession | None = None,
+        *,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+        opener: OpenStore = open_store,
+    ) -> Formats:
+        """See ``Cluster.format``."""
+        ...
+
+
+class RestoreOfCluster:
+    """A part of ``engine.cluster.Cluster``."""
+
+    _context: Context
+
+    @classmethod
+    def restore(
+        cls: type[Formats],
+        cluster_file: str | Path,
+        former: str,
+        spark: SparkSession | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+        opener: OpenStore = open_store,
+    ) -> Report:
+        """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
+        topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
+        From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
+        ``engine.operations.restore``, also for what is lost. Harmless when repeated.
+
+        Raises: InvalidCallError for what is wrong with the call; as ``open`` and ``format``. While a topic cannot
+            be restored, which is a failure in the report, nothing is changed.
+        """
+        file = load_cluster_file(cluster_file)
+        if former == file.cluster_id:
+            raise InvalidCallError(
+                f"cluster file {file.path}: the restored cluster cannot be {former!r} again: give it another id, "
+                "by which the remote tier tells it from what may be left of that one"
+            )
+        clock = clock if clock is not None else SystemClock()
+        if file.remote is None:
+            raise InvalidCallError(f"cluster file {file.path} names no [cluster] remote: restore from where?")
+        remote = opener(file.remote, file.store_options, clock)
+        plan = _plan(file, remote, former, clock)
+        if plan.failures or dry_run:
+            return replace(planned(plan), dry_run=dry_run)
+        cluster = cls.format(cluster_file, spark, progress=progress, clock=clock, new_id=new_id, opener=opener)
+        context = cluster._context
+        with context.measured() as measure:
+            check_target(context.metadata.image(), plan)
+            take_over(context, plan, former)
+            # What the former cluster has committed until it lost the tables belongs to the history, too.
+            plan = _plan(file, remote, former, clock)
+            report = planned(plan) if plan.failures else bring_back(context, plan)
+        return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
+
+    def drill(self: Formats, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
+        """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
+        the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
+        neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
+        ``engine.operations.restore_drill``.
+
+        Raises: InvalidCallError when the remote tier does not describe this cluster yet.
+        """
+        context = self._context
+        remote = context.remote_store("a drill restores the cluster from the remote tier")
+        plan = _plan(context.file, remote, context.file.cluster_id, context.clock)
+        with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
+            file = restore_drill.copy_of_file(context, Path(folder))
+
+            def copy() -> Context:
+                open_root = restore_drill.read_only_remote(context, opener)
+                made = type(self).format(file, clock=context.clock, new_id=context.new_id, opener=open_root)
+                return made._context
+
+            return restore_drill.drill(context, plan, copy, deep=deep)
+
+
+def _plan(file: ClusterFile, remote: Store, former: str, clock: Clock) -> RestorePlan:
+    def table_of(topic: TopicDescription, cluster_id: str) -> DeltaTopicTable:
+        return DeltaTopicTable(
+            remote,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=cluster_id,
+            options=file.store_options,
+            clock=clock,
+        )
+
+    return plan_restore(remote, former, table_of, ThreadRunner(_THREADS), heir=file.cluster_id)

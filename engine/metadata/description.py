@@ -1,0 +1,93 @@
+"""What a cluster is, apart from where it lies: what a restore from the remote tier needs beside the data. Pure.
+
+The Delta tables hold the records and, in their footers, leader epochs and producers. They do not say how many
+partitions a topic has, where a log starts inside a segment, which configs apply. A description does, of all
+topics; brokers are left out, for a restored cluster has others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from engine.metadata.image import ClusterImage, TopicImage
+from partitions.errors import CorruptionError
+
+VERSION = 1
+
+
+class PartitionDescription(NamedTuple):
+    """One partition; an array in JSON."""
+
+    leader_epoch: int
+    log_start_offset: int
+
+
+class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One topic, as ``engine.metadata.image.TopicImage`` has it."""
+
+    name: str
+    topic_id: str
+    key_schema: str | None
+    value_schema: str | None
+    replication_factor: int
+    """Of its first partition."""
+    configs: Mapping[str, str]
+    partitions: tuple[PartitionDescription, ...]
+
+
+class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A cluster. Equal clusters have equal encodings."""
+
+    version: int = VERSION
+    cluster_id: str
+    configs: Mapping[str, str]
+    topics: tuple[TopicDescription, ...]
+    """By name."""
+
+
+def describe(image: ClusterImage) -> ClusterDescription:
+    """The description of the cluster as it is now."""
+    return ClusterDescription(
+        cluster_id=image.cluster_id,
+        configs=dict(sorted(image.configs.items())),
+        topics=tuple(_describe(image.topic(name)) for name in sorted(image.topic_ids)),
+    )
+
+
+def _describe(topic: TopicImage) -> TopicDescription:
+    return TopicDescription(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        key_schema=topic.key_schema,
+        value_schema=topic.value_schema,
+        replication_factor=len(topic.partitions[0].original),
+        configs=dict(sorted(topic.configs.items())),
+        partitions=tuple(PartitionDescription(p.leader_epoch, p.log_start_offset) for p in topic.partitions),
+    )
+
+
+def encode(description: ClusterDescription) -> bytes:
+    """JSON."""
+    return msgspec.json.encode(description)
+
+
+def decode(data: bytes, what: str) -> ClusterDescription:
+    """Raises: CorruptionError, naming ``what``, for anything that is none of ours, or of a later version."""
+    try:
+        found = msgspec.json.decode(data, type=ClusterDescription)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CorruptionError(
+            f"{what} is no description of a cluster, or one of a later version: {error}"
+        ) from error
+    if found.version != VERSION:
+        raise CorruptionError(f"{what} is a description of version {found.version}, known is {VERSION}")
+    return found
+
+
+def digest(data: bytes) -> str:
+    """What tells an encoding from others: 16 hexadecimal digits."""
+    return hashlib.blake2b(data, digest_size=8).hexdigest()

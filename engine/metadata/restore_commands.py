@@ -1,0 +1,78 @@
+"""Commands that bring back what a description says (``engine.metadata.description``)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from engine.config_def import Scope
+from engine.metadata.commands import Decision
+from engine.metadata.description import TopicDescription
+from engine.metadata.image import ClusterImage
+from engine.metadata.placement import place_replicas
+from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord, PartitionRecord, TopicRecord
+from engine.settings import check_config, topic_config
+from engine.state.internal_topics import check_not_internal
+from partitions.errors import InvalidCallError, TopicAlreadyExistsError
+from partitions.paths import check_topic_name
+
+EPOCH_GAP = 1_000
+"""How far the leader epochs of a restored partition are above those that are known of it. A cluster that was
+thought dead may have elected leaders since it was described, and may still be uploading: files in the remote
+tier are named by epoch, and must never be taken for those of the restored cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreTopic:
+    """Create a topic with the id and the configs that it had. Its partitions have neither ISR nor leader: nobody
+    may append before a replica was made to begin where the remote log ends, which an unclean election does.
+
+    Nothing to do when the topic is there already, with this id. Answer: how many replicas each partition has.
+    """
+
+    topic: TopicDescription
+    """With the leader epochs and log starts that are known of its partitions."""
+
+    def decide(self, image: ClusterImage) -> Decision[int]:
+        """Raises: InvalidCallError, InvalidTopicError, InvalidConfigError; TopicAlreadyExistsError when the name
+        has another topic; InvalidReplicationFactorError when no broker is there.
+        """
+        topic = self.topic
+        what = f"topic {topic.name!r}"
+        check_topic_name(topic.name)
+        check_not_internal(topic.name, "restore")
+        if topic.topic_id in image.topics and image.topics[topic.topic_id].name == topic.name:
+            return Decision((), len(image.topics[topic.topic_id].partitions[0].replicas))
+        if topic.name in image.topic_ids or topic.topic_id in image.topics:
+            raise TopicAlreadyExistsError(f"{what} is there already, and is another one than that to be restored")
+        if not topic.partitions:
+            raise InvalidCallError(f"{what} is described without partitions")
+        configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in topic.configs.items()}
+        topic_config(configs, image.configs, what)
+        racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
+        factor = min(topic.replication_factor, len(racks))
+        placed = place_replicas(racks, len(topic.partitions), factor, random.Random(topic.topic_id))
+        records: list[MetadataRecord] = [
+            TopicRecord(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                key_schema=topic.key_schema,
+                value_schema=topic.value_schema,
+            )
+        ]
+        records += (
+            ConfigRecord(resource=ConfigResource.TOPIC, name=topic.name, key=key, value=value)
+            for key, value in configs.items()
+        )
+        records += (
+            PartitionRecord(
+                topic_id=topic.topic_id,
+                partition=number,
+                replicas=replicas,
+                isr=(),
+                leader_epoch=partition.leader_epoch + EPOCH_GAP,
+                log_start_offset=partition.log_start_offset,
+            )
+            for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
+        )
+        return Decision(tuple(records), factor)

@@ -1,0 +1,275 @@
+"""What retain asks of tasks, keyed by partition: where its log should start, and what its replicas let go.
+
+What has to be so before a broker lets go of a record that no retention has expired:
+    * its segment is in the remote table, and of the history of the replica that lets go
+    * the store has its object at its size, as a walk saw it after the table was read
+    * its footer was read back now, with its checksum, and is the one of these offsets. The bytes themselves were
+      compared when they were uploaded; where the object is another one than then (its time differs: a bucket was
+      copied, or somebody replaced it) all of it is read, and every checksum has to hold.
+A segment is read back once for each time that it is newly relied upon, one ranged read each. When the files go at
+last, ``file.delete.delay.ms`` later, the first two are asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from engine.replication.damage import blaming, check_whole
+from engine.replication.site import Site
+from engine.replication.snapshots import latest_snapshot, while_it_changes
+from partitions.clock import Clock
+from partitions.errors import LogGapError, RemoteObjectMissingError, SourceChangedError, StratalogError
+from partitions.listing import ReplicaLog
+from partitions.paths import DataName, LocalStartName, parse_name
+from partitions.producers import encode
+from partitions.replica import Replica
+from partitions.retention import (
+    UNLIMITED,
+    Extent,
+    RetentionLimits,
+    in_future,
+    local_start_for,
+    removable,
+    retained_from,
+)
+from partitions.segment import read_segment
+from partitions.segment_check import verify_segment
+from partitions.store import Store
+from snapshots.start_offset import follower_start_offset
+from tiering.divergence import agreeing
+from tiering.expiry import both_tiers
+from tiering.remote_file import read_remote, remote_file
+from tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """What is remote of one partition."""
+
+    store: Store
+    folder: str
+    listed: tuple[RemoteSegment, ...]
+    """What the table lists."""
+    there: int
+    """How many of them, from the first on, the store has at their size."""
+    changed: frozenset[str]
+    """Paths of those whose object is another one than was committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainWork:
+    """One partition: its sites, limits, and what is remote."""
+
+    site: Site
+    total: RetentionLimits
+    local: RetentionLimits
+    remote: RemotePart | None
+    """None when the topic is not tiered."""
+    delay_ms: int
+    clock: Clock
+    dry_run: bool
+    snapshots: bool = False
+    """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
+
+    @property
+    def tiered(self) -> bool:
+        """remote.storage.enable of the topic."""
+        return self.remote is not None
+
+    def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
+        """The remote segments that are in the store and of this log's history: from the first on, which has what
+        the log still has of its beginning.
+        """
+        if self.remote is None:
+            return ()
+        found = agreeing(self.remote.listed[: self.remote.there], log.lineage)
+        begins_late = found and found[0].base_offset > max(log.local_start, self.site.view.log_start_offset)
+        return () if begins_late else found
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """From where on total retention keeps a partition."""
+
+    log_start: int
+    ahead: Extent | None = None
+    """A file with a timestamp that is yet to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What one partition's replicas let go."""
+
+    local_starts: tuple[tuple[int, int], ...]
+    """Broker and its local start offset now."""
+    deleted: int
+    """Names deleted, registers included."""
+    deleted_bytes: int
+    failed: tuple[tuple[str, StratalogError], ...]
+    """Where, and what."""
+
+
+def wanted_log_start(work: RetainWork) -> Wanted:
+    """The task of step 1.
+
+    Raises: LogGapError when the leader has let go of records that the remote table does not list: by now, or for
+        good; as ``Replica.log``.
+    """
+    leader, view = work.site.leader, work.site.view
+    log = leader.log()
+    check_whole(leader, log)
+    if work.snapshots:
+        return Wanted(view.log_start_offset)
+    now_ms = work.clock.now_ms()
+    start = max(view.log_start_offset, 0 if work.tiered else log.local_start)
+    if work.remote is not None:
+        _check_gap(work, log, agreeing(work.remote.listed, log.lineage))
+    extents = both_tiers(work.safe(log), local_extents(leader, log, work.total))
+    extents = [extent for extent in extents if extent.end > start]
+    by_limits = retained_from(extents, work.total, now_ms) or 0
+    ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, now_ms)
+    return Wanted(max(start, min(by_limits, log.high_watermark)), ahead)
+
+
+def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, ...]) -> None:
+    log_start = work.site.view.log_start_offset
+    begins, ends = (remote[0].base_offset, remote[-1].next_offset) if remote else (log.local_start, 0)
+    if log_start < log.local_start and (begins > log_start or ends < log.local_start):
+        held = f"[{begins}, {ends})" if remote else "nothing"
+        raise LogGapError(
+            f"{work}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and the "
+            f"remote log holds {held} of its history: is the remote mounted, and the one that it was? Nothing is "
+            "dropped meanwhile"
+        )
+
+
+def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[Extent]:
+    """The files of a replica's log; their timestamps are looked up only where a limit asks for them."""
+
+    def latest_ms(index: int) -> int:
+        if limits.retention_ms == UNLIMITED:
+            return 0
+        return read_segment(replica.store, log.chain[index].file).footer.latest_ms
+
+    return [
+        Extent(
+            link.start,
+            link.end,
+            link.file.object.size_bytes,
+            latest_ms(index),
+            link.file.object.modified_ms,
+        )
+        for index, link in enumerate(log.chain)
+    ]
+
+
+def drop(work: RetainWork) -> Dropped:
+    """The task of step 4, for every replica whose root can be reached."""
+    dropping = _Dropping(work)
+    for broker in work.site.view.replicas:
+        if not work.site.view.brokers[broker].fenced:
+            dropping.on(broker)
+    failed = [*dropping.failed, *((f"{work} in the remote tier", error) for error in dropping.bad.values())]
+    return Dropped(tuple(dropping.starts), dropping.deleted, dropping.deleted_bytes, tuple(failed))
+
+
+@dataclass(slots=True)
+class _Dropping:
+    """The replicas of one partition, one after the other."""
+
+    work: RetainWork
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    deleted: int = 0
+    deleted_bytes: int = 0
+    failed: list[tuple[str, StratalogError]] = field(default_factory=list)
+    sound: set[str] = field(default_factory=set)
+    """Paths of remote segments that were read back."""
+    bad: dict[str, StratalogError] = field(default_factory=dict)
+    """And those that cannot be relied upon."""
+
+    def on(self, broker: int) -> None:
+        """Move the local start of one replica, and delete what has left its log long enough ago."""
+        try:
+            replica = self.work.site.replica(broker)
+            while_it_changes(lambda: self._drop(broker, replica))
+        except StratalogError as error:
+            self.failed.append((f"{self.work} on broker {broker}", error))
+
+    def _drop(self, broker: int, replica: Replica) -> None:
+        work, log = self.work, replica.log()
+        check_whole(replica, log)
+        wanted = self._relied_upon(log, local_start_for(log, _wanted_local_start(work, replica, log)))
+        start = local_start_for(log, wanted)
+        if start > log.local_start and not work.dry_run:
+            producers = next(
+                read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
+            )
+            replica.store.create(replica.path(LocalStartName(start)), encode(producers))
+        names = [name for name in removable(log, work.clock.now_ms(), work.delay_ms) if _may_go(work, log, name)]
+        sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
+        if names and not work.dry_run:
+            replica.store.delete([replica.path(name) for name in names])
+        self.starts.append((broker, start))
+        self.deleted += len(names)
+        self.deleted_bytes += sum(sizes.get(name, 0) for name in names)
+
+    def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
+        """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
+        begin = max(log.local_start, self.work.site.view.log_start_offset)
+        for segment in self.work.safe(log):
+            if segment.next_offset > begin and segment.base_offset < wanted and not self._is_sound(segment):
+                return segment.base_offset
+        return wanted
+
+    def _is_sound(self, segment: RemoteSegment) -> bool:
+        remote = self.work.remote
+        assert remote is not None
+        if segment.path not in self.sound and segment.path not in self.bad:
+            try:
+                read_remote(remote.store, remote.folder, segment)
+                if segment.path in remote.changed:
+                    verify_segment(remote.store, remote_file(remote.folder, segment))
+                self.sound.add(segment.path)
+            except SourceChangedError:
+                self.bad[segment.path] = RemoteObjectMissingError(f"{segment.path} was there, and is gone")
+            except StratalogError as error:
+                self.bad[segment.path] = error
+        return segment.path in self.sound
+
+
+def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> int:
+    log_start = work.site.view.log_start_offset
+    if work.snapshots:
+        if log_start <= log.local_start:
+            return log.local_start
+        with blaming(replica):
+            held = latest_snapshot(replica, log)
+        return follower_start_offset(log.local_start, log_start, [] if held is None else [held.snapshot_id])
+    if not work.tiered:
+        return log_start
+    safe = work.safe(log)
+    by_limits = retained_from(local_extents(replica, log, work.local), work.local, work.clock.now_ms()) or 0
+    return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
+
+
+def _may_go(work: RetainWork, log: ReplicaLog, name: str) -> bool:
+    """Whether a file that may be deleted holds nothing that only the remote has besides, or that the remote has
+    indeed.
+    """
+    parsed = parse_name(name)
+    if work.remote is None or not isinstance(parsed, DataName):
+        return True
+    log_start = work.site.view.log_start_offset
+    if parsed.base_offset >= log.local_start or log.local_start <= log_start:
+        return True  # hidden, or of another history; or expired
+    safe = work.safe(log)
+    begin = max(parsed.base_offset, log_start)
+    return bool(safe) and safe[0].base_offset <= begin and log.local_start <= safe[-1].next_offset

@@ -1,0 +1,168 @@
+"""What a tier run asks of tasks: what is due of a partition, and one segment to the remote tier."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from engine.replication.leader import leader_log
+from engine.replication.site import Site
+from engine.replication.throttle import Throttle
+from partitions.clock import Clock
+from partitions.errors import StoreTimeoutError, StratalogError
+from partitions.lineage import Lineage
+from partitions.listing import Link, Listing, parse
+from partitions.merge import MergePolicy, Run
+from partitions.probing import NoAnswerError, Prober
+from partitions.runner import Done, Failed
+from partitions.segment import read_segment
+from partitions.store import Store
+from tiering.copier import upload
+from tiering.divergence import agreeing
+from tiering.plan import CopyLag, UploadPlan, changes_at_ms, plan_uploads, uploads_from
+from tiering.remote_segment import RemoteSegment, Uploaded
+from tiering.schedule import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWork:
+    """Find out what is due of one partition."""
+
+    site: Site
+    entry: Entry
+    """What the list of due partitions says of it."""
+    segments: tuple[RemoteSegment, ...] | None
+    """What is remote of it already: its last segment, or all of them where that is not of the leader's history.
+    None where the remote log cannot be read: then the backlog is measured from where the list last saw it end."""
+    policy: MergePolicy
+    lag: CopyLag
+    clock: Clock
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return self.site.stores.values()
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is due, and what is not yet."""
+
+    plan: UploadPlan
+    pending_bytes: int
+    """Bytes of the log behind the plan: not sealed yet, held back, or not committed."""
+    lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
+    """The leader's, as it was listed; empty where it was not looked up, for nothing is to do."""
+    foreign: bool = False
+    """Whether the remote log ends in segments that are not of this history: an unclean election has lost it."""
+    seen: str = ""
+    quiet_until_ms: int = 0
+    """Both as in ``Entry``."""
+
+
+def plan_partition(work: PlanWork) -> Planned:
+    """The task. A partition that looks as it did when nothing was due costs one listing, and no look at its
+    root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
+
+    Raises: as ``leader_log`` and ``plan_uploads``.
+    """
+    now_ms = work.clock.now_ms()
+    if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
+        leader = work.site.leader
+        objects = leader.store.list(leader.folder)
+        if _seen(work, parse(objects)) == work.entry.seen:
+            start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
+            entry = work.entry
+            plan = UploadPlan(start, ())
+            return Planned(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
+    log = leader_log(work.site)
+
+    def latest_ms(link: Link) -> int:
+        return read_segment(work.site.leader.store, link.file).footer.latest_ms
+
+    if work.segments is None:
+        start = max(work.entry.remote_end or 0, work.site.view.log_start_offset, log.local_start)
+        plan = uploads_from(log, start, policy=work.policy, now_ms=now_ms, lag=work.lag, latest_ms=latest_ms)
+    else:
+        segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
+        plan = plan_uploads(
+            log,
+            segments,
+            log_start=work.site.view.log_start_offset,
+            policy=work.policy,
+            now_ms=now_ms,
+            what=str(work.site),
+            lag=work.lag,
+            latest_ms=latest_ms,
+        )
+    pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
+    foreign = work.segments is not None and len(segments) < len(work.segments)
+    if plan.runs or foreign or work.segments is None:
+        return Planned(plan, pending, log.lineage, foreign)
+    until_ms = changes_at_ms(log, plan, policy=work.policy, lag=work.lag, now_ms=now_ms)
+    return Planned(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
+
+
+def _seen(work: PlanWork, listing: Listing) -> str:
+    """A digest of all that a plan rests on, but for the time."""
+    last = [segment.path for segment in (work.segments or ())[-1:]]
+    view = work.site.view
+    rests_on = (
+        (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag),
+        sorted((str(file.name), file.object.version) for file in listing.data),
+        sorted(map(str, (*listing.epochs, *listing.watermarks, *(name for name, _ in listing.local_starts)))),
+    )
+    return hashlib.blake2b(repr(rests_on).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadWork:
+    """Bring one run of one partition to the remote tier."""
+
+    site: Site
+    run: Run
+    remote: Store
+    folder: str
+    compression: str
+    deadline_s: float
+    throttle: Throttle | None
+    prober: Prober
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [*self.site.stores.values(), self.remote]
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+
+def upload_run(work: UploadWork) -> Uploaded:
+    """The task. The quota is waited for before the deadline begins. What has no answer then is left to itself:
+    it may still give the object its name, and the next run finds and checks it.
+
+    Raises: StoreTimeoutError; as ``upload``.
+    """
+    if work.throttle is not None:
+        work.throttle.spend(work.run.size_bytes)
+
+    def bring(run: Run) -> Uploaded:
+        return upload(work.site.leader, run, work.remote, work.folder, compression=work.compression)
+
+    (outcome,) = work.prober.probe(bring, [work.run], work.deadline_s)
+    match outcome:
+        case Done(_, uploaded):
+            return uploaded
+        case Failed(_, error):
+            raise _named(work, error)
+
+
+def _named(work: UploadWork, error: StratalogError) -> StratalogError:
+    if isinstance(error, NoAnswerError):
+        return StoreTimeoutError(
+            f"{work.run.segment_name} is not in {work.remote.uri} after {work.deadline_s:g} s "
+            "(remote.log.manager.copy.timeout.ms), and was given up: the remote tier hangs, or is too slow"
+        )
+    return error

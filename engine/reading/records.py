@@ -1,0 +1,113 @@
+"""Reading some records in this process, without Spark: whole row groups, by one ranged request each.
+
+What was read is kept, within a bound, for who reads on: the footers, and the row groups, of which a fetch takes
+as many records as it wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from engine.reading.cache import BoundedCache
+from partitions.errors import LogGapError
+from partitions.listing import DataFile
+from partitions.lookup import Piece
+from partitions.segment import Segment, read_row_group, read_segment
+from partitions.store import Store
+
+READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
+"""What readers see of a record."""
+
+FOOTERS = 4096
+ROW_GROUP_BYTES = 256 * 1024 * 1024
+"""Bounds of the cache: footers of so many files, and row groups of so many bytes in memory. (Kafka keeps up to
+1 GiB of indexes of remote segments, remote.log.index.file.cache.total.size.bytes.)"""
+
+_File = tuple[str, str, int, str]
+"""Store, name, size, version: names in the remote tier, which have no version, are never used again."""
+
+
+class RecordReader:
+    """Reads records of files, and remembers what it has read. Thread-safe."""
+
+    def __init__(self, footers: int = FOOTERS, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._footers: BoundedCache[_File, Segment] = BoundedCache(footers)
+        self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
+
+    def read(self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int) -> pa.Table | None:
+        """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
+        least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece.
+
+        Raises: LogGapError when a file ends before the log says so; CorruptSegmentError, SourceChangedError,
+            StorageError kinds.
+        """
+        found: list[pa.Table] = []
+        left = max_bytes
+        for piece in pieces:
+            for index, first, end in self._row_groups(what, piece):
+                low, high = max(offset, piece.start, first), min(piece.end, end)
+                if low >= high:
+                    continue
+                records = self._row_group(piece, index).slice(low - first, high - low)
+                fitting = _fitting(records, left)
+                if fitting == 0 and found:
+                    return _joined(found)
+                found.append(records.slice(0, max(fitting, 1)))
+                left -= found[-1].nbytes
+                if fitting < records.num_rows or left <= 0:
+                    return _joined(found)
+        return _joined(found) if found else None
+
+    def _row_groups(self, what: str, piece: Piece) -> Iterable[tuple[int, int, int]]:
+        """Index and offsets ``[first, end)`` of each row group."""
+        segment = self._segment(piece.store, piece.file)
+        if segment.footer.next_offset < piece.end:
+            raise LogGapError(
+                f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
+                f"{segment.footer.next_offset}, and nothing holds those from there to {piece.end}"
+            )
+        first = segment.footer.base_offset
+        for index in range(segment.parquet.num_row_groups):
+            end = first + segment.parquet.row_group(index).num_rows
+            yield index, first, end
+            first = end
+
+    def _segment(self, store: Store, file: DataFile) -> Segment:
+        key = _key(store, file)
+        found = self._footers.get(key)
+        if found is None:
+            found = read_segment(store, file)
+            self._footers.put(key, found)
+        return found
+
+    def _row_group(self, piece: Piece, index: int) -> pa.Table:
+        key = _key(piece.store, piece.file), index
+        found = self._groups.get(key)
+        if found is None:
+            whole = read_row_group(piece.store, self._segment(piece.store, piece.file), index)
+            found = whole.select(READ_COLUMNS)
+            self._groups.put(key, found, found.nbytes)
+        return found
+
+
+def _key(store: Store, file: DataFile) -> _File:
+    return store.uri, file.object.name, file.object.size_bytes, file.object.version
+
+
+def _fitting(records: pa.Table, max_bytes: int) -> int:
+    """How many of the first records take at most so many bytes in memory."""
+    low, high = 0, records.num_rows
+    while low < high:
+        middle = (low + high + 1) // 2
+        if records.slice(0, middle).nbytes <= max_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _joined(found: list[pa.Table]) -> pa.Table:
+    """As one table; values of files that are older than a field of the topic's schema have a null there."""
+    return pa.concat_tables(found, promote_options="permissive")

@@ -1,0 +1,111 @@
+"""Opening the remote table of a topic, and planning a read of all of it and the next uploads, over a thousand,
+ten thousand, and a hundred thousand segments; against Delta's own listing of the same table."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from engine.operations.read import remote_pieces
+from engine.reading.plan import readable_pieces
+from jobs.benchmarks.bench import Bench
+from jobs.benchmarks.measuring import in_turn, seconds_of
+from jobs.benchmarks.table import Limit, Line
+from partitions.clock import SystemClock
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.records import physical_schema
+from partitions.store import StoreOptions
+from partitions.store.local import LocalStore
+from tiering.delta_table import DeltaTopicTable
+from tiering.divergence import Histories
+from tiering.expiry import expired_segments
+from tiering.remote_segment import RemoteSegment, Uploaded
+
+SIZES = (1_000, 10_000, 100_000)
+PARTITIONS = 10
+RECORDS = 10
+"""Of each segment."""
+SECONDS = 10.0
+"""Within which the largest is opened and planned."""
+GROWTH = 15.0
+"""At most so many times as long for ten times the segments: ten, and what Python's garbage collector takes for
+walking over ten times as many live objects.
+"""
+NOTE = (
+    "From nothing known: the log of the table, its fold, the segments that a read of all offsets takes, what has "
+    "expired. The peer is deltalake's list of the same files."
+)
+_LINEAGE = Lineage([(1, 0)])
+
+
+def remote_log(bench: Bench) -> list[Line]:
+    """On a folder: what a bucket takes longer is a handful of requests."""
+    lines: list[Line] = []
+    before: float | None = None
+    for count in SIZES:
+        table = _filled(bench.options.folder / f"remote-{count}", count)
+        plan, listing = partial(_plan, table, count), partial(_list, table)
+        ours, peer = in_turn(partial(seconds_of, plan), partial(seconds_of, listing))
+        last = count == SIZES[-1]
+        limit = Limit(SECONDS, at_most=True) if last else None
+        what = f"remote log, {count:,} segments: open and plan; deltalake lists"
+        lines.append(Line(what, f"{ours:.3f} s", f"{peer:.3f} s", ours if last else None, limit, NOTE))
+        if before is not None:
+            ratio = ours / before
+            lines.append(
+                Line("    against a tenth of them", f"{ours:.3f} s", f"{before:.3f} s", ratio, Limit(GROWTH, True))
+            )
+        before = ours
+    return lines
+
+
+def _list(table: DeltaTopicTable) -> None:
+    DeltaTable(table.uri).file_uris()
+
+
+def _plan(table: DeltaTopicTable, count: int) -> None:
+    log = table.load()
+    planned = 0
+    for partition in log.segments:
+        remote = remote_pieces(table.remote, table.folder, log.of_partition(partition), _LINEAGE)
+        planned += len(readable_pieces(str(partition), remote, [], 0, log.end(partition) or 0))
+    if planned != count or expired_segments(log, dict.fromkeys(log.segments, 0)):
+        raise AssertionError(f"{planned} of {count} segments are planned")
+
+
+def _filled(folder: Path, count: int) -> DeltaTopicTable:
+    """A table that lists so many segments, behind a checkpoint; there are no objects."""
+    folder.mkdir(parents=True)
+    table = DeltaTopicTable(
+        LocalStore(str(folder)),
+        topic="t",
+        topic_id="f" * 32,
+        cluster_id="bench",
+        options=StoreOptions(),
+        clock=SystemClock(),
+        rng=random.Random(0),
+    )
+    table.ensure(physical_schema())
+    uploads = [
+        _uploaded(partition, number * RECORDS)
+        for partition in range(PARTITIONS)
+        for number in range(count // PARTITIONS)
+    ]
+    partitions = range(PARTITIONS)
+    table.commit(uploads, (), Histories(dict.fromkeys(partitions, _LINEAGE), lambda: dict.fromkeys(partitions, 1)))
+    table.clean_log()
+    return table
+
+
+def _uploaded(partition: int, base: int) -> Uploaded:
+    segment = RemoteSegment(partition, DataName(base, base + RECORDS, 1), base + RECORDS, 100)
+    low = {"partition": partition, "offset": base, "timestamp": "2013-01-01T00:00:00.000Z"}
+    high = {"partition": partition, "offset": base + RECORDS - 1, "timestamp": "2013-01-01T00:00:01.000Z"}
+    nulls = dict.fromkeys(low, 0)
+    statistics = {"numRecords": RECORDS, "minValues": low, "maxValues": high, "nullCount": nulls}
+    return Uploaded(segment, 1_700_000_000_000, json.dumps(statistics), segment.size_bytes)

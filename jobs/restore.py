@@ -1,0 +1,56 @@
+"""Bring a cluster back on empty brokers from what it has tiered, or try that out beside it.
+
+  restore --cluster new.toml --from flights     the file names the same remote, other brokers, another cluster id
+  restore --cluster cluster.toml --drill        restore to a temporary folder, compare, remove it again
+
+Topics, configs, records, leader epochs and producers come back as far as they were tiered; the report says what
+does not: records that were not tiered yet, topics that were not tiered at all, offsets of consumer groups,
+transactions. From then on the former cluster, should any of it be left, can add nothing to the remote tier, nor
+read it. A restore that stopped is run again. A drill changes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Cluster, Report
+from jobs.arguments import add_dry_run, job_parser
+from jobs.progress import terminal_progress
+from jobs.run import Job, run_job
+from partitions.errors import InvalidCallError
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("restore", __doc__ or "", runs="driver")
+    add_dry_run(parser, "look at the remote tier, tell what would be restored, change nothing")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--from", metavar="ID", dest="former", help="the cluster that shall come back")
+    what.add_argument("--drill", action="store_true", help="try it out beside this living cluster, and compare")
+    parser.add_argument(
+        "--deep", action="store_true", help="of a drill: read and check every byte of the remote tier"
+    )
+    return parser
+
+
+def restore(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    if given.drill:
+        if given.dry_run:
+            raise InvalidCallError("a drill changes nothing: --dry-run is for a restore")
+        return job.cluster().drill(deep=given.deep)
+    if given.deep:
+        raise InvalidCallError("--deep is for a --drill: before a restore, every listed object is looked for")
+    return Cluster.restore(given.cluster, given.former, dry_run=given.dry_run, progress=terminal_progress())
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("restore", arguments(), restore, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Delete what nobody needs any more: uploads that were never committed, remote files past their delay, what was
+left of deleted topics, temporary files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.run import Job, run_job
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("vacuum", __doc__ or "")
+    add_topics(parser)
+    add_dry_run(parser)
+    return parser
+
+
+def vacuum(job: Job) -> Report:
+    """The job."""
+    return job.on_workers().vacuum(job.arguments.topics, dry_run=job.arguments.dry_run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("vacuum", arguments(), vacuum, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

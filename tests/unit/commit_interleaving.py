@@ -1,0 +1,69 @@
+"""Every order in which drivers can take the steps of a commit to one remote table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from deltalake import DeltaTable
+from greenlet import getcurrent, greenlet
+
+from partitions.store import Store
+from tests.unit.tiering_harness import table_in
+from tiering.delta_table import DeltaTopicTable
+
+Step = Callable[[], Any]
+
+
+class SteppedTable(DeltaTopicTable):
+    """A table that lets other drivers go first before it is read, and before each put."""
+
+    def _open(self) -> DeltaTable | None:
+        pause()
+        return super()._open()
+
+    def _put(self, *change: Any) -> None:
+        pause()
+        super()._put(*change)
+
+
+def stepped_table(remote: Store, seed: int) -> DeltaTopicTable:
+    """One driver's hold on topic ``t``'s table."""
+    made = SteppedTable.__new__(SteppedTable)
+    made.__dict__.update(table_in(remote, seed=seed).__dict__)
+    return made
+
+
+def pause() -> None:
+    """Let the schedule choose who goes on. Outside of ``run`` nothing happens."""
+    parent = getcurrent().parent
+    if parent is not None:
+        parent.switch()
+
+
+def run(drivers: Sequence[Step], choices: Sequence[int]) -> list[int]:
+    """Run the drivers to their ends, one step after the other: ``choices`` says who of those that are left goes
+    on, then always the first. Returns how many were left at each step.
+    """
+    running = [greenlet(driver) for driver in drivers]
+    left: list[int] = []
+    while running:
+        choice = choices[len(left)] if len(left) < len(choices) else 0
+        left.append(len(running))
+        running[choice].switch()
+        running = [one for one in running if not one.dead]
+    return left
+
+
+def schedules(attempt: Callable[[Sequence[int]], list[int]]) -> Iterator[tuple[int, ...]]:
+    """Every schedule there is: ``attempt`` runs one and returns what ``run`` did."""
+    choices: list[int] = []
+    while True:
+        left = attempt(choices)
+        yield tuple(choices)
+        choices += [0] * (len(left) - len(choices))
+        while choices and choices[-1] + 1 >= left[len(choices) - 1]:
+            choices.pop()
+        if not choices:
+            return
+        choices[-1] += 1

@@ -1,0 +1,47 @@
+"""What the remote tier holds, seen from both sides."""
+
+from __future__ import annotations
+
+from deltalake import DeltaTable
+
+from partitions import paths
+from partitions.store.local import LocalStore
+from tests.unit.cluster_harness import LiveCluster
+from tiering.remote_objects import RemoteObjects
+
+
+def listed(live: LiveCluster, topic: str = "t") -> set[str]:
+    """Paths of the files that a topic's table lists, as any reader of Delta sees them."""
+    folder = f"{topic}-{live.cluster.image.topic(topic).topic_id}"
+    uri = str(live.remote / folder)
+    if not DeltaTable.is_deltatable(uri):
+        return set()
+    return {file.removeprefix(uri + "/") for file in DeltaTable(uri).file_uris()}
+
+
+def lying(live: LiveCluster, topic: str = "t") -> set[str]:
+    """Paths of the segments in a topic's folder."""
+    folder = f"{topic}-{live.cluster.image.topic(topic).topic_id}"
+    return set(RemoteObjects.of(folder, LocalStore(str(live.remote)).list(folder)).segments)
+
+
+def assert_tables_and_folders_agree(live: LiveCluster) -> None:
+    """Every file of the remote tier is listed or part of a table's log, and every listed file is there; nothing
+    is half written; no folder is of a topic that is not."""
+    topics = live.cluster.image.topics
+    for name in [topic.name for topic in topics.values()]:
+        assert listed(live, name) == lying(live, name)
+    for path in live.in_remote():
+        folder, _, rest = path.removeprefix(f"{live.remote}/").partition("/")
+        if folder == "_clusters":
+            continue  # what a cluster can be restored from
+        parsed = paths.parse_topic_folder(folder)
+        assert parsed is not None, path
+        assert parsed[1] in topics, path
+        assert rest.startswith("_delta_log/") or paths.parse_remote_segment_path(rest) is not None, path
+
+
+def topic_folders(live: LiveCluster) -> list[str]:
+    """The folders of topics in the remote tier that hold anything."""
+    tops = {path.removeprefix(f"{live.remote}/").partition("/")[0] for path in live.in_remote()}
+    return sorted(top for top in tops if paths.parse_topic_folder(top) is not None)

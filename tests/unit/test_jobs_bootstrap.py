@@ -1,0 +1,53 @@
+"""The command line of bootstrap."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.bootstrap import main as bootstrap
+from tests.unit.cluster_harness import LiveCluster
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Topic ``t`` on two of four brokers, none of them broker 1 or 4."""
+    live = LiveCluster(tmp_path, brokers=4, on_disk=True)
+    live.cluster.fence([1, 4]).raise_for_failures()
+    live.topic(copies=2)
+    live.cluster.unfence([1, 4]).raise_for_failures()
+    live.fill("ab")
+    return live
+
+
+def run(live: LiveCluster, *argv: str) -> int:
+    return bootstrap(["--cluster", str(live.file), *argv])
+
+
+def test_a_broker_is_added_and_takes_the_place_of_another(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(live, "--brokers", "4", "--add", "--topics", "t", "--json") == 0
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert found["totals"]["copied_bytes"] == sum(map(len, live.data(2).values()))
+    assert live.isr() == {2, 3, 4}
+    assert run(live, "--brokers", "1", "--instead-of", "4") == 0
+    assert live.isr() == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("--brokers", "4", "--add"),
+        ("--brokers", "3,4", "--instead-of", "2"),
+        ("--brokers", "4", "--instead-of", "x"),
+        ("--brokers", "4", "--add", "--topics", "nobody"),
+        ("--add",),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_call_changes_nothing(live: LiveCluster, argv: tuple[str, ...]) -> None:
+    with live.unchanged():
+        assert run(live, *argv) == 2

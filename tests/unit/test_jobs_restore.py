@@ -1,0 +1,69 @@
+"""The command line of restore: on an S3 server as it would be run, and what is wrong with a call."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from engine.cluster import Cluster
+from jobs.restore import main as restore
+from tests.s3_server import S3Endpoint
+from tests.unit.test_bootstrap_scenarios import World
+
+HISTORY = ["msg 0 LE-0", "msg 1 LE-0", "tier", "msg 2 LE-1", "tier", "msg 3 LE-1"]
+
+
+def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
+    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+def heir_of(world: World, folder: Path) -> Path:
+    """A cluster file with other brokers and the same remote."""
+    folder.mkdir()
+    text = (world.folder / "cluster.toml").read_text().replace('id = "c"', 'id = "heir"')
+    (folder / "cluster.toml").write_text(text.replace('"b', '"../heir/b').replace('"remote"', '"../remote"'))
+    for broker in range(1, 5):
+        (folder / f"b{broker}").mkdir()
+    return folder / "cluster.toml"
+
+
+@pytest.mark.s3
+def test_a_drill_and_a_restore_with_the_remote_on_s3(
+    s3_endpoint: S3Endpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    world = World(tmp_path, f"s3://{s3_endpoint.bucket}/{tmp_path.name}", s3_endpoint)
+    world.run(HISTORY)
+    living = str(tmp_path / "cluster.toml")
+    assert restore(["--cluster", living, "--drill", "--deep", "--json"]) == 0
+    found = last_line(capsys)
+    assert isinstance(found["totals"], dict)
+    assert (found["totals"]["records"], found["totals"]["lost_records"]) == (3, 1)
+    file = heir_of(world, tmp_path / "heir")
+    assert restore(["--cluster", str(file), "--from", "c", "--dry-run"]) == 0
+    assert restore(["--cluster", str(file), "--from", "c", "--json"]) == 0
+    cluster = Cluster.open(file)
+    fetched = cluster.fetch("t", 0, 0)
+    assert [value.decode() for value in fetched.records.column("value").to_pylist()] == HISTORY[:2] + HISTORY[3:4]
+    assert fetched.remote
+    cluster.verify(deep=True).raise_for_failures()
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "one of the arguments --from --drill is required"),
+        (("--from", "c", "--drill"), "not allowed with"),
+        (("--from", "c"), "give it another id"),
+        (("--from", "d"), "has no description of cluster 'd'"),
+        (("--from", "d", "--deep"), "--deep is for a --drill"),
+        (("--drill", "--dry-run"), "a drill changes nothing"),
+        (("--drill",), "has no description of cluster 'c'"),
+    ],
+)
+def test_wrong_calls(tmp_path: Path, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    World(tmp_path, "remote", None)
+    assert restore(["--cluster", str(tmp_path / "cluster.toml"), *argv]) == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,49 @@
+"""Byte quotas of the remote tier (KIP-956)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.context import Context, LocalTasks
+from engine.remote_quota import copy_throttle, fetch_throttle
+from engine.replication.throttle import Throttle
+from engine.settings import ClusterConfig, cluster_config
+from tests.unit.cluster_harness import LiveCluster
+
+KEYS = {
+    "remote.log.manager.copy.max.bytes.per.second": copy_throttle,
+    "remote.log.manager.fetch.max.bytes.per.second": fetch_throttle,
+}
+Quota = Callable[[Context, ClusterConfig], Throttle | None]
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return LiveCluster(tmp_path).cluster._context
+
+
+class Executors(LocalTasks):
+    """As if work went to four processes."""
+
+    processes = 4
+
+
+@pytest.mark.parametrize(("key", "quota"), KEYS.items())
+def test_there_is_no_limit_unless_one_is_set(context: Context, key: str, quota: Quota) -> None:
+    """Kafka's default is the largest number there is."""
+    assert quota(context, cluster_config({})) is None
+    assert quota(context, cluster_config({key: str(2**63 - 1)})) is None
+    found = quota(context, cluster_config({key: "1000"}))
+    assert found is not None
+    assert found.bytes_per_s == 1000
+
+
+@pytest.mark.parametrize(("key", "quota"), KEYS.items())
+def test_processes_that_work_at_once_share_it(context: Context, key: str, quota: Quota) -> None:
+    context.tasks = Executors(1)
+    found = quota(context, cluster_config({key: "1000"}))
+    assert found is not None
+    assert found.bytes_per_s == 250

@@ -1,0 +1,101 @@
+"""Who may commit to a table, and how that changes, on a folder and on S3."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from partitions.clock import ManualClock
+from partitions.errors import InconsistentClusterIdError
+from partitions.lineage import Lineage
+from partitions.store import Store, StoreOptions, open_store
+from tests.s3_server import S3Endpoint
+from tests.unit.harness import SCHEMA
+from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
+from tiering.divergence import Histories
+from tiering.handover import hand_over, owner
+
+CLOCK = ManualClock()
+LATER = Histories({0: Lineage([(1, 0), (1001, 10)])}, lambda: {0: 1001})
+
+
+@pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Store, StoreOptions]:
+    if request.param == "folder":
+        return open_store(f"file://{tmp_path}", StoreOptions()), StoreOptions()
+    s3: S3Endpoint = request.getfixturevalue("s3_endpoint")
+    options = StoreOptions(endpoint_url=s3.url, region=s3.region)
+    return open_store(f"s3://{s3.bucket}/{tmp_path.name}", options), options
+
+
+def test_the_heir_sees_what_was_committed_and_the_former_owner_commits_no_more(
+    place: tuple[Store, StoreOptions],
+) -> None:
+    remote, options = place
+    mine = table_in(remote, options=options)
+    mine.ensure(SCHEMA)
+    mine.commit([uploaded(segment(0, 10))], histories=OURS)
+    assert hand_over(mine.uri, "c", "heir", options, CLOCK)
+    assert owner(mine.uri, options) == "heir"
+    with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'heir', not to 'c'"):
+        mine.commit([uploaded(segment(10, 20))], histories=OURS)
+    heirs = table_in(remote, cluster_id="heir", options=options)
+    assert heirs.load().end(0) == 10
+    assert heirs.commit([uploaded(segment(10, 20, epoch=1001))], histories=LATER).log.end(0) == 20
+
+
+def test_handing_over_again_changes_nothing(place: tuple[Store, StoreOptions]) -> None:
+    remote, options = place
+    mine = table_in(remote, options=options)
+    assert not hand_over(mine.uri, "c", "heir", options, CLOCK)
+    assert owner(mine.uri, options) is None
+    mine.ensure(SCHEMA)
+    hand_over(mine.uri, "c", "heir", options, CLOCK)
+    version = table_in(remote, cluster_id="heir", options=options).load().version
+    assert hand_over(mine.uri, "c", "heir", options, CLOCK)
+    assert table_in(remote, cluster_id="heir", options=options).load().version == version
+
+
+def test_a_third_clusters_table_is_left_alone(place: tuple[Store, StoreOptions]) -> None:
+    remote, options = place
+    mine = table_in(remote, options=options)
+    mine.ensure(SCHEMA)
+    with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', neither to 'd' nor to 'heir'"):
+        hand_over(mine.uri, "d", "heir", options, CLOCK)
+    assert owner(mine.uri, options) == "c"
+
+
+@pytest.mark.slow
+def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
+    place: tuple[Store, StoreOptions],
+) -> None:
+    """It commits as fast as it can while the table is handed over."""
+    remote, options = place
+    mine = table_in(remote, options=options)
+    mine.ensure(SCHEMA)
+    committed = [0]
+    started = threading.Event()
+    stopped: list[Exception] = []
+
+    def commit() -> None:
+        try:
+            while True:
+                end = committed[0]
+                mine.commit([uploaded(segment(end, end + 10))], histories=OURS)
+                committed[0] = end + 10
+                started.set()
+        except Exception as error:
+            stopped.append(error)
+            started.set()
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    started.wait()
+    hand_over(mine.uri, "c", "heir", options, CLOCK)
+    end = table_in(remote, cluster_id="heir", options=options).load().end(0)
+    thread.join()
+    assert [type(error) for error in stopped] == [InconsistentClusterIdError]
+    assert end == committed[0] > 0
+    assert table_in(remote, cluster_id="heir", options=options).load().end(0) == end

@@ -1,0 +1,123 @@
+"""The schema of a remote table grows with the topic's, and every reader fills in nulls."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Schema
+
+from partitions.errors import InvalidRecordError
+from partitions.records import physical_schema
+from partitions.store.local import LocalStore
+from tests.unit.harness import SCHEMA
+from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
+from tiering.delta_schema import grown_fields
+from tiering.delta_table import DeltaTopicTable
+
+NARROW = pa.struct([("x", pa.int32())])
+WIDE = pa.struct([("x", pa.int32()), ("y", pa.string())])
+WIDER = pa.struct([("x", pa.int32()), ("y", pa.string()), ("z", pa.struct([("deep", pa.int64())]))])
+DEEPER = pa.struct([*list(WIDER)[:2], ("z", pa.struct([("deep", pa.int64()), ("deeper", pa.date32())]))])
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> DeltaTopicTable:
+    made = table_in(LocalStore(str(tmp_path)))
+    made.ensure(physical_schema(value=NARROW))
+    return made
+
+
+def value_type(table: DeltaTopicTable) -> pa.DataType:
+    return pa.schema(DeltaTable(table.uri).schema().to_arrow()).field("value").type
+
+
+@pytest.mark.parametrize("steps", [[WIDE], [WIDE, WIDER], [WIDER, DEEPER], [DEEPER]], ids=len)
+def test_nullable_fields_at_the_end_of_any_struct_are_added(
+    table: DeltaTopicTable, steps: list[pa.DataType]
+) -> None:
+    for value in steps:
+        table.ensure(physical_schema(value=value))
+    assert value_type(table) == steps[-1]
+    assert table.load().version == len(steps), "one version each"
+
+
+def test_what_was_committed_before_stays(table: DeltaTopicTable) -> None:
+    table.commit([uploaded(segment(0, 10))], (), OURS)
+    table.ensure(physical_schema(value=WIDE))
+    done = table.commit([uploaded(segment(10, 20))], (), OURS)
+    assert [each.base_offset for each in done.log.of_partition(0)] == [0, 10]
+    assert DeltaTable(table.uri).metadata().configuration["stratalog.topic_id"] == table.topic_id
+
+
+def test_a_driver_with_the_older_schema_goes_on(table: DeltaTopicTable) -> None:
+    """Its segments lack the new fields; they are readable under both schemas."""
+    table.ensure(physical_schema(value=WIDER))
+    table.ensure(physical_schema(value=NARROW))
+    assert value_type(table) == WIDER
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pytest.param(pa.struct([("y", pa.int32())]), id="another name"),
+        pytest.param(pa.struct([("x", pa.int64())]), id="another type"),
+        pytest.param(pa.struct([("y", pa.string()), ("x", pa.int32())]), id="in front"),
+        pytest.param(pa.struct([("x", pa.int32()), pa.field("y", pa.string(), False)]), id="not nullable"),
+        pytest.param(pa.struct([("x", pa.int32(), False)]), id="no more nulls"),
+        pytest.param(pa.binary(), id="no struct"),
+    ],
+)
+def test_any_other_change_is_refused_and_changes_nothing(table: DeltaTopicTable, value: pa.DataType) -> None:
+    with pytest.raises(InvalidRecordError, match="neither is the other and nullable fields behind it"):
+        table.ensure(physical_schema(value=value))
+    assert (table.load().version, value_type(table)) == (0, NARROW)
+
+
+def test_drivers_that_grow_it_at_once_grow_it_once(tmp_path: Path, table: DeltaTopicTable) -> None:
+    start = threading.Barrier(5)
+    failures: list[BaseException] = []
+
+    def grow(number: int) -> None:
+        mine = table_in(table.remote, seed=number)
+        start.wait()
+        try:
+            mine.ensure(physical_schema(value=WIDE if number % 2 else WIDER))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=grow, args=(number,)) for number in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    assert value_type(table) == WIDER
+    assert table.load().version <= 2
+
+
+def test_equal_schemas_need_nothing() -> None:
+    same = Schema.from_arrow(SCHEMA)
+    assert grown_fields(same, same) == []
+
+
+def test_growth_and_a_commit_at_once_lose_neither(table: DeltaTopicTable) -> None:
+    """A commit that was planned on the version before the schema grew is put again on the one after it."""
+    other = table_in(table.remote, seed=1)
+
+    class Late(DeltaTopicTable):
+        grew = False
+
+        def _put(self, *change: object) -> None:
+            if not self.grew:
+                self.grew = True
+                other.ensure(physical_schema(value=WIDE))
+            super()._put(*change)  # type: ignore[arg-type]
+
+    late = Late.__new__(Late)
+    late.__dict__.update(table.__dict__)
+    done = late.commit([uploaded(segment(0, 10))], (), OURS)
+    assert (done.log.version, done.log.end(0)) == (2, 10)
+    assert value_type(table) == WIDE

@@ -1,0 +1,94 @@
+"""A cluster whose remote tier fails as a test says, and drivers that do one thing after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import engine.context
+from engine.cluster import Cluster
+from engine.context import Context, LocalTasks
+from engine.report import Report
+from partitions.errors import StorageError
+from partitions.probing import SerialProber
+from partitions.runner import SerialRunner
+from partitions.store import Store
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import FaultyStore
+from tiering.delta_table import DeltaTopicTable
+from tiering.remote_log import RemoteLog
+
+Call = Callable[[], object]
+
+
+class RemoteFaults(LiveCluster):
+    """``on_remote(what, name, call)`` goes around every call to the remote store; ``down`` is the whole remote
+    tier, tables included.
+    """
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, brokers: int = 3) -> None:
+        self.down: Callable[[], None] | None = None
+        """Raises what every call to the remote is to raise."""
+        self.on_remote: Callable[[str, str, Call], object] = lambda what, name, call: call()
+        live = self
+
+        class Table(DeltaTopicTable):
+            def load(self) -> RemoteLog:
+                live.check()
+                return super().load()
+
+            def ensure(self, schema: object) -> None:
+                live.check()
+                super().ensure(schema)  # type: ignore[arg-type]
+
+        patch.setattr(engine.context, "DeltaTopicTable", Table)
+        super().__init__(folder, brokers, through=self._wrapped)
+
+    def check(self) -> None:
+        """Raises what the remote raises now."""
+        if self.down is not None:
+            self.down()
+
+    def _wrapped(self, uri: str, store: Store) -> Store:
+        if not uri.endswith("remote"):
+            return store
+        faulty = FaultyStore(store)
+
+        def hook(what: str, name: str, call: Call) -> object:
+            self.check()
+            return self.on_remote(what, name, call)
+
+        faulty.hook = hook
+        return faulty
+
+    def context(self, driver: Cluster | None = None) -> Context:
+        """What a driver works with."""
+        return (driver or self.cluster)._context
+
+    def in_turn(self) -> Cluster:
+        """Another driver, which does one thing after the other."""
+        driver = self.driver()
+        context = driver._context
+        context.tasks, context.threads, context.prober = LocalTasks(1), SerialRunner(), SerialProber()
+        return driver
+
+    def remote_ends(self, topic: str = "t") -> dict[int, int]:
+        """The end of each partition in the remote table."""
+        image = self.cluster.image
+        log = DeltaTopicTable.load(self.context().remote_table(image.topic(topic)))
+        return {partition: found[-1].next_offset for partition, found in log.segments.items()}
+
+
+def refused() -> None:
+    """As a remote tier that cannot be reached."""
+    raise StorageError("the remote tier cannot be reached")
+
+
+def states(report: Report) -> dict[tuple[str, int], tuple[int, int]]:
+    """Attempts, and the age of the first failure, by topic and partition."""
+    return {
+        (str(row["topic"]), int(str(row["partition"]))): (int(str(row["attempts"])), int(str(row["failing_ms"])))
+        for row in report.rows
+    }

@@ -1,0 +1,55 @@
+"""The schema of a remote table: the physical schema of a topic's segments, in Delta's words. Pure.
+
+A topic's schema may grow by nullable fields, at the end of the record or of any struct in it (Kafka's users add
+fields to their values so). Segments that were written before lack them, and every reader fills in nulls. So
+of two schemas that grew one from the other the table has the wider one, and a driver that still knows the
+narrower one goes on: its segments are readable under both.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from deltalake import Field, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.schema import StructType
+
+from partitions.errors import InvalidRecordError
+
+
+def delta_schema(schema: pa.Schema, what: str) -> Schema:
+    """A physical schema as Delta has it. Raises: InvalidRecordError naming ``what``."""
+    try:
+        return Schema.from_arrow(schema)
+    except (DeltaError, ValueError) as error:
+        raise InvalidRecordError(f"{what}: a Delta table cannot have the schema {schema}: {error}") from error
+
+
+def grown_fields(present: Schema, wanted: Schema) -> list[Field] | None:
+    """The top-level fields of ``wanted`` that ``present`` has to be merged with; none when it has everything.
+    None when neither grew from the other.
+    """
+    if _grew(wanted.fields, present.fields):
+        return []
+    if not _grew(present.fields, wanted.fields):
+        return None
+    known = {field.name: field for field in present.fields}
+    return [field for field in wanted.fields if known.get(field.name) != field]
+
+
+def _grew(narrow: list[Field], wide: list[Field]) -> bool:
+    """Whether ``wide`` is ``narrow`` and nullable fields behind it, at every depth of structs."""
+    if len(narrow) > len(wide) or not all(field.nullable for field in wide[len(narrow) :]):
+        return False
+    return all(_same_or_grew(one, two) for one, two in zip(narrow, wide, strict=False))
+
+
+def _same_or_grew(one: Field, two: Field) -> bool:
+    if one == two:
+        return True
+    if one.name != two.name or one.nullable != two.nullable:
+        return False
+    return (
+        isinstance(one.type, StructType)
+        and isinstance(two.type, StructType)
+        and _grew(one.type.fields, two.type.fields)
+    )

@@ -1,0 +1,69 @@
+"""Who may commit to a table: the cluster that its properties name. A restored cluster takes it over.
+
+The property is changed by a commit like any other, so it decides between two clusters: whatever the former one
+has committed before is in the table that the restored one reads afterwards; whatever it tries to commit later
+loses the race for its version, reads the table again, and finds that it is another cluster's
+(``DeltaTopicTable``). So a cluster that was thought dead cannot add to a history that has gone on without it,
+however late it wakes up."""
+
+from __future__ import annotations
+
+from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+
+from partitions.clock import Clock
+from partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageError
+from partitions.store.protocol import StoreOptions
+from tiering import delta_options
+from tiering.delta_table import APPLICATION, CLUSTER_ID, COMMIT_ATTEMPTS
+
+_PAUSE_S = 0.2
+
+
+def owner(uri: str, options: StoreOptions) -> str | None:
+    """The cluster that may commit to the table; None when there is no table. Raises: StorageError."""
+    table = _open(uri, options)
+    return None if table is None else table.metadata().configuration.get(CLUSTER_ID)
+
+
+def hand_over(uri: str, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
+    """Let cluster ``to`` be the one that commits to the table, where it was ``former``. Whether there is a table.
+    Harmless when repeated.
+
+    Raises: InconsistentClusterIdError when the table is a third cluster's; StorageError; OutcomeUnknownError.
+    """
+    failure: Exception | None = None
+    for _ in range(COMMIT_ATTEMPTS):
+        table = _open(uri, options)
+        if table is None:
+            return False
+        found = table.metadata().configuration.get(CLUSTER_ID)
+        if found == to:
+            return True
+        if found != former:
+            raise InconsistentClusterIdError(
+                f"the table {uri} belongs to cluster {found!r}, neither to {former!r} nor to {to!r}"
+            )
+        try:
+            table.alter.set_table_properties(
+                {CLUSTER_ID: to},
+                raise_if_not_exists=False,
+                commit_properties=CommitProperties(
+                    max_commit_retries=0,
+                    app_transactions=[Transaction(APPLICATION, table.version() + 1, clock.now_ms())],
+                ),
+            )
+        except (DeltaError, OSError) as error:  # somebody was faster, or no answer came: the table tells
+            failure = error
+            clock.sleep(_PAUSE_S)
+    said = "" if failure is None else delta_options.said(failure)
+    raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
+
+
+def _open(uri: str, options: StoreOptions) -> DeltaTable | None:
+    try:
+        return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+    except TableNotFoundError:
+        return None
+    except (DeltaError, OSError) as error:
+        raise StorageError(f"cannot read the table {uri}: {delta_options.said(error)}") from None

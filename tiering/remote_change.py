@@ -1,0 +1,60 @@
+"""A batch of changes to a remote log: what of it a version has to make, and what became of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from partitions.lineage import Lineage
+from tiering.remote_log import RemoteLog
+from tiering.remote_segment import RemoteSegment, Uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What became of a batch. ``log`` is the table after it, read anew."""
+
+    log: RemoteLog
+    listed: tuple[Uploaded, ...]
+    """In the table now, by this commit or by somebody else's."""
+    superseded: tuple[Uploaded, ...]
+    """Not in the table: other files hold their offsets since. Litter in the remote tier."""
+    fenced: tuple[Uploaded, ...] = ()
+    """Not in the table: their partitions have a later leader epoch than they were uploaded under."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a version is to add and remove; false when that is nothing."""
+
+    adds: tuple[Uploaded, ...]
+    removes: tuple[RemoteSegment, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.adds or self.removes)
+
+
+def lacking(
+    log: RemoteLog,
+    adds: Sequence[Uploaded],
+    removes: Iterable[RemoteSegment],
+    lineages: Mapping[int, Lineage],
+) -> Change:
+    """What of a batch the table lacks yet, and what it holds of other histories."""
+    listed = {segment.path for segment in log.all_segments()}
+    gone = {segment.path: segment for segment in removes if segment.path in listed}
+    gone |= {segment.path: segment for segment in log.foreign(lineages)}
+    needed = {segment.path for segment in log.needed([upload.segment for upload in adds], gone.values())}
+    return Change(tuple(upload for upload in adds if upload.segment.path in needed), tuple(gone.values()))
+
+
+def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> Committed:
+    listed = {segment.path for segment in log.all_segments()}
+    there = tuple(upload for upload in adds if upload.segment.path in listed)
+    others = [upload for upload in adds if upload.segment.path not in listed]
+    return Committed(
+        log,
+        there,
+        tuple(upload for upload in others if upload.segment.partition not in fenced),
+        tuple(upload for upload in others if upload.segment.partition in fenced),
+    )

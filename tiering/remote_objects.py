@@ -1,0 +1,153 @@
+"""What lies in a topic's folder of the remote store, against what its table says; and what of it is litter. Pure.
+
+    listed                                          stays
+    removed from the table                          goes after the delay, for running readers (KIP-405,
+                                                    DELETE_SEGMENT_STARTED)
+    uploaded, never committed (COPY_SEGMENT_STARTED):
+      begins below the log start offset             goes: no upload will ever begin there again
+      begins below the end of the remote log        goes: a commit would find other files with its offsets
+      of another history than the leader's          goes: no commit would take it
+      the topic is not tiered any more              goes
+      anything else                                 stays: the next tier run commits it, or files with its offsets
+
+What was never committed goes only when it has lain there for a day, by the clock of the storage. The first two
+need no such care, for log starts never go back and a commit that comes late is superseded. The others may come to
+life again: another unclean election may bring the lost history back. Then a tier run finds the file, or uploads
+it anew; that it finds it in the moment in which somebody deletes it, a day later, costs no record either, since
+nothing leaves a broker before its remote copy was looked at after its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from partitions import paths
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.store.protocol import StoredObject
+from tiering.remote_log import RemoteLog
+from tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedFiles:
+    """Paths of files that a table has removed."""
+
+    ever: frozenset[str] = frozenset()
+    """As far back as the table remembers."""
+    due: frozenset[str] = frozenset()
+    """Those of them that no running reader can need any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObject:
+    """An object that is called like a segment."""
+
+    path: str
+    """Relative to the topic's folder."""
+    partition: int
+    name: DataName
+    object: StoredObject
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteObjects:
+    """The objects of one topic's folder."""
+
+    segments: Mapping[str, RemoteObject] = field(default_factory=dict)
+    """By path."""
+    log_entries: tuple[StoredObject, ...] = ()
+    """The files of the table's own log."""
+    strangers: tuple[StoredObject, ...] = ()
+    """Whatever else is there: nobody's to delete."""
+
+    @classmethod
+    def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:
+        """The objects of a walk through ``folder``."""
+        segments: dict[str, RemoteObject] = {}
+        log_entries: list[StoredObject] = []
+        strangers: list[StoredObject] = []
+        for stored in objects:
+            path = stored.name.removeprefix(folder + "/")
+            parsed = paths.parse_remote_segment_path(path)
+            if parsed is not None:
+                segments[path] = RemoteObject(path, *parsed, stored)
+            elif path.startswith(paths.DELTA_LOG + "/"):
+                log_entries.append(stored)
+            else:
+                strangers.append(stored)
+        return cls(segments, tuple(log_entries), tuple(strangers))
+
+    def holds(self, segment: RemoteSegment) -> bool:
+        """Whether a listed segment's object is there, at its size."""
+        found = self.segments.get(segment.path)
+        return found is not None and found.object.size_bytes == segment.size_bytes
+
+    def as_committed(self, segment: RemoteSegment) -> bool:
+        """Whether it is the very object that was looked at when it was committed: no other one of that size has
+        taken its place since. (In seconds: that is what object stores tell of one object by itself.)
+        """
+        return self.holds(segment) and (
+            self.segments[segment.path].object.modified_ms // 1000 == segment.modified_ms // 1000
+        )
+
+
+class Why(StrEnum):
+    """Why an object is litter."""
+
+    REMOVED = "removed"
+    EXPIRED = "below the log start"
+    SUPERSEDED = "superseded"
+    LOST_HISTORY = "lost history"
+    NOT_TIERED = "not tiered"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLitter:
+    """What of a topic's objects is litter, and what nobody can tell yet."""
+
+    litter: Mapping[str, Why]
+    """By path."""
+    undecided: frozenset[int]
+    """Partitions with an old upload beyond the end of their remote log: only a leader's lineage could tell."""
+
+
+def find_litter(
+    objects: RemoteObjects,
+    log: RemoteLog,
+    removed: RemovedFiles,
+    *,
+    log_starts: Mapping[int, int],
+    lineages: Mapping[int, Lineage],
+    tiered: bool,
+    before_ms: int,
+) -> TopicLitter:
+    """See the table above. ``log`` and ``removed`` were read after ``objects``, and ``log_starts`` after both.
+    ``lineages`` are those of leaders, as far as they are known; ``before_ms`` is a day ago on the storage's clock.
+    """
+    listed = {segment.path for segment in log.all_segments()}
+    litter: dict[str, Why] = {}
+    undecided: set[int] = set()
+    for path, found in objects.segments.items():
+        if path in listed:
+            continue
+        if path in removed.ever:
+            if path in removed.due:
+                litter[path] = Why.REMOVED
+            continue
+        if found.object.modified_ms >= before_ms:
+            continue
+        lineage = lineages.get(found.partition)
+        if not tiered:
+            litter[path] = Why.NOT_TIERED
+        elif found.name.base_offset < log_starts.get(found.partition, 0):
+            litter[path] = Why.EXPIRED
+        elif found.name.base_offset < (log.end(found.partition) or 0):
+            litter[path] = Why.SUPERSEDED
+        elif lineage is None:
+            undecided.add(found.partition)
+        elif lineage.epoch_at((found.name.next_offset or found.name.base_offset + 1) - 1) != found.name.epoch:
+            litter[path] = Why.LOST_HISTORY
+    return TopicLitter(litter, frozenset(undecided))

@@ -1,0 +1,184 @@
+"""The list of partitions that the remote log manager looks after, each with its time (KIP-405, "Thread Pools",
+1.). Pure.
+
+    appears, or its leadership moves    due at once
+    processed                           due after the interval
+    failed                              due after the retry interval, doubled with each failure in a row, give or
+                                        take the jitter, up to a maximum
+    topic gone, or tiering switched off off the list
+
+The list is a hint, never truth. What it forgets is due at once and costs a look at the partition; what it says
+of the remote log is used only where the remote log itself cannot be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+Key = tuple[str, int]
+"""Topic id and partition."""
+
+_DIGEST_BYTES = 16
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A partition on the list. What is not known is as it is by default."""
+
+    leader_epoch: int
+    due_ms: int = 0
+    """Its scheduled processing time; 0: at once."""
+    attempts: int = 0
+    """Failures in a row; 0 where the last run went well."""
+    failing_since_ms: int = 0
+    """When the first of them happened."""
+    code: str = ""
+    """Of the last one."""
+    remote_end: int | None = None
+    """The end of the remote log, when it could last be read."""
+    seen: str = ""
+    """A digest of what there was to decide on when nothing was found to do; empty: something was."""
+    quiet_until_ms: int = 0
+    """Until then nothing is to do, if what ``seen`` stands for stays as it is."""
+    pending_bytes: int = 0
+    """Bytes of the log that were not due then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervals:
+    """The remote.log.manager.task.* settings."""
+
+    interval_ms: int
+    retry_ms: int
+    retry_max_ms: int
+    jitter: float
+
+    def after_failure(self, attempts: int, draw: float) -> int:
+        """How long to wait after so many failures in a row (from 1 on); ``draw`` is from [0, 1)."""
+        doubled = self.retry_ms * 2.0 ** min(attempts - 1, 62)
+        factor = 1 - self.jitter + 2 * self.jitter * draw
+        return round(min(doubled * factor, self.retry_max_ms))
+
+    @property
+    def longest_ms(self) -> int:
+        """No partition is ever due later than so long after its last run."""
+        return max(self.interval_ms, self.retry_max_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """All partitions of all tiered topics."""
+
+    entries: Mapping[Key, Entry] = field(default_factory=dict)
+
+    def assigned(self, leader_epochs: Mapping[Key, int]) -> Schedule:
+        """The list of exactly these partitions. New ones are due at once, and those whose leadership has moved;
+        these keep what is known of their failures.
+        """
+        entries: dict[Key, Entry] = {}
+        for key, epoch in leader_epochs.items():
+            entry = self.entries.get(key, Entry(epoch))
+            if entry.leader_epoch != epoch:
+                entry = msgspec.structs.replace(entry, leader_epoch=epoch, due_ms=0, seen="", quiet_until_ms=0)
+            entries[key] = entry
+        return Schedule(entries)
+
+    def due(self, now_ms: int, longest_ms: int) -> list[Key]:
+        """The partitions whose time has come, the longest overdue first. A time further ahead than
+        ``longest_ms`` was set by a clock that has jumped back since: it has come, too.
+        """
+        found = [
+            (entry.due_ms if entry.due_ms <= now_ms else 0, key)
+            for key, entry in self.entries.items()
+            if not now_ms < entry.due_ms <= now_ms + longest_ms
+        ]
+        return [key for _, key in sorted(found)]
+
+    def next_due_ms(self) -> int | None:
+        """When the next partition is due; None for an empty list."""
+        return min((entry.due_ms for entry in self.entries.values()), default=None)
+
+    def updated(self, changes: Mapping[Key, Entry]) -> Schedule:
+        """The list with these entries in the place of those of the same partitions. Those that are not on it
+        any more stay away, and an entry of an earlier leader epoch changes nothing.
+        """
+        entries = dict(self.entries)
+        for key, entry in changes.items():
+            known = entries.get(key)
+            if known is not None and known.leader_epoch <= entry.leader_epoch:
+                entries[key] = entry
+        return Schedule(entries)
+
+
+def succeeded(
+    entry: Entry,
+    now_ms: int,
+    intervals: Intervals,
+    *,
+    remote_end: int | None,
+    seen: str = "",
+    quiet_until_ms: int = 0,
+    pending_bytes: int = 0,
+) -> Entry:
+    """The entry of a partition that was just processed."""
+    return Entry(
+        entry.leader_epoch,
+        now_ms + intervals.interval_ms,
+        remote_end=remote_end,
+        seen=seen,
+        quiet_until_ms=quiet_until_ms,
+        pending_bytes=pending_bytes,
+    )
+
+
+def failed(
+    entry: Entry, now_ms: int, intervals: Intervals, *, code: str, draw: float, remote_end: int | None
+) -> Entry:
+    """The entry of a partition that could not be processed; ``draw`` is from [0, 1)."""
+    attempts = entry.attempts + 1
+    since_ms = entry.failing_since_ms if entry.attempts else now_ms
+    return Entry(
+        entry.leader_epoch,
+        now_ms + intervals.after_failure(attempts, draw),
+        attempts,
+        min(since_ms, now_ms),
+        code,
+        entry.remote_end if remote_end is None else remote_end,
+    )
+
+
+class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What is written: partitions and entries by topic id."""
+
+    version: int
+    topics: dict[str, list[tuple[int, Entry]]]
+
+
+def encode(schedule: Schedule) -> bytes:
+    """A line of JSON, and a digest of it."""
+    topics: dict[str, list[tuple[int, Entry]]] = {}
+    for (topic_id, partition), entry in sorted(schedule.entries.items()):
+        topics.setdefault(topic_id, []).append((partition, entry))
+    line = msgspec.json.encode(_File(1, topics))
+    return line + b"\n" + _digest(line)
+
+
+def decode(data: bytes) -> Schedule:
+    """The inverse of ``encode``; an empty list where the bytes are not whole, or another version's."""
+    line, _, digest = data.partition(b"\n")
+    if digest != _digest(line):
+        return Schedule()
+    try:
+        file = msgspec.json.decode(line, type=_File)
+    except msgspec.MsgspecError:
+        return Schedule()
+    return Schedule(
+        {(topic_id, partition): entry for topic_id, entries in file.topics.items() for partition, entry in entries}
+    )
+
+
+def _digest(line: bytes) -> bytes:
+    return hashlib.blake2b(line, digest_size=_DIGEST_BYTES).hexdigest().encode()
