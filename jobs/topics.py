@@ -34,7 +34,7 @@ def arguments() -> argparse.ArgumentParser:
 
     def command(name: str, doc: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
-        add_common(added, with_master=False)
+        add_common(added)
         add_dry_run(added, "only check" if name != "list" else "the same: this only reads")
         return added
 
