@@ -16,6 +16,7 @@ from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from engine.metadata.topic_commands import TopicCreated
+from engine.metrics import SnapshotMetrics
 from engine.opening import (
     OpenStore,
     check_owners,
@@ -24,7 +25,7 @@ from engine.opening import (
     metadata_log,
     open_stores,
 )
-from engine.operations import bring_up, describe, retain, tier, topics, verify
+from engine.operations import bring_up, describe, describe_cluster, retain, tier, topics, verify
 from engine.operations import fence as fencing
 from engine.operations import heal as healing
 from engine.operations import history as histories
@@ -33,6 +34,7 @@ from engine.operations import reassign as reassigning
 from engine.operations import recover as recovering
 from engine.operations import replicate as replicating
 from engine.operations.append import append_batches, append_frame
+from engine.operations.delete_records import delete_records
 from engine.operations.elect import elect
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
 from engine.operations.reassignments import reassignments
@@ -91,10 +93,12 @@ class Cluster(QuorumOfCluster, StateOfCluster):
         prober = prober if prober is not None else ThreadProber()
         check_owners(file, stores, file.voters, prober)
         notes: list[str] = []
-        found = find_metadata(file, stores, notes.append, as_logged=voters_as_logged)
+        metrics = SnapshotMetrics()
+        found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=voters_as_logged)
         file = replace(file, warnings=(*file.warnings, *notes))
-        log = metadata_log(file, stores, found.voters, clock, new_id, found.state)
-        return cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
+        log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state)
+        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+        return cls(context, spark)
 
     @classmethod
     def format(
@@ -125,11 +129,13 @@ class Cluster(QuorumOfCluster, StateOfCluster):
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)
         voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
         others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-        log = metadata_log(file, stores, voters, clock, new_id)
+        metrics = SnapshotMetrics()
+        log = metadata_log(file, stores, voters, clock, new_id, metrics)
         bootstrap_quorum(file.cluster_id, log, voters, others)
         bring_up.format_roots(file, stores, list(others), new_id)
-        log = metadata_log(file, stores, voters, clock, new_id, log.last_known)
-        cluster = cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
+        log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known)
+        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+        cluster = cls(context, spark)
         cluster.register().raise_for_failures()
         return cluster
 
@@ -241,7 +247,11 @@ class Cluster(QuorumOfCluster, StateOfCluster):
 
     def describe_brokers(self) -> Report:
         """Every broker, as a table."""
-        return describe.describe_brokers(self._context)
+        return describe_cluster.describe_brokers(self._context)
+
+    def describe_topics(self) -> Report:
+        """Every topic, as a table."""
+        return describe_cluster.describe_topics(self._context)
 
     # ------------------------------------------------------------------- leaders and replicas
 
@@ -413,6 +423,16 @@ class Cluster(QuorumOfCluster, StateOfCluster):
     def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
+
+    def delete_records(self, topic: str, before: Mapping[int, int], *, dry_run: bool = False) -> Report:
+        """Delete the records of a topic below these offsets, by partition: ``cluster.delete_records("trips", {0:
+        1000})``. -1: all that are committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
+
+        Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
+            the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+        """
+        offsets = {(topic, partition): offset for partition, offset in before.items()}
+        return delete_records(self._context, offsets, dry_run=dry_run)
 
     def bootstrap(
         self, brokers: Sequence[int] | int, *, trust_copy: bool = False, dry_run: bool = False

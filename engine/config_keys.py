@@ -299,6 +299,15 @@ TOPIC_CONFIGS = _table(
     ),
     _integer(
         Scope.TOPIC,
+        "metadata.log.max.snapshot.interval.ms",
+        60 * 60 * 1000,
+        0,
+        "ms",
+        "A new snapshot is taken once the latest one is so old, whatever its size, if the log has something new "
+        "(KIP-876). 0: never for its age. The metadata log has what is set on the cluster.",
+    ),
+    _integer(
+        Scope.TOPIC,
         "metadata.start.offset.lag.time.max.ms",
         _SEVEN_DAYS_MS,
         0,
@@ -377,7 +386,7 @@ CLUSTER_CONFIGS = _table(
         7 * 24 * 60,
         1,
         "minutes",
-        "Committed offsets are forgotten so long after they were committed; jobs/snapshot does it.",
+        "A group and its committed offsets are forgotten so long after its latest commit; jobs/snapshot does it.",
     ),
     _integer(
         Scope.CLUSTER,
@@ -426,6 +435,14 @@ CLUSTER_CONFIGS = _table(
         1,
         "ms",
         "The longest timeout that a transactional producer may ask for.",
+    ),
+    _integer(
+        Scope.CLUSTER,
+        "transactional.id.expiration.ms",
+        7 * 24 * 60 * 60 * 1000,
+        1,
+        "ms",
+        "A transactional id that nobody has used for so long is forgotten; jobs/snapshot does it.",
     ),
     _integer(Scope.CLUSTER, "num.partitions", 1, 1, "partitions", "Of topics that are created without saying it."),
 )

@@ -16,6 +16,7 @@ from engine.config_keys import AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS, ConfigD
 from partitions.errors import InvalidConfigError
 from partitions.merge import MergePolicy
 from partitions.retention import UNLIMITED, RetentionLimits
+from snapshots.policy import SnapshotPolicy
 
 SNAPSHOT = "snapshot"
 """The value of cleanup.policy."""
@@ -44,6 +45,7 @@ class TopicConfig:
     delete_retention_ms: int
     metadata_snapshot_min_changed_records_ratio: float
     metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
     metadata_start_offset_lag_time_max_ms: int
 
     @property
@@ -66,6 +68,15 @@ class TopicConfig:
         """When small appends become segments."""
         return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
 
+    @property
+    def snapshotting(self) -> SnapshotPolicy:
+        """When snapshots are made."""
+        return SnapshotPolicy(
+            min_changed_records_ratio=self.metadata_snapshot_min_changed_records_ratio,
+            max_record_bytes_between_snapshots=self.metadata_log_max_record_bytes_between_snapshots,
+            max_snapshot_interval_ms=self.metadata_log_max_snapshot_interval_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
@@ -84,6 +95,7 @@ class ClusterConfig:
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
+    transactional_id_expiration_ms: int
 
 
 def check_config(scope: Scope, name: str, text: str, what: str) -> str:

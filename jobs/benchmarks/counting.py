@@ -58,6 +58,11 @@ class CountingStore:
         self._told(LIST, prefix)
         return self.inner.list(prefix)
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        self._told(LIST, prefix)
+        return self.inner.names(prefix)
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [*names]

@@ -15,9 +15,9 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from partitions.clock import Clock, SystemClock
 from partitions.errors import (
@@ -55,8 +55,12 @@ _CLOCK = SystemClock()
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_ANSWER = frozenset({errno.EIO, errno.ETIMEDOUT})
 
+_Entry = tuple[str, os.DirEntry[str]]
+"""A file as a scan found it, by its name in the store."""
 _Seen = tuple[str, int, int, int]
-"""A file as a scan saw it: name, size, mtime in nanoseconds, inode."""
+"""A file as it was looked at: name, size, mtime in nanoseconds, inode."""
+
+Listed = TypeVar("Listed", list[_Seen], frozenset[str])
 
 
 class LocalStore:
@@ -162,21 +166,15 @@ class LocalStore:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
         folder = folder_prefix(prefix)
-
-        def scan() -> Sequence[_Seen]:
-            self._tally.add(lists=1)
-            return sorted(_scan(os.path.join(self.root, folder), folder))
-
-        try:
-            seen = settle(scan, os.path.join(self.root, folder))
-            if not seen and not os.path.isdir(self.root):
-                raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
-        except OSError as error:
-            raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
+        seen = self._settled(folder, lambda entries: sorted(_looked_at(entries)))
         return [
             StoredObject(name, size, mtime_ns // 1_000_000, _version(inode, mtime_ns, size))
             for name, size, mtime_ns, inode in seen
         ]
+
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return self._settled(folder_prefix(prefix), lambda entries: frozenset(name for name, _ in entries))
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
@@ -226,6 +224,25 @@ class LocalStore:
                         os.unlink(entry.path)
                         removed += 1
         return removed
+
+    def _settled(self, folder: str, collect: Callable[[Iterator[_Entry]], Listed]) -> Listed:
+        """What two scans of a folder in a row agree on.
+
+        Raises: BrokerUnreachableError, ListingUnstableError.
+        """
+        path = os.path.join(self.root, folder)
+
+        def scan() -> Listed:
+            self._tally.add(lists=1)
+            return collect(_scan(path, folder))
+
+        try:
+            listed = settle(scan, path)
+            if not listed and not os.path.isdir(self.root):
+                raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
+        except OSError as error:
+            raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
+        return listed
 
     def _copy_local(self, path: str, source_object: StoredObject, staged: StagedFile) -> None:
         origin = _open_listed(path, source_object)
@@ -405,8 +422,16 @@ def _open_listed(path: str, listed: StoredObject) -> int:
     return descriptor
 
 
-def _scan(folder: str, prefix: str) -> Iterator[_Seen]:
-    """Every file below a folder, once; what vanishes on the way is left out."""
+def _looked_at(entries: Iterable[_Entry]) -> Iterator[_Seen]:
+    """What the files are; those that have vanished are left out."""
+    for name, entry in entries:
+        with suppress(FileNotFoundError):
+            now = entry.stat(follow_symlinks=False)
+            yield name, now.st_size, now.st_mtime_ns, now.st_ino
+
+
+def _scan(folder: str, prefix: str) -> Iterator[_Entry]:
+    """Every file below a folder, once."""
     try:
         entries = os.scandir(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -418,9 +443,7 @@ def _scan(folder: str, prefix: str) -> Iterator[_Seen]:
                 if name != STAGING_FOLDER:
                     yield from _scan(entry.path, name + "/")
             elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    now = entry.stat(follow_symlinks=False)
-                    yield name, now.st_size, now.st_mtime_ns, now.st_ino
+                yield name, entry
 
 
 def _link(temporary: str, target: str) -> bool:

@@ -110,6 +110,10 @@ class MemoryStore:
                 key=lambda listed: listed.name,
             )
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return frozenset(listed.name for listed in self.list(prefix))
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [check_name(name) for name in names]

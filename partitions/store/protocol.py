@@ -177,6 +177,14 @@ class Store(Protocol):
         """
         ...
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """The names of what ``list`` returns, by the same rule, and nothing else: a file system need not be asked
+        about each file.
+
+        Raises: as ``list``.
+        """
+        ...
+
     def delete(self, names: Iterable[str]) -> None:
         """Delete in bulk; a name that is not there is no error.
 

@@ -57,6 +57,9 @@ class FaultyStore:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         return self._through("list", prefix, lambda: self.inner.list(prefix))
 
+    def names(self, prefix: str) -> frozenset[str]:
+        return self._through("list", prefix, lambda: self.inner.names(prefix))
+
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         self._through("delete", " ".join(doomed), lambda: self.inner.delete(doomed))

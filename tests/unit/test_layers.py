@@ -29,7 +29,7 @@ PURE = (
         for name in ("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records")
     ),
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "engine/metadata/*.py"),
-    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "discovery", "messages")),
+    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "messages")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
 )
 IMPURE = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 
 from engine import Cluster
 from engine.operations.topics import create_topic
+from engine.replication import snapshots as replication
 from engine.report import Report
 from partitions.errors import (
     InvalidCallError,
@@ -20,7 +21,7 @@ from partitions.errors import (
     StorageError,
     UnknownTopicOrPartitionError,
 )
-from partitions.paths import CheckpointName, LocalStartName
+from partitions.paths import CheckpointName, ChunkName, LocalStartName, base_name, parse_name
 from partitions.records import RECORD_COLUMNS
 from partitions.segment import read_batches
 from snapshots.reader import Snapshot, read_snapshot
@@ -59,6 +60,10 @@ class Keyed(LiveCluster):
     def take(self, driver: Cluster | None = None) -> Report:
         """A snapshot by hand, of all that is new."""
         return (driver or self.cluster).snapshot("t", by_hand=True).raise_for_failures()
+
+    def take_metadata(self) -> Report:
+        """A snapshot of the metadata log by hand."""
+        return self.cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
 
     def ids(self, broker: int) -> list[str]:
         """The snapshots of a replica."""
@@ -220,6 +225,22 @@ def test_both_conditions_must_hold(live: Keyed) -> None:
     assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "10-1")]
 
 
+def test_an_old_snapshot_is_followed_by_the_next_whatever_its_size(live: Keyed) -> None:
+    """KIP-876: metadata.log.max.snapshot.interval.ms, an hour; 0 never."""
+    live.put([("a", "1")])
+    live.clock.sleep(3599)
+    assert rows_of(live.cluster.snapshot("t"), "outcome") == [("not now",)]
+    live.clock.sleep(1)
+    assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "1-1")]
+    live.clock.sleep(3600)
+    assert rows_of(live.cluster.snapshot("t"), "why") == [("nothing was committed since snapshot 1-1",)]
+    live.put([("b", "1")])
+    live.cluster.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": "0"})
+    assert rows_of(live.cluster.snapshot("t"), "outcome") == [("not now",)]
+    live.cluster.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": None})
+    assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "2-1")]
+
+
 def test_by_hand_it_needs_only_something_new(live: Keyed) -> None:
     live.put([("a", "1")])
     assert rows_of(live.take(), "outcome") == [("made",)]
@@ -237,7 +258,7 @@ def test_a_dry_run_says_what_would_be_made_and_changes_nothing(live: Keyed) -> N
 
 def test_topics_with_another_policy_are_left_alone(live: Keyed) -> None:
     live.topic("other")
-    assert {row["topic"] for row in live.cluster.snapshot(by_hand=True).rows} == {"t"}
+    assert {row["topic"] for row in live.cluster.snapshot(by_hand=True).rows} == {"t", "__cluster_metadata"}
     with pytest.raises(InvalidCallError, match=r"set its cleanup\.policy to snapshot first"):
         live.cluster.snapshot("other")
     with pytest.raises(UnknownTopicOrPartitionError):
@@ -297,6 +318,29 @@ def test_a_follower_below_the_log_start_takes_the_snapshot_first(live: Keyed) ->
     assert (log.local_start, log.log_end) == (3, 4)
     assert live.isr() == {1, 2, 3}
     assert live.state(lost) == {"a": "2", "b": "1", "c": "1"}
+
+
+def test_a_follower_that_parted_ways_below_the_log_start_takes_the_snapshot(tmp_path: Path) -> None:
+    """KIP-630, "Overview": "with an offset and last fetched epoch greater than or equal to the LogStartOffset";
+    where the logs agree ends below it, no offset is left to truncate to."""
+    live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
+    live.put([("a", "1")])
+    ahead, (heir,) = live.leader(), live.followers()
+    live.cluster.fence(heir).raise_for_failures()
+    live.put([(key, "lost") for key in "bcdef"])
+    live.cluster.fence(ahead, force=True).raise_for_failures()
+    live.cluster.unfence(heir).raise_for_failures()
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    live.put([("b", "2"), ("c", "2")])
+    live.take()
+    live.cluster.retain("t").raise_for_failures()
+    live.put([("d", "3")])
+    assert (live.leader(), live.log(heir).local_start) == (heir, 3)
+    live.cluster.unfence(ahead).raise_for_failures()
+    live.cluster.replicate("t").raise_for_failures()
+    assert live.ids(ahead) == live.ids(heir)
+    assert (live.log(ahead).local_start, live.log(ahead).log_end) == (3, 4)
+    assert live.state(ahead) == {"a": "1", "b": "2", "c": "2", "d": "3"}
 
 
 def test_the_snapshot_is_in_place_before_the_log_starts_at_its_end(tmp_path: Path) -> None:
@@ -520,23 +564,110 @@ def test_a_new_leader_goes_on_from_the_snapshots_of_the_old_one(live: Keyed) -> 
     }
 
 
-def test_a_run_whose_leader_is_replaced_meanwhile_makes_nothing(tmp_path: Path) -> None:
-    """Write, then check: before a snapshot gets its name, the leader is looked at once more."""
+def elected_before(
+    faults: Faults, driver: Cluster, when: Callable[[str, str, str], bool], heirs: Sequence[int]
+) -> None:
+    """Each time that ``when(root, call, name)`` says so, elect the next of these brokers first."""
+    left = list(heirs)
+
+    def strike(uri: str, what: str, name: str) -> None:
+        if when(uri, what, name) and left:
+            heir = left.pop(0)
+            faults.none()
+            driver.elect("t", leader=heir).raise_for_failures()
+            driver.append_batches("t", {0: [keyed([(f"of {heir}", "1")], 1)]}).raise_for_failures()
+            faults.before = strike
+
+    faults.before = strike
+
+
+def makes_snapshot(uri: str, what: str, name: str) -> bool:
+    return what == "stage" and name.endswith(".checkpoint")
+
+
+def test_a_run_whose_leader_is_replaced_meanwhile_goes_on_under_the_new_one(tmp_path: Path) -> None:
+    """Write, then check: before a snapshot gets its name, the leader is looked at once more. FENCED_LEADER_EPOCH:
+    what was written so far is given up, and the partition looked at anew, in the same run."""
     faults = Faults()
     live = Keyed(tmp_path, through=faults.wrap).begin()
     live.put([("a", "1")])
-    other, heir = live.driver(), live.followers()[0]
+    heir = live.followers()[0]
+    elected_before(faults, live.driver(), makes_snapshot, [heir])
+    report = live.cluster.snapshot("t", by_hand=True)
+    assert rows_of(report, "outcome", "snapshot") == [("made", "2-2")]
+    assert [live.ids(broker) for broker in (1, 2, 3)] == [["2-2"]] * 3
+    assert live.leader() == heir
+
+
+def test_a_run_whose_leader_is_replaced_again_and_again_ends(tmp_path: Path) -> None:
+    """Three views, and no more: FENCED_LEADER_EPOCH is its failure, and nothing was made."""
+    faults = Faults()
+    live = Keyed(tmp_path, through=faults.wrap).begin()
+    live.put([("a", "1")])
+    one, two = live.followers()
+    elected_before(faults, live.driver(), makes_snapshot, [one, two, one, two])
+    assert codes(live.cluster.snapshot("t", by_hand=True)) == {"FENCED_LEADER_EPOCH": 1}
+    faults.none()
+    assert [live.ids(broker) for broker in (1, 2, 3)] == [[], [], []]
+    assert live.leader() == one, "it was replaced three times"
+    assert rows_of(live.take(), "outcome") == [("made",)]
+
+
+def test_a_follower_whose_leader_is_replaced_between_two_chunks_goes_on_with_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KIP-630, "Fetching Snapshots": CurrentLeaderEpoch of every request; FENCED_LEADER_EPOCH. What was fetched
+    stays, for the new leader has the same bytes."""
+    monkeypatch.setattr(replication, "RESPONSE_MAX_BYTES", 600)
+    faults = Faults()
+    live = Keyed(tmp_path, through=faults.wrap).begin()
+    live.put([("a", "1")])
+    heir, last = live.followers()
+    positions: list[int] = []
+
+    def second_chunk(uri: str, what: str, name: str) -> bool:
+        part = parse_name(base_name(name))
+        if uri != f"memory://b{last}" or what != "create" or not isinstance(part, ChunkName):
+            return False
+        positions.append(part.position)
+        return len(positions) == 2
+
+    elected_before(faults, live.driver(), second_chunk, [heir])
+    live.cluster.snapshot("t", by_hand=True).raise_for_failures()
+    assert live.leader() == heir
+    assert [live.ids(broker) for broker in (1, 2, 3)] == [["1-1"]] * 3
+    assert positions == list(range(0, len(checkpoint(live, heir).read()), 600)), "none was fetched twice"
+    assert live.site().view.log_start_offset == 1
+    assert live.log(last).listing.chunks == ()
+
+
+def test_a_log_start_that_was_found_under_another_leader_is_looked_for_again(tmp_path: Path) -> None:
+    """AdvanceLogStart carries the leader epoch: after an unclean election the old one's may lie beyond the log,
+    and what is appended there would be below the log start."""
+    faults = Faults()
+    live = Keyed(tmp_path, through=faults.wrap).begin(copies=2, unclean_leader_election_enable="true")
+    live.put([("a", "1")])
+    leader, (behind,) = live.leader(), live.followers()
+    live.cluster.fence(behind).raise_for_failures()
+    live.put([("a", "2"), ("b", "2")])
+    other = live.driver()
+    named = False
 
     def replace_leader(uri: str, what: str, name: str) -> None:
-        if what == "stage" and name.endswith(".checkpoint"):
+        nonlocal named
+        named |= what == "commit" and name.endswith(".checkpoint")
+        if named and what == "create" and "__cluster_metadata" in name:
             faults.none()
-            other.elect("t", leader=heir).raise_for_failures()
-            live.put([("a", "2")], driver=other)
+            other.unfence(behind).raise_for_failures()
+            other.fence(leader, force=True).raise_for_failures()
+            other.elect("t", unclean=True).raise_for_failures()
 
     faults.before = replace_leader
-    assert codes(live.cluster.snapshot("t", by_hand=True)) == {"FENCED_LEADER_EPOCH": 1}
-    assert [live.ids(broker) for broker in (1, 2, 3)] == [[], [], []]
-    assert rows_of(live.take(), "outcome", "snapshot") == [("made", "2-2")]
+    report = live.cluster.snapshot("t", by_hand=True)
+    assert live.leader() == behind
+    assert live.log(behind).log_end == 1
+    assert live.site().view.log_start_offset == 0
+    assert report.ok
 
 
 def test_after_an_unclean_election_the_snapshot_of_the_old_leader_is_what_is_left(tmp_path: Path) -> None:
@@ -558,6 +689,46 @@ def test_after_an_unclean_election_the_snapshot_of_the_old_leader_is_what_is_lef
     live.take()
     assert live.leader() == behind
     assert live.held(behind) == live.held(leader) == {"a": "2", "b": "2", "c": "3"}
+
+
+def test_a_replica_leads_from_the_end_of_its_snapshot_where_its_log_ends_before(tmp_path: Path) -> None:
+    """KIP-630, "Changes to Leader Election": the replica "needs to use the snapshot ... and not the replicated
+    log"; "Validation of Snapshot and Log": it "must set the LogStartOffset and LEO to O1"."""
+    live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
+    live.put([("a", "1")])
+    leader, (behind,) = live.leader(), live.followers()
+    live.cluster.fence(behind).raise_for_failures()
+    live.put([("a", "2"), ("b", "2")])
+    live.cluster.unfence(behind).raise_for_failures()
+    live.take()  # the follower gets the snapshot, and its log goes on to end at 1
+    assert (live.ids(behind), live.log(behind).log_end) == (["3-1"], 1)
+    live.cluster.fence(leader, force=True).raise_for_failures()
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    assert live.leader() == behind
+    live.put([("c", "3")])
+    log = live.log(behind)
+    assert (log.local_start, log.log_end) == (3, 4)
+    assert live.state(behind) == {"a": "2", "b": "2", "c": "3"}
+    live.cluster.unfence(leader).raise_for_failures()
+    live.cluster.replicate("t").raise_for_failures()
+    assert live.state(leader) == live.state(behind)
+    live.cluster.verify("t", deep=True).raise_for_failures()
+
+
+def test_a_damaged_snapshot_makes_nobody_lead_from_its_end(tmp_path: Path) -> None:
+    """Every byte is verified before anything rests on it."""
+    live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
+    live.put([("a", "1")])
+    leader, (behind,) = live.leader(), live.followers()
+    live.cluster.fence(behind).raise_for_failures()
+    live.put([("a", "2")])
+    live.cluster.unfence(behind).raise_for_failures()
+    live.take()
+    checkpoint(live, behind).flip(700)
+    live.cluster.fence(leader, force=True).raise_for_failures()
+    live.cluster.elect("t", unclean=True)
+    assert live.leader() == behind
+    assert live.log(behind).local_start < 2
 
 
 def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed) -> None:

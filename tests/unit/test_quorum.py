@@ -7,10 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from engine.metadata.commands import FenceBroker, RegisterBroker
+from engine.metadata.image import ClusterImage
 from engine.metadata.records import NoOpRecord, TopicRecord
 from engine.metadata.topic_commands import AlterConfigs, CreateTopic
 from engine.quorum.batch import decode_batch, encode_batch
-from engine.quorum.log import Patience
+from engine.quorum.patience import Courtesy, Patience
+from engine.quorum.state import LogState
+from engine.quorum.upkeep import keep_up
+from engine.quorum.voter import Voter, VoterLook
 from partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -145,6 +149,58 @@ def test_a_claimant_that_has_not_committed_yet_is_given_time() -> None:
     quorum.log().claim()
     before = quorum.clock.monotonic_s()
     quorum.log().claim()
+    assert quorum.clock.monotonic_s() > before
+
+
+def look(claimed: int, last: DataName | None) -> VoterLook:
+    claims = tuple(range(1, claimed + 1))
+    return VoterLook(Voter(1, MemoryStore("memory://1"), an_id(1)), claims, {last} if last else set(), set(), last)
+
+
+def test_each_claimant_that_is_about_to_commit_is_left_so_many_attempts() -> None:
+    courtesy = Courtesy(Patience(courtesy=2))
+    one = look(3, DataName(5, None, 2))
+    assert [courtesy.asks_to_wait([one]) for _ in range(4)] == [True, True, False, False]
+    assert courtesy.asks_to_wait([look(4, DataName(5, None, 2))]), "another one"
+
+
+def test_a_claimant_that_has_committed_is_not_waited_for_unless_it_goes_on() -> None:
+    courtesy = Courtesy(Patience(courtesy=2, indulgence=3))
+    assert not courtesy.asks_to_wait([look(3, DataName(5, None, 3))]), "it may have rested for days"
+    assert [courtesy.asks_to_wait([look(3, DataName(5 + n, None, 3))]) for n in (1, 2, 3, 4)] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    courtesy = Courtesy(Patience())
+    assert courtesy.asks_to_wait([look(3, DataName(5, None, 2))])
+    assert courtesy.asks_to_wait([look(3, DataName(6, None, 3))])
+    assert not courtesy.asks_to_wait([look(3, DataName(6, None, 3))]), "it rests"
+
+
+def test_whoever_waits_looks_at_one_voter() -> None:
+    quorum = Quorum(3)
+    quorum.log().claim()
+    waiting = quorum.log(patience=Patience(attempts=4, courtesy=99))
+    before = [store.counts.lists for store in quorum.stores.values()]
+    with pytest.raises(NotControllerError, match="others are faster"):
+        waiting.claim()
+    spent = [store.counts.lists - was for store, was in zip(quorum.stores.values(), before, strict=True)]
+    assert spent == [1 + 3, 1, 0]  # a majority once
+
+
+def test_a_driver_that_was_fenced_does_not_claim_back_at_once() -> None:
+    quorum = Quorum()
+    one, other = quorum.log(), quorum.log()
+    one.claim()
+    other.claim()
+    other.commit(config(1))
+    with pytest.raises(NotControllerError):
+        one.commit(config(2))
+    other.commit(config(3))
+    before = quorum.clock.monotonic_s()
+    one.claim()
     assert quorum.clock.monotonic_s() > before
 
 
@@ -380,6 +436,57 @@ def test_a_commit_costs_one_create_and_one_listing_a_voter() -> None:
         assert (spent.creates, spent.lists, spent.reads) == (1, 1, 1)
 
 
+def test_a_read_looks_at_a_majority() -> None:
+    quorum = Quorum(3)
+    before = [store.counts.lists for store in quorum.stores.values()]
+    quorum.log().read()
+    spent = [store.counts.lists - was for store, was in zip(quorum.stores.values(), before, strict=True)]
+    assert spent == [1, 1, 0]
+
+
+# ------------------------------------------------------------------------- a lineage that ends
+
+
+def after_snapshots(quorum: Quorum, commits: int) -> None:
+    """So many claims, with a snapshot after each, and what lies below it deleted."""
+    for value in range(commits):
+        log = quorum.log(value)
+        log.claim()
+        log.commit(config(value + 1))
+        keep_up(log, quorum.clock, lag_ms=0)
+
+
+def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
+    """Kafka truncates the leader epoch cache when the log start moves. Else every batch would hold an entry for
+    every claim that there ever was."""
+    quorum = Quorum(3)
+    sleeper = quorum.log()
+    sleeper.read()
+    after_snapshots(quorum, 10)
+    log = quorum.log()
+    image = log.read()
+    assert len(log.last_known.lineage.entries) <= 4
+    assert sleeper.read() == image, "also for one that knows only what is forgotten"
+    hint = LogState(ClusterImage(next_offset=1), Lineage([(1, 0)]), 1)
+    assert quorum.log(hint=hint).read() == image, "what nobody can tell is not believed"
+
+
+def test_an_outcome_that_the_lineage_no_longer_tells_stays_unknown() -> None:
+    """The driver must not decide its command again: the batch may have been committed."""
+    quorum = Quorum()
+    (store,) = through = quorum.hooked()
+
+    def much_happens(call: Callable[[], object]) -> object:
+        created = call()
+        after_snapshots(quorum, 10)
+        return created
+
+    once(store, "create", data, much_happens)
+    with pytest.raises(OutcomeUnknownError, match=r"whether .* was committed is not known"):
+        quorum.client(through=through).submit(RegisterBroker(1, an_id(1), "a", "x"))
+    assert quorum.log().read().brokers[1].broker_epoch == 1
+
+
 # --------------------------------------------------------------------------- lost and damaged
 
 
@@ -527,6 +634,31 @@ def test_a_command_with_nothing_to_change_writes_nothing() -> None:
     assert quorum.names(1) == before
 
 
+def test_a_driver_that_holds_its_claim_commits_without_a_read() -> None:
+    """The commit shows whether the state that it was decided on was the latest."""
+    quorum = Quorum(3)
+    client = quorum.client()
+    client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    before = [store.counts.snapshot() for store in quorum.stores.values()]
+    client.submit(AlterConfigs(None, {"segment.bytes": "2"}))
+    for store, was in zip(quorum.stores.values(), before, strict=True):
+        spent = store.counts - was
+        assert (spent.creates, spent.lists, spent.reads) == (1, 1, 1)
+
+
+def test_a_claim_of_old_refuses_nothing_and_leaves_nothing_as_it_is() -> None:
+    """A refusal, and an answer that changes nothing, rest on a linearizable read."""
+    quorum = Quorum(3)
+    client, other = quorum.client(1), quorum.client(2)
+    client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    other.submit(AlterConfigs(None, {"segment.bytes": "2"}))
+    client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    assert quorum.log().read().configs == {"segment.bytes": "1"}
+    other.submit(RegisterBroker(1, an_id(1), "a", "x"))
+    client.submit(FenceBroker(1))
+    assert quorum.log().read().brokers[1].fenced
+
+
 def test_a_batch_that_landed_though_its_claimant_was_fenced_is_recognised() -> None:
     """ "After an unknown outcome the caller reads before it retries ... so that a retry is recognised": the
     registration's answer is the epoch that it got the first time, and there is no second one."""
@@ -607,6 +739,20 @@ def test_a_lost_majority_before_any_attempt_is_one_clear_error() -> None:
     through[0].hook = through[1].hook = unreachable
     with pytest.raises(NoMajorityError, match="1 of 3"):
         quorum.client(through=through).submit(AlterConfigs(None, {"segment.bytes": "2"}))
+
+
+def test_a_driver_that_has_seen_no_majority_writes_nothing_before_there_is_one() -> None:
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    client = quorum.client(through=through)
+    client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    through[1].hook = through[2].hook = unreachable
+    with pytest.raises(NoMajorityError):
+        client.image()
+    before = quorum.names(1)
+    with pytest.raises(NoMajorityError, match="1 of 3"):
+        client.submit(AlterConfigs(None, {"segment.bytes": "2"}))
+    assert quorum.names(1) == before
 
 
 def test_the_same_seed_makes_the_same_calls() -> None:

@@ -74,7 +74,7 @@ class Leader:
         self.asked: list[FetchSnapshotRequest] = []
         self.before: Callable[[int], None] = lambda count: None
         """Called before each answer with how many there were."""
-        self._source = SnapshotSource(CLUSTER, self._hosted, response_max_bytes=response_max_bytes)
+        self._source = SnapshotSource(self._hosted, cluster_id=CLUSTER, response_max_bytes=response_max_bytes)
 
     def _hosted(self, topic_id: str, partition: int) -> HostedPartition | None:
         folder = self.folders.get(partition)
@@ -196,7 +196,6 @@ def test_parts_of_any_sizes_are_one_file(spans: list[tuple[int, int]]) -> None:
 
 
 def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() -> None:
-    """Issue: "resumes after an interruption"."""
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for stop in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -215,7 +214,7 @@ def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() ->
 
 
 def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_removes() -> None:
-    """Issue: "a crash between every two storage calls of ... transfer"; before the call, and after it."""
+    """Before the call, and after it."""
     calls = 0
     while True:
         calls += 1
@@ -259,7 +258,7 @@ def crash_at(leader: Leader, follower: Store, calls: int, *, late: bool, intact:
 
 
 def test_two_runs_at_once_do_no_harm() -> None:
-    """Issue: "Two runs at once do no harm": at each chunk of one run another one does everything."""
+    """At each chunk of one run another one does everything."""
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for meanwhile in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -325,7 +324,7 @@ def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified(late: bool) -> None:
-    """Issue: a bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
+    """A bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
     storage calls keeps the next run from nothing."""
     crashed = True
     calls = 0
@@ -446,7 +445,7 @@ def test_every_error_of_the_response_has_its_rule() -> None:
 
 @pytest.mark.parametrize("when", [0, 1, 2, 3])
 def test_a_snapshot_that_is_deleted_in_the_middle_is_given_up_for_the_new_one(when: int) -> None:
-    """Issue: "a snapshot deleted in the middle: start over with the new id"."""
+    """KIP-630, "Response Handling": SNAPSHOT_NOT_FOUND makes a follower ask again for the id."""
     leader, follower = leader_with(), MemoryStore()
     latest = [ID]
 
