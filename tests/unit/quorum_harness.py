@@ -16,6 +16,7 @@ from engine.quorum.patience import Patience
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from partitions.clock import Clock, ManualClock
+from partitions.errors import StorageError
 from partitions.replica import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
@@ -183,3 +184,27 @@ def config(value: int) -> list[MetadataRecord]:
     return [
         ConfigRecord(resource=ConfigResource.CLUSTER, name="", key="segment.bytes", value=str(value)),
     ]
+
+
+def data(name: str) -> bool:
+    return name.endswith(".parquet")
+
+
+def once(
+    store: HookedStore, what: str, when: Callable[[str], bool], instead: Callable[[Callable[[], object]], object]
+) -> None:
+    """At the first such call on ``store`` do ``instead(call)``."""
+    done = False
+
+    def hook(asked: str, name: str, call: Callable[[], object]) -> object:
+        nonlocal done
+        if asked == what and when(name) and not done:
+            done = True
+            return instead(call)
+        return call()
+
+    store.hook = hook
+
+
+def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
+    raise StorageError("no such mount")

@@ -12,7 +12,7 @@ from partitions.errors import StorageError, UnknownTopicOrPartitionError
 from snapshots.snapshot_id import SnapshotId
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import CHANGES, Faults
-from tests.unit.test_operations_snapshot import Keyed
+from tests.unit.snapshot_harness import Keyed
 
 METADATA = "__cluster_metadata"
 

@@ -11,8 +11,8 @@ import pytest
 from engine.report import Report
 from partitions.paths import CheckpointName, base_name
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.snapshot_harness import Keyed, checkpoint
 from tests.unit.tampering import Spot, spot
-from tests.unit.test_operations_snapshot import Keyed, checkpoint
 
 METADATA = "__cluster_metadata"
 
