@@ -26,6 +26,10 @@ class Surroundings(Protocol):
         """Let a call take effect later."""
         ...
 
+    def failed(self) -> None:
+        """A call has failed."""
+        ...
+
     def intends(self, root: Root, name: str, data: bytes) -> None:
         """Somebody is about to create a file."""
         ...
@@ -61,10 +65,12 @@ class QuorumStore(SimStore):
             verdict = driver.point(what, root.place, name)
         if not root.reachable:
             self._note(driver, what, root.place, name, "unreachable")
+            self._around.failed()
             raise BrokerUnreachableError(f"{self.uri} does not answer")
         changes = what in ("create", "commit", "delete")
         if verdict is Verdict.REFUSE or (root.full and changes and what != "delete"):
             self._note(driver, what, root.place, name, "refused")
+            self._around.failed()
             raise StorageError(f"{self.uri} refused to {what} {name}")
         result: Any = None
         if verdict is Verdict.LATE and changes:
@@ -84,6 +90,7 @@ class QuorumStore(SimStore):
                 raise OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
             if what == "delete":
                 raise StorageError(f"{self.uri}: cannot delete {name}")
+            self._around.failed()
             raise StoreTimeoutError(f"{self.uri}: no answer")
         return result  # type: ignore[no-any-return]
 

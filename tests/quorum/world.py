@@ -188,6 +188,8 @@ class World:
         """The greatest epoch that is claimed anywhere."""
         self.majority_was_there = 0
         """The last step at which a majority of the voters could be reached."""
+        self.failed_at = -1
+        """The last step at which a call failed."""
         self._numbers = 0
         self._formatted = formatted
         self._drivers: dict[object, Driver] = {}
@@ -262,7 +264,16 @@ class World:
                 for thread in process.threads:
                     thread.kill()
 
+    def may_lack_what_is_damaged(self, began: int) -> bool:
+        """Whether a file is damaged somewhere, and a call has failed since step ``began``: of a voter that might
+        have had it whole."""
+        return bool(self.events.damaged) and self.failed_at >= began
+
     # ------------------------------------------------------------------------ what stores tell
+
+    def failed(self) -> None:
+        """A call has failed."""
+        self.failed_at = self.scheduler.step
 
     def send(self, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
         """A call that takes effect later."""
