@@ -285,9 +285,11 @@ class MetadataLog:
                     continue
                 # 4. The greatest log there is is what the epoch goes on from, if these are its voters.
                 if is_majority(_ids(looks), ids_of(survey.voters)):
-                    state = self._contents.greatest(looks, self._committed, self._hint)
+                    # A change of voters that was not finished may be on a voter of before alone.
+                    latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
+                    state = self._contents.greatest(latest, self._committed, self._hint)
                     if is_majority(_ids(looks), ids_of(self._electorate.of(state))):
-                        self._claim = _Claim.of(epoch, state, looks)
+                        self._claim = _Claim.of(epoch, state, latest)
                         self._courtesy = Courtesy(self._patience)
                         return state.image
                 survey = None

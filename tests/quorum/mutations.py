@@ -149,7 +149,7 @@ MUTATIONS: Sequence[Mutation] = (
         patched(Voter, "_check_root", variants.nothing),
         directed=_WIPED,
         shaped=_at_random_times,
-        seeds=300,
+        seeds=800,
     ),
     Mutation(
         "claim: looked before",
@@ -181,7 +181,7 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
-        seeds=300,
+        seeds=1500,
     ),
     Mutation(
         "snapshot after the batch",

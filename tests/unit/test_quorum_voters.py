@@ -147,6 +147,22 @@ def test_a_change_counts_on_a_majority_of_the_voters_before_and_after() -> None:
     assert brokers(quorum.log().read()) == [1, 2]  # and helped
 
 
+def test_a_removal_that_only_the_removed_voter_has_is_finished() -> None:
+    """I7: its driver died when the record was there alone, and the voter that is left has later claims: whoever
+    claims on that one goes on from what the other shows."""
+    quorum = Quorum(2)
+    through = quorum.hooked()
+    log = quorum.log(through=through, patience=IMPATIENT)
+    log.claim()
+    image = log.commit(config(1))
+    through[1].hook = lambda what, name, call: unreachable(what, name, call) if what == "create" else call()
+    with pytest.raises(OutcomeUnknownError):
+        log.commit([VotersRecord(cluster_id=CLUSTER, voters=image.voters[1:])])
+    assert quorum.voters[1].claim(9, "somebody who died")
+    assert brokers(quorum.log().read()) == [2]
+    assert quorum.client().submit(AlterConfigs(None, {"segment.bytes": "2"})) is None
+
+
 def test_a_new_voter_that_cannot_be_written_changes_nothing() -> None:
     quorum = Quorum(3, others=1)
     four = registered(quorum, 4)
