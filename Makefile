@@ -22,7 +22,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup check lint test sim crash demo bench format lock java clean
+.PHONY: help setup check lint test sim quorum crash demo bench format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test: setup lint ## everything: the linters and all tests; or some: make test TE
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
+
+quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum SEEDS=20000 SEED=1
+	@$(BIN)/python -m tests.quorum --seeds $(SEEDS) --seed $(SEED)
 
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)

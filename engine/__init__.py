@@ -30,8 +30,8 @@ Where this differs from the design page
 
 from engine.cluster import Cluster
 from engine.cluster_file import ClusterFile, load_cluster_file
-from engine.operations.groups import OffsetAndMetadata
 from engine.report import Failure, OperationFailedError, Report
+from engine.state.group_commits import OffsetAndMetadata
 from partitions.errors import StratalogError
 from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
 

@@ -14,10 +14,12 @@ from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.cluster_quorum import QuorumOfCluster
 from engine.cluster_restore import RestoreOfCluster
 from engine.cluster_state import StateOfCluster, Topics, names
+from engine.cluster_tiers import TiersOfCluster
 from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from engine.metadata.topic_commands import TopicCreated
+from engine.metrics import SnapshotMetrics
 from engine.opening import (
     OpenStore,
     check_owners,
@@ -27,7 +29,7 @@ from engine.opening import (
     open_stores,
 )
 from engine.operations import bootstrap as bootstrapping
-from engine.operations import bring_up, describe, retain, tier, topics, verify
+from engine.operations import bring_up, describe, describe_cluster, topics, verify
 from engine.operations import fence as fencing
 from engine.operations import heal as healing
 from engine.operations import history as histories
@@ -35,7 +37,6 @@ from engine.operations import merge as merging
 from engine.operations import reassign as reassigning
 from engine.operations import recover as recovering
 from engine.operations import replicate as replicating
-from engine.operations import vacuum as vacuuming
 from engine.operations.append import append_batches, append_frame
 from engine.operations.elect import elect
 from engine.operations.read import Bound, list_offsets, plan_read, read_frame
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster):
+class Cluster(QuorumOfCluster, StateOfCluster, TiersOfCluster, FetchOfCluster, RestoreOfCluster):
     """A cluster of storage roots, as one driver sees it.
 
     Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
@@ -95,10 +96,12 @@ class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster)
         prober = prober if prober is not None else ThreadProber()
         check_owners(file, stores, file.voters, prober)
         notes: list[str] = []
-        found = find_metadata(file, stores, notes.append, as_logged=voters_as_logged)
+        metrics = SnapshotMetrics()
+        found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=voters_as_logged)
         file = replace(file, warnings=(*file.warnings, *notes))
-        log = metadata_log(file, stores, found.voters, clock, new_id, found.state)
-        return cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
+        log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state)
+        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+        return cls(context, spark)
 
     @classmethod
     def format(
@@ -129,11 +132,13 @@ class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster)
         formatted = bring_up.format_roots(file, stores, file.voters, new_id)
         voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
         others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-        log = metadata_log(file, stores, voters, clock, new_id)
+        metrics = SnapshotMetrics()
+        log = metadata_log(file, stores, voters, clock, new_id, metrics)
         bootstrap_quorum(file.cluster_id, log, voters, others)
         bring_up.format_roots(file, stores, list(others), new_id)
-        log = metadata_log(file, stores, voters, clock, new_id, log.last_known)
-        cluster = cls(make_context(file, stores, log, spark, progress, clock, new_id, opener, prober), spark)
+        log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known)
+        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+        cluster = cls(context, spark)
         cluster.register().raise_for_failures()
         return cluster
 
@@ -245,7 +250,11 @@ class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster)
 
     def describe_brokers(self) -> Report:
         """Every broker, as a table."""
-        return describe.describe_brokers(self._context)
+        return describe_cluster.describe_brokers(self._context)
+
+    def describe_topics(self) -> Report:
+        """Every topic, as a table."""
+        return describe_cluster.describe_topics(self._context)
 
     # ------------------------------------------------------------------- leaders and replicas
 
@@ -409,22 +418,6 @@ class Cluster(QuorumOfCluster, StateOfCluster, FetchOfCluster, RestoreOfCluster)
     def merge(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Merge small appends into segments."""
         return merging.merge(self._context, names(topics), dry_run=dry_run)
-
-    def tier(self, topics: Topics = None, *, due: bool = False, dry_run: bool = False) -> Report:
-        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
-        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
-
-    def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
-        """Apply local and total retention, and delete what left the log long enough ago."""
-        return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
-
-    def vacuum(
-        self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
-    ) -> Report:
-        """Delete litter: in the remote tier, and, of all topics, on the brokers; see
-        ``engine.operations.vacuum``.
-        """
-        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
 
     def bootstrap(
         self,

@@ -25,9 +25,8 @@ class QuorumOfCluster:
         return quorum.describe_quorum(self._context)
 
     def snapshot_metadata(self, *, by_hand: bool = True, dry_run: bool = False) -> Report:
-        """Take a snapshot of the metadata log on every voter, and delete what it makes superfluous; without
-        ``by_hand`` where ``metadata.snapshot.min.changed_records.ratio`` and
-        ``metadata.log.max.record.bytes.between.snapshots`` want one.
+        """Take a snapshot of the metadata log by hand, and tell what became of each voter. (``snapshot`` keeps it
+        short by its policy, with the logs of topics.) Without ``by_hand`` where that policy wants one.
         """
         return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from engine.context import Context
-from engine.operations import groups
+from engine.operations import group_admin, groups
 from engine.operations import snapshot as snapshotting
-from engine.operations.groups import OffsetAndMetadata, TopicPartition
 from engine.operations.read_snapshot import list_snapshots, metrics, read_snapshot_frame
 from engine.report import Report
+from engine.state.group_commits import OffsetAndMetadata, TopicPartition
 from partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
@@ -42,7 +43,8 @@ class StateOfCluster:
         With ``member_epoch`` (one that grows with every incarnation of the consumer) a stale one is refused.
 
         Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
-            OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed; OperationFailedError.
+            OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
+            OutcomeUnknownError.
         """
         return groups.commit(self._context, group, offsets, member_epoch=member_epoch)
 
@@ -51,13 +53,67 @@ class StateOfCluster:
         return groups.committed(self._context, group, names(topics))
 
     def lag(self, group: str) -> Report:
-        """How far a consumer group is behind: one row per partition of the topics that it has committed for."""
+        """How far a consumer group is behind: one row per partition of the topics that it has committed for.
+
+        Raises: InvalidGroupIdError, GroupIdNotFoundError.
+        """
         return groups.lag(self._context, group)
 
     def lag_frame(self, group: str) -> DataFrame:
-        """``lag`` as a Spark DataFrame, with the same columns."""
-        rows = [tuple(row.values()) for row in self.lag(group).rows]
+        """``lag`` as a Spark DataFrame, with the same columns.
+
+        Raises: as ``lag``; OperationFailedError when a partition cannot be looked at.
+        """
+        rows = [
+            tuple({**row, "expires": datetime.fromisoformat(str(row["expires"]))}.values())
+            for row in self.lag(group).raise_for_failures().rows
+        ]
         return self._session("lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
+
+    def groups(self) -> Report:
+        """Every consumer group, as a table."""
+        return group_admin.groups(self._context)
+
+    def reset_offsets(
+        self,
+        group: str,
+        topics: Topics = None,
+        *,
+        to: group_admin.ResetTo | None = None,
+        shift_by: int | None = None,
+        by_duration: timedelta | None = None,
+        partitions: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Move what a consumer group has committed: ``cluster.reset_offsets("loader", "trips",
+        to=OffsetSpec.EARLIEST)``, to an offset or a time, ``shift_by=-100`` records, or ``by_duration`` back from
+        now. Stop its consumers first: their next commit would take its place. Offsets out of range are moved to
+        the nearest end of the log, and noted.
+
+        Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
+        """
+        return group_admin.reset_offsets(
+            self._context,
+            group,
+            names(topics),
+            to=to,
+            shift_by=shift_by,
+            by_duration=by_duration,
+            partitions=partitions,
+            dry_run=dry_run,
+        )
+
+    def delete_group(self, group: str, *, dry_run: bool = False) -> Report:
+        """Forget a consumer group and all that it has committed.
+
+        Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
+        """
+        return group_admin.delete_group(self._context, group, dry_run=dry_run)
+
+    def delete_offsets(self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False) -> Report:
+        """Forget what a consumer group has committed for these topics. Raises: as ``delete_group``;
+        UnknownTopicOrPartitionError."""
+        return group_admin.delete_offsets(self._context, group, names(topics) or (), dry_run=dry_run)
 
     def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
         """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
@@ -73,7 +129,7 @@ class StateOfCluster:
 
     def metrics(self) -> Report:
         """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
-        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots)."""
+        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
         return metrics(self._context)
 
     def snapshot(
@@ -85,7 +141,8 @@ class StateOfCluster:
         dry_run: bool = False,
     ) -> Report:
         """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
-        replicas, let log starts grow, delete those that the log start has passed. Partitions that are larger than
+        replicas, let log starts grow, delete those that the log start has passed. Without ``topics`` of all, the
+        metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
         ``memory_bytes`` are reduced by Spark, the others by one task each.
         """
         return snapshotting.snapshot(

@@ -164,6 +164,15 @@ TOPIC_CONFIGS = table(
     ),
     integer(
         Scope.TOPIC,
+        "metadata.log.max.snapshot.interval.ms",
+        60 * 60 * 1000,
+        0,
+        "ms",
+        "A new snapshot is taken once the latest one is so old, whatever its size, if the log has something new "
+        "(KIP-876). 0: never for its age. The metadata log has what is set on the cluster.",
+    ),
+    integer(
+        Scope.TOPIC,
         "metadata.start.offset.lag.time.max.ms",
         _SEVEN_DAYS_MS,
         0,
@@ -256,7 +265,7 @@ CLUSTER_CONFIGS = table(
         7 * 24 * 60,
         1,
         "minutes",
-        "Committed offsets are forgotten so long after they were committed; jobs/snapshot does it.",
+        "A group and its committed offsets are forgotten so long after its latest commit; jobs/snapshot does it.",
     ),
     integer(
         Scope.CLUSTER,
@@ -363,6 +372,14 @@ CLUSTER_CONFIGS = table(
         1,
         "bytes/s",
         "What one run fetches from the remote tier, all its tasks together (KIP-956). The default is no limit.",
+    ),
+    integer(
+        Scope.CLUSTER,
+        "transactional.id.expiration.ms",
+        7 * 24 * 60 * 60 * 1000,
+        1,
+        "ms",
+        "A transactional id that nobody has used for so long is forgotten; jobs/snapshot does it.",
     ),
 )
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from engine.cluster_file import ClusterFile
 from engine.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from engine.metrics import SnapshotMetrics
 from engine.quorum.bootstrap import FoundLog, find_log
 from engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
 from engine.quorum.client import MetadataClient
@@ -20,6 +22,7 @@ from engine.settings import cluster_config
 from partitions.clock import Clock
 from partitions.errors import InvalidCallError
 from partitions.identity import NewId
+from partitions.paths import METADATA_TOPIC
 from partitions.probing import Prober
 from partitions.replica import check_broker_file, read_broker_file
 from partitions.runner import Failed, ThreadRunner
@@ -60,15 +63,30 @@ def metadata_log(
     voters: Sequence[Voter],
     clock: Clock,
     new_id: NewId,
+    metrics: SnapshotMetrics,
     hint: LogState = LogState(),  # noqa: B008 - immutable
 ) -> MetadataLog:
     """The metadata log on these voters; ``hint`` is what was seen of it."""
-    rng = random.Random(new_id())
-    return MetadataLog(file.cluster_id, voters, clock=clock, rng=rng, new_id=new_id, stores=stores, hint=hint)
+    return MetadataLog(
+        file.cluster_id,
+        voters,
+        clock=clock,
+        rng=random.Random(new_id()),
+        new_id=new_id,
+        stores=stores,
+        hint=hint,
+        loading=partial(metrics.loading, METADATA_TOPIC, 0, clock),
+    )
 
 
 def find_metadata(
-    file: ClusterFile, stores: Mapping[int, Store], note: Note, *, as_logged: bool = False
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    note: Note,
+    clock: Clock,
+    metrics: SnapshotMetrics,
+    *,
+    as_logged: bool = False,
 ) -> FoundLog:
     """The metadata log of an existing cluster: one listing of each voter, and of the log what is not remembered
     in ``file.cache``.
@@ -76,7 +94,15 @@ def find_metadata(
     Raises: as ``find_log``.
     """
     cached = LogState() if file.cache is None else load_cache(file.cache, file.cluster_id, note)
-    found = find_log(file.cluster_id, file.voters, stores, cached=cached, note=note, as_logged=as_logged)
+    found = find_log(
+        file.cluster_id,
+        file.voters,
+        stores,
+        cached=cached,
+        note=note,
+        loading=partial(metrics.loading, METADATA_TOPIC, 0, clock),
+        as_logged=as_logged,
+    )
     spared = cached.end > 0 and 0 <= found.state.end - cached.end <= SAVE_AFTER
     if file.cache is not None and not spared:
         save_cache(file.cache, file.cluster_id, found.state, note)
@@ -93,6 +119,7 @@ def make_context(
     new_id: NewId,
     opener: OpenStore,
     prober: Prober,
+    metrics: SnapshotMetrics,
 ) -> Context:
     """What the operations work with: tasks on the executors of ``spark``, where there is one."""
     tasks: TaskRunner = LocalTasks(_DRIVER_THREADS)
@@ -113,4 +140,5 @@ def make_context(
         threads=ThreadRunner(_DRIVER_THREADS),
         progress=progress if progress is not None else Silent(),
         prober=prober,
+        snapshot_metrics=metrics,
     )

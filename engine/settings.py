@@ -17,6 +17,7 @@ from engine.config_keys import AS_LOCAL, AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIG
 from partitions.errors import InvalidConfigError
 from partitions.merge import MergePolicy
 from partitions.retention import UNLIMITED, RetentionLimits
+from snapshots.policy import SnapshotPolicy
 from tiering.plan import CopyLag
 from tiering.schedule import Intervals
 
@@ -53,6 +54,7 @@ class TopicConfig:
     delete_retention_ms: int
     metadata_snapshot_min_changed_records_ratio: float
     metadata_log_max_record_bytes_between_snapshots: int
+    metadata_log_max_snapshot_interval_ms: int
     metadata_start_offset_lag_time_max_ms: int
 
     @property
@@ -85,6 +87,15 @@ class TopicConfig:
         """When small appends become segments."""
         return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
 
+    @property
+    def snapshotting(self) -> SnapshotPolicy:
+        """When snapshots are made."""
+        return SnapshotPolicy(
+            min_changed_records_ratio=self.metadata_snapshot_min_changed_records_ratio,
+            max_record_bytes_between_snapshots=self.metadata_log_max_record_bytes_between_snapshots,
+            max_snapshot_interval_ms=self.metadata_log_max_snapshot_interval_ms,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
@@ -111,6 +122,7 @@ class ClusterConfig:
     transaction_state_log_min_isr: int
     transaction_state_log_num_partitions: int
     transaction_state_log_replication_factor: int
+    transactional_id_expiration_ms: int
 
     @property
     def tier_intervals(self) -> Intervals:

@@ -1,58 +1,128 @@
-"""What one driver keeps of the engine's own topics, so that a read costs a listing and the files that are new."""
+"""What one driver keeps of the engine's own topics: states that it read, and appends that wait for their turn."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
+import pyarrow as pa
+
+from partitions.errors import OutcomeUnknownError, StratalogError
 from partitions.identity import NewId
+
+M = TypeVar("M")
 
 _MOST_STATES = 256
 """Partitions whose state is kept."""
+_MOST_APPENDS = 1000
+"""Appends that are made as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadState(Generic[M]):
+    """A state of a partition as it was read, and the epoch of the last record in it: whoever has another epoch
+    there has another history.
+    """
+
+    state: M
+    epoch: int
 
 
 class StateCache:
-    """States of partitions as of an offset, and the epoch of the record before that: whoever has another epoch
-    there has another history. Thread-safe.
+    """The latest state that was read of each partition, so that a read costs a listing and the files that are
+    new. Thread-safe.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._states: OrderedDict[tuple[str, int], tuple[Any, int]] = OrderedDict()
+        self._states: OrderedDict[tuple[str, int], ReadState[Any]] = OrderedDict()
 
-    def get(self, topic_id: str, partition: int, fits: Callable[[Any, int], bool]) -> Any:
-        """The state that was kept, with which and whose epoch ``fits`` agrees; else None."""
+    def get(self, topic_id: str, partition: int) -> ReadState[Any] | None:
+        """The state that was kept."""
         with self._lock:
-            found = self._states.get((topic_id, partition))
-        return found[0] if found is not None and fits(*found) else None
+            return self._states.get((topic_id, partition))
 
-    def put(self, topic_id: str, partition: int, state: Any, epoch: int) -> None:
+    def put(self, topic_id: str, partition: int, read: ReadState[Any]) -> None:
         """Keep a state; the one that was put longest ago is forgotten for it."""
         with self._lock:
-            self._states[topic_id, partition] = state, epoch
+            self._states[topic_id, partition] = read
             self._states.move_to_end((topic_id, partition))
             while len(self._states) > _MOST_STATES:
                 self._states.popitem(last=False)
 
 
+@dataclass(slots=True, eq=False)
+class OwnAppend:
+    """Records that a thread wants in a partition of one of the engine's own topics, and what came of it."""
+
+    topic: str
+    partition: int
+    batch: pa.RecordBatch
+    base_offset: int | None = None
+    """Of the first of them, once they are acknowledged."""
+    error: StratalogError | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether anything came of it."""
+        return self.base_offset is not None or self.error is not None
+
+
+MakeAppends = Callable[[str, int, Sequence[OwnAppend]], None]
+"""Makes one append of several, all to one topic, as a producer id with a sequence; brings each to its end."""
+
+
 class OwnProducer:
-    """This driver as the producer of the engine's own topics. One append at a time: a sequence is tried only
-    after the one before it has come to its end.
+    """This driver as the producer of the engine's own topics: a sequence is tried only after the one before it has
+    come to its end. What its threads want appended while an append is under way is appended together by the next
+    one, so under load appends grow instead of queueing. Nothing waits for company.
     """
 
     def __init__(self) -> None:
-        self._turn = threading.Lock()
         self._id: str | None = None
         self._sequence = 0
+        self._turn = threading.Lock()
+        self._waiting: list[OwnAppend] = []
+        self._door = threading.Lock()
 
-    @contextmanager
-    def turn(self, new_id: NewId) -> Iterator[tuple[str, int]]:
-        """The producer's id and the next sequence, for the one append that is made inside."""
-        with self._turn:
-            if self._id is None:
-                self._id = f"driver-{new_id()}"
-            self._sequence += 1
-            yield self._id, self._sequence
+    def append(self, wanted: OwnAppend, make: MakeAppends, new_id: NewId) -> int:
+        """Append, alone or with others; the offset of the first record. Raises: the append's own error."""
+        with self._door:
+            self._waiting.append(wanted)
+        try:
+            with self._turn:
+                # Whoever had the turn before may have taken this one along.
+                while not wanted.over:
+                    self._append_waiting(make, new_id)
+        finally:
+            with self._door:  # interrupted: nobody waits for it any more
+                self._waiting = [one for one in self._waiting if one is not wanted]
+        if wanted.base_offset is None:
+            assert wanted.error is not None
+            raise wanted.error
+        return wanted.base_offset
+
+    def _append_waiting(self, make: MakeAppends, new_id: NewId) -> None:
+        with self._door:
+            taken = [one for one in self._waiting if one.topic == self._waiting[0].topic][:_MOST_APPENDS]
+            self._waiting = [one for one in self._waiting if one not in taken]
+        if self._id is None:
+            self._id = f"driver-{new_id()}"
+        self._sequence += 1
+        try:
+            make(self._id, self._sequence, taken)
+            assert all(one.over for one in taken)
+        except StratalogError as error:
+            _end(taken, error)
+        except BaseException:
+            _end(taken, OutcomeUnknownError("the append was interrupted; read before you try again"))
+            raise
+
+
+def _end(taken: Sequence[OwnAppend], error: StratalogError) -> None:
+    for one in taken:
+        if not one.over:
+            one.error = error

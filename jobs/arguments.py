@@ -47,25 +47,31 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_common(parser, with_master=runs != "driver")
-    return parser
-
-
-def add_common(parser: argparse.ArgumentParser, *, with_master: bool) -> None:
-    """``--cluster``, ``--json``, and ``--master`` for jobs whose work may run on Spark."""
-    parser.add_argument(
-        "--cluster",
-        metavar="FILE",
-        default=os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE,
-        help=f"the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="one report object as the last line of stdout, and no table"
-    )
-    if with_master:
+    add_common(parser, {"cluster": os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE, "json": False})
+    if runs != "driver":
         parser.add_argument(
             "--master", metavar="URL", help="Spark's master; under spark-submit that is its own option"
         )
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
+    """``--cluster`` and ``--json``. The parser of a subcommand has no ``defaults`` of its own: they would win over
+    what stands before the subcommand.
+    """
+    defaults = defaults or {"cluster": argparse.SUPPRESS, "json": argparse.SUPPRESS}
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        default=defaults["cluster"],
+        help=f"the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        default=defaults["json"],
+        help="one report object as the last line of stdout, and no table",
+    )
 
 
 def add_topics(parser: argparse.ArgumentParser) -> None:

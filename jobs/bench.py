@@ -5,9 +5,11 @@ Settings come from the environment (or ``make bench NAME=value``):
     BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
     PARTITIONS  of the topics: 8
     IDLE_PARTITIONS  of the run in which nothing happens: 10000
+    METADATA_PARTITIONS  of the largest image of a cluster: 1000000
+    COMMITS     small commits of metadata to replay: 100000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
     ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,remote_reads,
-                bootstrap,quorum
+                bootstrap,quorum,metadata,replay,state
 """
 
 from __future__ import annotations
@@ -24,14 +26,19 @@ from jobs.benchmarks import (
     bootstrap_many,
     bootstrapping,
     calls,
+    checkpointing,
     copying,
     hot,
     idle,
+    large_cluster,
+    opening,
     quorum,
     remote_log,
     remote_reads,
+    replaying,
     replicated,
     scanning,
+    state,
     uploading,
 )
 from jobs.benchmarks.bench import Bench
@@ -57,6 +64,9 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "remote_reads": (remote_reads.remote_reads,),
     "bootstrap": (bootstrapping.bootstrap, bootstrap_many.bootstrap_many),
     "quorum": (quorum.quorum,),
+    "metadata": (large_cluster.metadata, checkpointing.checkpoints, opening.opening),
+    "replay": (replaying.replay,),
+    "state": (state.snapshot, state.commits, state.lag),
 }
 
 
@@ -85,7 +95,7 @@ def main() -> int:
 
 
 def _measure(options: BenchOptions) -> list[Line]:
-    if "tier" in options.only:
+    if {"tier", "quorum"} & set(options.only):
         uploading.reach_servers()
     sessions: list[Bench] = []
     started = seconds_of(lambda: sessions.append(Bench(spark_session("bench"), options)))

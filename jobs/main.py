@@ -9,7 +9,7 @@ from collections.abc import Sequence
 JOBS = (
     *("format", "topics", "append", "read", "offsets"),
     *("replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify", "recover", "describe"),
-    *("elect", "reassign", "snapshot", "quorum", "restore"),
+    *("elect", "reassign", "snapshot", "delete_records", "quorum", "groups", "restore"),
 )
 
 

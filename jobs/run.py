@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 from engine import Cluster, Failure, OperationFailedError, Report
 from jobs.progress import terminal_progress
 from partitions.errors import InvalidCallError, StratalogError
+from partitions.paths import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +51,8 @@ class Job:
             image = cluster.image if named else None
             for name in named:
                 assert image is not None
-                image.topic(name)
+                if name != METADATA_TOPIC:  # no topic of the image: the job knows whether it can do that
+                    image.topic(name)
             self._opened = cluster
         return self._opened
 

@@ -1,4 +1,6 @@
-"""Snapshots of topics with cleanup.policy=snapshot, internal ones too: make them, copy them, move log starts."""
+"""Snapshots of topics with cleanup.policy=snapshot, internal ones too, and of the metadata log: make them, copy
+them, move log starts. Without --topics all of these; the metadata log is named __cluster_metadata.
+"""
 
 from __future__ import annotations
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from engine import Cluster, Report
+from engine.metadata.image import ClusterImage
 from engine.report import Value
+from engine.state.internal_topics import METADATA_CONFIGS
 from jobs.arguments import add_common, add_dry_run, count, job_parser, pair
 from jobs.run import Job, renamed, run_job
 from partitions.errors import InvalidCallError
+from partitions.paths import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -34,7 +36,7 @@ def arguments() -> argparse.ArgumentParser:
 
     def command(name: str, doc: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=doc, description=doc, allow_abbrev=False)
-        add_common(added, with_master=False)
+        add_common(added)
         add_dry_run(added, "only check" if name != "list" else "the same: this only reads")
         return added
 
@@ -66,42 +68,13 @@ def topics(job: Job) -> Report:
     if given.command == "delete":
         deleted = cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
+    if given.command == "list":
+        return renamed(cluster.describe_topics(), "topics list")
     key, value = _types(job, cluster) if given.command == "create" else (None, None)
     with cluster.measured() as measure:
-        match given.command:
-            case "create":
-                rows = [_create(given, cluster, key, value)]
-            case "configs":
-                rows = _configs(job, cluster)
-            case _:
-                rows = _list(cluster)
+        rows = [_create(given, cluster, key, value)] if given.command == "create" else _configs(job, cluster)
     report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
-
-
-def _list(cluster: Cluster) -> list[dict[str, Value]]:
-    image = cluster.image
-    return [
-        {
-            "topic": topic.name,
-            "partitions": len(topic.partitions),
-            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
-            "key": _type_name(topic.key_schema),
-            "value": _type_name(topic.value_schema),
-            "configs": " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
-            "topic_id": topic.topic_id,
-        }
-        for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
-    ]
-
-
-def _type_name(schema: str | None) -> str:
-    if schema is None:
-        return "binary"
-    found = json.loads(schema)
-    if isinstance(found, dict) and found["type"] == "struct":
-        return f"struct of {', '.join(field['name'] for field in found['fields'])}"
-    return found if isinstance(found, str) else str(found["type"])
 
 
 def _types(job: Job, cluster: Cluster) -> tuple[Declared, Declared]:
@@ -162,13 +135,19 @@ def _configs(job: Job, cluster: Cluster) -> list[dict[str, Value]]:
     changes |= dict.fromkeys(given.unset)
     if changes:
         cluster.alter_configs(given.topic, changes, dry_run=given.dry_run)
-    image = cluster.image
-    present = image.configs if given.topic is None else image.topic(given.topic).configs
+    present = _present(cluster.image, given.topic)
     after = {**present, **changes}
     return [
         {"config": key, "value": "(default)" if value is None else value, "changed": key in changes}
         for key, value in sorted(after.items())
     ]
+
+
+def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
+    """What is set on a topic; on the cluster when None."""
+    if topic == METADATA_TOPIC:
+        return METADATA_CONFIGS
+    return image.configs if topic is None else image.topic(topic).configs
 
 
 def main(argv: Sequence[str] | None = None) -> int:

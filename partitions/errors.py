@@ -92,6 +92,13 @@ class ConcurrentTransactionsError(RetriableError):
     code = "CONCURRENT_TRANSACTIONS"
 
 
+class CoordinatorNotAvailableError(RetriableError):
+    """The partition of an internal topic that a group, or a transactional id, belongs to cannot be appended to at
+    present; nothing was changed."""
+
+    code = "COORDINATOR_NOT_AVAILABLE"
+
+
 class UnknownLeaderEpochError(RetriableError):
     """The caller knows a newer leader epoch than the one who answers; it will hear of it, too."""
 
@@ -216,6 +223,12 @@ class InvalidConfigError(InvalidCallError):
     code = "INVALID_CONFIG"
 
 
+class PolicyViolationError(InvalidCallError):
+    """The topic's ``cleanup.policy`` does not allow it: only snapshots move the start of such a log (KIP-630)."""
+
+    code = "POLICY_VIOLATION"
+
+
 class InvalidRecordError(InvalidCallError):
     """The records do not fit the topic (columns, types, partition)."""
 
@@ -295,9 +308,21 @@ class DuplicateSequenceNumberError(InvalidCallError):
 
 
 class InvalidGroupIdError(InvalidCallError):
-    """A group's name is empty or too long, or the group has none of what was asked for."""
+    """A group's name is empty or too long, or no text."""
 
     code = "INVALID_GROUP_ID"
+
+
+class GroupIdNotFoundError(InvalidCallError):
+    """No such group: it has committed nothing, or what it had committed is forgotten."""
+
+    code = "GROUP_ID_NOT_FOUND"
+
+
+class NonEmptyGroupError(InvalidCallError):
+    """The group lives: it has committed while it was to be deleted, and was not deleted."""
+
+    code = "NON_EMPTY_GROUP"
 
 
 class OffsetMetadataTooLargeError(InvalidCallError):

@@ -70,6 +70,12 @@ class Lineage:
         kept = [entry for entry in self.entries if entry.start_offset < log_end_offset]
         return Lineage([*kept, EpochStart(epoch, log_end_offset)])
 
+    def truncated_from_start(self, log_start_offset: int) -> Lineage:
+        """Without the entries that lie wholly below the log start; the one that covers it stays as it is. (Kafka's
+        epoch cache does so when the log start moves.) Nothing is known of offsets below the first entry.
+        """
+        return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
+
     def to_json(self) -> bytes:
         """The content of an ``.epoch`` file."""
         return json.dumps([list(entry) for entry in self.entries], separators=(",", ":")).encode()

@@ -91,8 +91,8 @@ Outcome = Fetched | NotNeeded | NotFetched
 class SnapshotFetch:
     """One partition of a follower on its way to its leader's snapshot.
 
-    ``discover`` sends a fetch (``snapshots.discovery``) to whom it now takes for the leader; None: the log has
-    what is needed.
+    ``discover`` sends a fetch to whom it now takes for the leader, and hears of a snapshot; None: the log has what
+    is needed.
     """
 
     def __init__(
@@ -212,7 +212,7 @@ def fetch_snapshots(
     fetches: Sequence[SnapshotFetch],
     ask: Callable[[FetchSnapshotRequest], Sequence[PartitionAnswer]],
     *,
-    cluster_id: str | None,
+    cluster_id: str | None = None,
     replica_id: int,
     max_bytes: int,
 ) -> list[Outcome]:

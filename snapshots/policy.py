@@ -1,4 +1,4 @@
-"""When a snapshot is made (KIP-630, "When to Snapshot"). Pure."""
+"""When a snapshot is made (KIP-630, "When to Snapshot"; KIP-876). Pure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotPolicy:
-    """The two conditions. Raises: InvalidConfigError for a ratio outside [0, 1], or a negative number of bytes."""
+    """The conditions. Raises: InvalidConfigError for a ratio outside [0, 1], or a negative number."""
 
     min_changed_records_ratio: float = 0.5
     """``metadata.snapshot.min.changed_records.ratio``."""
     max_record_bytes_between_snapshots: int = 20 * 1024 * 1024
     """``metadata.log.max.record.bytes.between.snapshots``."""
+    max_snapshot_interval_ms: int = 60 * 60 * 1000
+    """``metadata.log.max.snapshot.interval.ms``; 0: age alone is never a reason."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.min_changed_records_ratio <= 1:
@@ -30,6 +32,10 @@ class SnapshotPolicy:
             raise InvalidConfigError(
                 f"metadata.log.max.record.bytes.between.snapshots = {self.max_record_bytes_between_snapshots}: "
                 "use 0 or more"
+            )
+        if self.max_snapshot_interval_ms < 0:
+            raise InvalidConfigError(
+                f"metadata.log.max.snapshot.interval.ms = {self.max_snapshot_interval_ms}: use 0 (never) or more"
             )
 
 
@@ -47,15 +53,18 @@ class SinceSnapshot:
     """How many records the latest one holds; 0 when there is none."""
     changed_records: int
     """How many records of snapshots were changed or deleted since: see ``changed_records``."""
+    age_ms: int
+    """How long ago the latest one was made; where there is none, how long ago the log began."""
 
 
 def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: bool = False) -> str | None:
-    """Why no snapshot is to be made now; None: it is to be made. Both conditions must hold, but for one that is
-    asked for by hand, which only needs something new to hold.
+    """Why no snapshot is to be made now; None: it is to be made. There must be something new for it to hold; then
+    one is due that is asked for by hand, or when enough of the log *and* of the state has changed (KIP-630, both
+    conditions), or when the latest one is old (KIP-876).
     """
     if since.next <= since.latest or since.next.end_offset <= since.latest.end_offset:
         return f"nothing was committed since snapshot {since.latest}"
-    if by_hand:
+    if by_hand or is_old(policy, since.age_ms):
         return None
     if since.log_bytes < policy.max_record_bytes_between_snapshots:
         return (
@@ -68,6 +77,11 @@ def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: boo
             f"changed, below metadata.snapshot.min.changed_records.ratio = {policy.min_changed_records_ratio:g}"
         )
     return None
+
+
+def is_old(policy: SnapshotPolicy, age_ms: int) -> bool:
+    """Whether a snapshot of this age is reason enough for the next one (KIP-876)."""
+    return 0 < policy.max_snapshot_interval_ms <= age_ms
 
 
 def counts_as_changed(touched: int, *, held: bool) -> bool:

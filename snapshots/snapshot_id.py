@@ -15,7 +15,8 @@ from partitions.paths import CheckpointName
 class SnapshotId:
     """A snapshot of the records ``[0, end_offset)``, the last of which has leader epoch ``epoch``.
 
-    Ordered by epoch, then by end offset, as replicas are compared (KIP-630, "Changes to Leader Election").
+    Ordered by epoch, then by end offset, as the ends of logs are: of two, the greater one holds more (KIP-630,
+    "Snapshot Format", "Changes to Leader Election").
     """
 
     end_offset: int

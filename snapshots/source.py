@@ -53,11 +53,12 @@ class SnapshotSource:
 
     def __init__(
         self,
-        cluster_id: str,
         hosted: Callable[[str, int], HostedPartition | None],
         *,
+        cluster_id: str | None = None,
         response_max_bytes: int = RESPONSE_MAX_BYTES,
     ) -> None:
+        """``cluster_id`` None: whose a partition is, its topic id says."""
         self._cluster_id = cluster_id
         self._hosted = hosted
         self._response_max_bytes = response_max_bytes
@@ -68,7 +69,7 @@ class SnapshotSource:
 
         Raises: InconsistentClusterIdError when the request is of another cluster.
         """
-        if request.cluster_id not in (None, self._cluster_id):
+        if None not in (request.cluster_id, self._cluster_id) and request.cluster_id != self._cluster_id:
             raise InconsistentClusterIdError(
                 f"broker {request.replica_id} fetches snapshots of cluster {request.cluster_id}, and this is "
                 f"cluster {self._cluster_id}"

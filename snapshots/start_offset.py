@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from partitions.errors import CorruptionError
-from snapshots.snapshot_id import EMPTY, SnapshotId
+from snapshots.snapshot_id import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +56,6 @@ def to_delete(snapshots: Iterable[SnapshotId], log_start: int) -> list[SnapshotI
     """The snapshots that end below the log start, in order; the latest one is never among them."""
     ordered = sorted(snapshots)
     return [snapshot for snapshot in ordered[:-1] if snapshot.end_offset < log_start]
-
-
-def replica_end(log: SnapshotId, snapshots: Iterable[SnapshotId]) -> SnapshotId:
-    """What a replica has, for elections and claims: its latest snapshot or its log, whichever is greater.
-    ``log`` is the log's end and last epoch, ``EMPTY`` for an empty one.
-    """
-    return max(log, *snapshots, EMPTY)
-
-
-def log_bounds(log_start: int, log: SnapshotId, snapshots: Iterable[SnapshotId]) -> tuple[int, SnapshotId]:
-    """Where a replica's log starts, and its end: fetch offset and last fetched epoch of its next fetch. A log that
-    is behind the replica's latest snapshot starts and ends where that does, whatever files it has.
-    """
-    end = replica_end(log, snapshots)
-    return (log_start, log) if end == log else (end.end_offset, end)
 
 
 def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[SnapshotId], what: str) -> None:

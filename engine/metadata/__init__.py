@@ -6,6 +6,7 @@ Purpose
 
         records                 the typed records and their JSON
         image                   the state that the records add up to, as frozen values
+        overlay                 mappings of an image that share what is not changed
         fold                    the one fold: ``apply(image, offset, records) -> image``
         commands                what may be asked: ``command.decide(image) -> records + answer``; brokers
         topic_commands          ... topics and configs

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
+from engine.metadata.overlay import Overlay
 from engine.metadata.partition_changes import first_candidate
 from engine.metadata.records import (
     ConfigRecord,
@@ -36,7 +37,7 @@ from partitions.paths import home_folder
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
     """The image after ``records``, the first of which has metadata offset ``offset``.
 
-    ``image`` stays as it is. Its large mappings are copied once per call, so fold a long tail in one call.
+    ``image`` stays as it is; what does not change is shared with it.
 
     Raises: LogGapError unless ``offset`` is the image's next; CorruptionError for a record that does not
         fit the image (no controller commits such a one).
@@ -56,8 +57,8 @@ class _Draft:
         self._cluster_id = image.cluster_id
         self._voters, self._awaited = image.voters, image.awaited
         self._brokers = dict(image.brokers)
-        self._topics = dict(image.topics)
-        self._topic_ids = dict(image.topic_ids)
+        self._topics = Overlay(image.topics)
+        self._topic_ids = Overlay(image.topic_ids)
         self._configs = dict(image.configs)
         self._changed: dict[str, list[PartitionImage]] = {}
 
@@ -65,6 +66,8 @@ class _Draft:
         """The image."""
         for topic_id, partitions in self._changed.items():
             self._topics[topic_id] = replace(self._topics[topic_id], partitions=tuple(partitions))
+        self._topics.settle()
+        self._topic_ids.settle()
         return ClusterImage(
             cluster_id=self._cluster_id,
             voters=self._voters,

@@ -1,8 +1,9 @@
 """The state of the cluster as frozen values. How it comes about stands in ``engine.metadata.fold``.
 
 Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of
-them: built in a fraction of a dataclass's time, and not tracked by the garbage collector. Mappings are
-never changed after an image is out; a change makes new ones.
+them: built in a fraction of a dataclass's time, and topics and partitions are not tracked by the garbage
+collector, which would look at each of them again and again. Mappings are never changed after an image is out; a
+change makes new ones, which share with the old ones what they can (``engine.metadata.overlay``).
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class PartitionImage(
         return self.replicas[: len(self.replicas) - len(self.joining)]
 
 
-class TopicImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unknown_fields=True):
     """One topic. Its configs are here, not beside it: they cannot outlive it."""
 
     name: str

@@ -145,8 +145,8 @@ class AlterConfigs:
         if self.topic is None:
             what, scope, present = "cluster", Scope.CLUSTER, image.configs
         else:
-            what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
             check_not_internal(self.topic, "alter")
+            what, scope, present = f"topic {self.topic!r}", Scope.TOPIC, image.topic(self.topic).configs
         after = dict(present)
         for name, text in self.changes.items():
             if text is None:

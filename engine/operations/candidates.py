@@ -1,9 +1,10 @@
 """Who could lead a partition whose ISR is lost: its replicas as storage has them, for unclean elections.
 
-A leader has to hold the log from the log start on, or find it in the remote tier. So a replica that ends
-below one of the two can lead only after it has started over there (KIP-405: a leader "with missing local
-segments" goes on from the remote). What it holds that the tiered history has not is dead then: the remote holds
-every offset once, and what it holds was acknowledged.
+A leader has to hold the log from the log start on, or find it in the remote tier, or in a snapshot. So a replica
+that ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing
+local segments" goes on from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset
+for a replica is the latest snapshot or replicated log"). What it holds that the tiered history has not is dead
+then: the remote holds every offset once, and what it holds was acknowledged.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from engine.operations.thin import is_thin
 from engine.replication.damage import check_whole
 from engine.replication.site import Site
+from engine.replication.snapshots import snapshot_ahead
 from engine.replication.sync import RemoteTail
 from partitions.errors import EligibleLeadersNotAvailableError, StratalogError
 from partitions.lineage import Lineage
@@ -22,6 +24,7 @@ from partitions.paths import EpochName, LocalStartName
 from partitions.producers import encode
 from partitions.replica import Replica
 from partitions.store import Store, StoredObject
+from snapshots.reader import Snapshot
 from tiering.bootstrap import AuxiliaryState, auxiliary_state
 
 
@@ -31,6 +34,8 @@ class CandidateWork:
 
     site: Site
     remote: RemoteTail | None
+    snapshots: bool
+    """cleanup.policy=snapshot: a snapshot stands for the log up to its end."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
@@ -109,7 +114,12 @@ def look_for_candidates(work: CandidateWork) -> Candidates:
             replica = site.replica(broker)
             log = replica.log()
             high_watermark = max(high_watermark, log.high_watermark, log.promised)
-            able.append(_candidate(replica, log, site.view.log_start_offset, tiered))
+            ahead = snapshot_ahead(replica, log) if work.snapshots else None
+            if ahead is None:
+                able.append(_candidate(replica, log, site.view.log_start_offset, tiered))
+            else:
+                high_watermark = max(high_watermark, ahead.snapshot_id.end_offset)
+                able.append(_candidate_of_snapshot(replica, log, ahead))
         except StratalogError as error:
             unable.append((broker, f"cannot lead ({error.code}: {error})"))
     return Candidates(tuple(able), tuple(unable), high_watermark)
@@ -134,6 +144,13 @@ def _candidate(replica: Replica, log: ReplicaLog, log_start: int, tiered: Auxili
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
     held = log.log_end - log.local_start
     return Candidate(replica.broker_id, last_epoch or 0, log.log_end, held, join, start_over)
+
+
+def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -> Candidate:
+    """Of a replica whose snapshot stands for more than its log: the log starts, and ends, where that does."""
+    end, epoch = ahead.snapshot_id.end_offset, ahead.snapshot_id.epoch
+    join = ahead.lineage if epoch > log.joined_epoch else None
+    return Candidate(replica.broker_id, epoch, end, 0, join, (end, encode(ahead.producers)))
 
 
 def prepare(site: Site, candidate: Candidate) -> None:

@@ -1,4 +1,4 @@
-"""Describe: brokers, topics and partitions as tables."""
+"""Describe: every replica of topics, as a table."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
-from engine.metadata.image import BrokerImage, ClusterImage, TopicImage
-from engine.metadata.settling import Another, Finding, NotOurs, Unreachable
-from engine.operations.brokers import look_at_brokers
+from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations.known_image import known_image
 from engine.operations.tier_schedule import load_schedule
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
@@ -82,12 +81,14 @@ def _look(site: Site, broker: int) -> ReplicaLook:
 def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     """One row per replica of the topics (all when None).
 
-    Raises: UnknownTopicOrPartitionError; a replica that cannot be read is a failure in the report.
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, and metadata
+        without a majority are failures in the report.
     """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
+    unreachable: dict[int, list[StratalogError]] = {}
     with context.measured() as measure:
-        image = context.metadata.image()
+        image = known_image(context, failures)
         chosen = context.topics(image, topics)
         remote = load_remotes(context, image, chosen, failures)
         works = [DescribeWork(site) for site in context.sites(image, chosen)]
@@ -100,7 +101,9 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                     view = work.site.view
                     cold = remote.get(view.topic_id)
                     for look in looks:
-                        if look.error is not None:
+                        if isinstance(look.error, BrokerUnreachableError):
+                            unreachable.setdefault(look.broker_id, []).append(look.error)
+                        elif look.error is not None:
                             failures.append(Failure.of(f"{work} on broker {look.broker_id}", look.error))
                         rows.append(
                             {
@@ -120,6 +123,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                                 **_tiering(due.get((view.topic_id, view.partition)), look, context.clock.now_ms()),
                             }
                         )
+    for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
+        failures.append(Failure.of(f"broker {broker}, which has {len(errors)} of these replicas", errors[0]))
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
     return Report("describe", rows, failures, {"replicas": len(rows)}, False, measure.seconds, measure.counts)
 
@@ -164,49 +169,3 @@ def _role(site: Site, broker: int) -> str:
     if broker in view.isr:
         return "in sync"
     return "being added" if broker in view.adding else "out of sync"
-
-
-def describe_brokers(context: Context) -> Report:
-    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that
-    cannot be told from a damaged or a foreign one is a failure in the report.
-    """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
-        image = context.metadata.image()
-        findings = {found.broker_id: found.finding for found in look_at_brokers(context, image)}
-        partitions = [p for topic in image.topics.values() for p in topic.partitions]
-        for broker_id, store in sorted(context.stores.items()):
-            registered = image.brokers.get(broker_id)
-            finding = findings.get(broker_id)
-            match finding:
-                case NotOurs(error) | Unreachable(error) if not isinstance(error, BrokerUnreachableError):
-                    failures.append(Failure.of(f"broker {broker_id}", error))
-            rows.append(
-                {
-                    "broker": broker_id,
-                    "rack": None if registered is None else registered.rack,
-                    "state": "not registered" if registered is None else _state(registered, finding),
-                    "broker_epoch": None if registered is None else registered.broker_epoch,
-                    "replicas": sum(broker_id in p.replicas for p in partitions),
-                    "leads": sum(broker_id == p.leader for p in partitions),
-                    "log_dir": store.uri,
-                }
-            )
-    return Report("describe brokers", rows, failures, {}, False, measure.seconds, measure.counts)
-
-
-def _state(registered: BrokerImage, finding: Finding | None) -> str:
-    words = []
-    if registered.fenced:
-        words.append("fenced by hand" if registered.held else "fenced")
-    match finding:
-        case Another():
-            words.append("another incarnation: bootstrap it")
-        case NotOurs(error):
-            words.append(error.code)
-        case Unreachable():
-            words.append("unreachable")
-        case _:
-            pass
-    return ", ".join(words) or "ok"

@@ -195,13 +195,14 @@ def _candidate_works(
     for view in views:
         topic = topics[view.topic_id]
         tail = None
-        if context.topic_config(image, topic).remote_storage_enable:
+        config = context.topic_config(image, topic)
+        if config.remote_storage_enable:
             if view.topic_id not in remotes:
                 continue
             segments = remotes[view.topic_id].of_partition(view.partition)
             store = context.remote_store("the topic is tiered")
             tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
-        works.append(CandidateWork(context.site(view), tail))
+        works.append(CandidateWork(context.site(view), tail, config.snapshots))
     return works
 
 

@@ -58,11 +58,13 @@ class Change:
     after: ClusterImage
 
     def of_partitions(self) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
-        """Every partition, named, before and after."""
+        """Every partition that is another one now, named, before and after."""
         for topic_id, topic in self.before.topics.items():
             later = self.after.topics[topic_id].partitions
-            for old, new in zip(topic.partitions, later, strict=True):
-                yield f"{topic.name}-{old.partition}", old, new
+            if later is not topic.partitions:  # what a fold does not touch stays the same object
+                for old, new in zip(topic.partitions, later, strict=True):
+                    if old is not new:
+                        yield f"{topic.name}-{old.partition}", old, new
 
     def left_without_leader(self) -> list[str]:
         """The partitions that had a leader before."""
@@ -138,7 +140,11 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
         together = Together(tuple(commands))
         after = context.metadata.decide(together) if dry_run else context.metadata.submit(together)
         for row in rows:
-            row["leads"] = sum(new.leader == row["broker"] for _, _, new in Change(after, after).of_partitions())
+            row["leads"] = sum(
+                partition.leader == row["broker"]
+                for topic in after.topics.values()
+                for partition in topic.partitions
+            )
     return Report("unfence", rows, failures, {}, dry_run, measure.seconds, measure.counts)
 
 

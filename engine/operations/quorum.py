@@ -16,26 +16,26 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import VoterId
 from engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
+from engine.operations.snapshot_metadata import keep_metadata_short, metadata_failures
 from engine.quorum.inspection import VoterFound, inspect
-from engine.quorum.upkeep import Upkeep, due, keep_up
+from engine.quorum.upkeep import Upkeep
 from engine.report import Failure, Report, Value
-from engine.settings import topic_config
 from partitions.errors import BrokerUnreachableError, InvalidCallError
 from partitions.replica import check_broker_file, read_broker_file
-from snapshots.policy import SnapshotPolicy
-
-_WHAT = "the metadata log"
 
 
 def describe_quorum(context: Context) -> Report:
-    """One row per voter: what it has claimed, its log's end and how far that is behind, its snapshots.
+    """One row per voter: what it has claimed, its log's end and how far that is behind, its snapshots. That too
+    few of them can be reached is a failure in the report; the high watermark is what was known last then.
 
-    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds.
+    Raises: RetriableError, CorruptionError kinds.
     """
     with context.measured() as measure:
         found = context.metadata.with_log(inspect)
     rows = [_voter_row(voter, found.end) for voter in found.voters]
     failures = [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
+    if found.unsettled is not None:
+        failures.insert(0, Failure.of("metadata", found.unsettled))
     totals: dict[str, Value] = {
         "leader": found.leader,
         "epoch": found.epoch,
@@ -43,7 +43,7 @@ def describe_quorum(context: Context) -> Report:
         "snapshot_lag": found.end - max((voter.snapshot_end for voter in found.voters), default=0),
     }
     notes = (*_even(len(found.voters)), *_awaited(found.awaited))
-    return Report("quorum", rows, failures, totals, True, measure.seconds, measure.counts, notes)
+    return Report("quorum", rows, failures, totals, False, measure.seconds, measure.counts, notes)
 
 
 def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
@@ -61,29 +61,24 @@ def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
 
 
 def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool = False) -> Report:
-    """Take a snapshot of the metadata log and give it to every voter; move the log start, and delete what lies
-    below. Without ``by_hand``, where the policy wants one. See ``engine.quorum.upkeep``.
+    """Take a snapshot of the metadata log by hand (without ``by_hand``: where the policy wants one), and tell what
+    became of every voter. ``engine.operations.snapshot`` does the same, beside the topics, and has one row for it.
 
-    Raises: NoMajorityError and other RetriableError kinds; StaleMetadataError, CorruptionError kinds.
+    Raises: as ``keep_metadata_short``.
     """
     with context.measured() as measure:
-        config = topic_config({}, context.metadata.image().configs, _WHAT)
-        policy = SnapshotPolicy(
-            min_changed_records_ratio=config.metadata_snapshot_min_changed_records_ratio,
-            max_record_bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
-        )
-        wait = context.metadata.with_log(lambda log: due(log, policy, by_hand=by_hand))
-        if wait is not None or dry_run:
-            note = "a snapshot would be taken" if wait is None else wait
-            return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
-        lag_ms = config.metadata_start_offset_lag_time_max_ms
-        done = context.metadata.with_log(lambda log: keep_up(log, context.clock, lag_ms=lag_ms))
+        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+    done = kept.done
+    if done is None:
+        note = "a snapshot would be taken" if kept.wait is None else kept.wait
+        return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
     totals: dict[str, Value] = {
         "snapshot": str(done.snapshot),
         "size_bytes": done.size_bytes,
         "log_start": done.log_start,
     }
-    return Report("quorum", _upkeep_rows(done), _failures(done), totals, False, measure.seconds, measure.counts)
+    rows = _upkeep_rows(done)
+    return Report("quorum", rows, metadata_failures(done), totals, False, measure.seconds, measure.counts)
 
 
 def _upkeep_rows(done: Upkeep) -> list[dict[str, Value]]:
@@ -96,11 +91,6 @@ def _upkeep_rows(done: Upkeep) -> list[dict[str, Value]]:
         for one in done.voters
         if one.failure is None
     ]
-
-
-def _failures(done: Upkeep) -> list[Failure]:
-    found = [Failure.of(one.voter, one.failure) for one in done.voters if one.failure is not None]
-    return found + [Failure.of(one.voter, error) for one in done.voters for error in one.damaged]
 
 
 def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:

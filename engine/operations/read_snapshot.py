@@ -10,6 +10,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metrics import LAG, LOAD_LATENCY, SIZE
 from engine.operations.snapshot import snapshot_topics
+from engine.operations.snapshot_metadata import metadata_gauges
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site
 from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot, while_it_changes
@@ -146,14 +147,16 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
 
 
 def metrics(context: Context) -> Report:
-    """The metrics of KIP-630: latencies as this driver has measured them since the cluster was opened; size and
-    lag of the latest snapshot of every partition, as they are now. A partition that cannot be looked at is a
-    failure in the report.
+    """The metrics of KIP-630: latencies as this driver has measured them since it began to open the cluster; size
+    and lag of the latest snapshot of every partition and of the metadata log, as they are now. A partition that
+    cannot be looked at is a failure in the report.
     """
     failures: list[Failure] = []
     with context.measured() as measure:
+        gauges = _gauges(context, context.metadata.image(), failures)
+        gauges += metadata_gauges(context)
         rows = context.snapshot_metrics.rows()
-        rows += _gauges(context, context.metadata.image(), failures)
+        rows += sorted(gauges, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
     return Report("metrics", rows, failures, {}, False, measure.seconds, measure.counts)
 
 
@@ -175,4 +178,4 @@ def _gauges(context: Context, image: ClusterImage, failures: list[Failure]) -> l
                 )
             case Failed(site, error):
                 failures.append(Failure.of(site, error))
-    return sorted(found, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
+    return found

@@ -1,12 +1,18 @@
-"""Snapshot: short logs for the topics with cleanup.policy=snapshot, internal ones and those of users (KIP-630).
+"""Snapshot: short logs for the topics with cleanup.policy=snapshot, internal ones and those of users, and for the
+metadata log (KIP-630).
 
 0. probe the roots
-1. committed offsets that have expired are forgotten: an append to their partition
+1. groups and transactional ids that have expired are forgotten, transactions that are overdue aborted: an append
+   to their partition
 2. tasks: make the next snapshot of a partition on its leader, where the policy wants one
 3. those of partitions that are larger than a task's memory are made by Spark, out of core
 4. tasks: bring the live followers the latest snapshot; how far the log start may grow
 5. one commit for all log starts (local starts follow by ``retain``)
 6. tasks: delete the snapshots that the log start has passed, never the latest one
+7. the metadata log, which holds by now what these steps have committed (``snapshot_metadata``)
+
+A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
+most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).
 
 Everything is created exclusively under a name that says what it is, or only grows, or was passed for good: two
 runs at once do the same work twice, at worst.
@@ -14,25 +20,32 @@ runs at once do the same work twice, at worst.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from engine.context import Context
+from engine.context import Context, TaskRunner
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
 from engine.metrics import GEN_LATENCY, LAG, SIZE
 from engine.operations.append import append_options
 from engine.operations.brokers import settle_brokers
+from engine.operations.group_admin import forget_expired
+from engine.operations.snapshot_metadata import keep_metadata_short, metadata_failures, metadata_row
 from engine.operations.snapshot_partition import Made, Planned, SnapshotWork, make_snapshot, plan_snapshot
 from engine.operations.snapshot_spread import Cleaned, Spread, clean_snapshots, spread_snapshot
-from engine.operations.state_log import append_state, read_state
-from engine.report import Failure, OperationFailedError, Report, Value
-from engine.state.internal_topics import OFFSETS_TOPIC
-from engine.state.keyed import OFFSETS
-from partitions.errors import InvalidCallError, StratalogError
-from partitions.runner import Done, Failed
-from snapshots.policy import SnapshotPolicy
+from engine.operations.transactions import end_overdue
+from engine.report import Failure, Report, Value
+from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from partitions.errors import (
+    FencedLeaderEpochError,
+    InvalidCallError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownLeaderEpochError,
+)
+from partitions.paths import METADATA_TOPIC
+from partitions.runner import Done, Failed, Runner, SerialRunner
 from snapshots.snapshot_id import EMPTY
 
 if TYPE_CHECKING:
@@ -41,7 +54,13 @@ if TYPE_CHECKING:
 MEMORY_BYTES = 256 * 1024 * 1024
 """What a task may read of a partition, uncompressed; a larger one is Spark's."""
 
+VIEWS = 3
+"""Under so many views a partition is tried in one run."""
+
 PartitionKey = tuple[str, int]
+_EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
+"""What time does to the state of internal topics; how many records say so."""
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -65,36 +84,42 @@ def snapshot(
     memory_bytes: int = MEMORY_BYTES,
     dry_run: bool = False,
 ) -> Report:
-    """Snapshots of the topics (of all with cleanup.policy=snapshot when None). ``by_hand``: of all that is new,
-    whatever the policy says. Partitions larger than ``memory_bytes`` need ``spark``.
+    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot and of the metadata log, which is
+    named as ``__cluster_metadata``. ``by_hand``: of all that is new, whatever the policy says. Partitions larger
+    than ``memory_bytes`` need ``spark``.
 
     Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; everything else is a
         failure of its partition in the report.
     """
     notes: list[str] = []
     failures: list[Failure] = []
+    with_metadata = topics is None or METADATA_TOPIC in topics
+    if topics is not None:
+        topics = [name for name in topics if name != METADATA_TOPIC]
     with context.measured() as measure:
         image = context.metadata.image()
         snapshot_topics(context, image, topics)
         works = _works(context, image, topics, by_hand, memory_bytes)
-        if not dry_run:
+        if works and not dry_run:
             settled = settle_brokers(context)
             notes += settled.notes
             works = _works(context, settled.image, topics, by_hand, memory_bytes)
         states = {_key(work): _State(work) for work in works}
         if dry_run:
             _plan(context, states, failures)
-        else:
+        elif states:
             _run(context, spark, states, failures)
         for state in states.values():
             damaged = state.planned.damaged if state.planned is not None else ()
             notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
-    rows = [_row(state, dry_run) for state in states.values()]
+        rows = [_row(state, dry_run) for state in states.values()]
+        if with_metadata:
+            rows += _metadata(context, failures, by_hand=by_hand, dry_run=dry_run)
     return Report(
         operation="snapshot",
         rows=rows,
         failures=failures,
-        totals=_totals(states, rows),
+        totals={"partitions": len(rows), "made": sum(row["outcome"] == "made" for row in rows)},
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
@@ -119,16 +144,15 @@ def _works(
     context: Context, image: ClusterImage, names: Sequence[str] | None, by_hand: bool, memory_bytes: int
 ) -> list[SnapshotWork]:
     works = []
-    for topic in snapshot_topics(context, image, [n for n in names if n in image.topic_ids] if names else names):
+    for topic in snapshot_topics(
+        context, image, names if names is None else [n for n in names if n in image.topic_ids]
+    ):
         config = context.topic_config(image, topic)
         works += [
             SnapshotWork(
                 site=context.site(view),
                 schema=append_options(topic, config, "all").schema,
-                policy=SnapshotPolicy(
-                    min_changed_records_ratio=config.metadata_snapshot_min_changed_records_ratio,
-                    max_record_bytes_between_snapshots=config.metadata_log_max_record_bytes_between_snapshots,
-                ),
+                policy=config.snapshotting,
                 by_hand=by_hand,
                 delete_retention_ms=config.delete_retention_ms,
                 lag_time_max_ms=config.metadata_start_offset_lag_time_max_ms,
@@ -146,13 +170,23 @@ def _key(work: SnapshotWork) -> PartitionKey:
     return work.site.view.topic_id, work.site.view.partition
 
 
+def _metadata(
+    context: Context, failures: list[Failure], *, by_hand: bool, dry_run: bool
+) -> list[dict[str, Value]]:
+    """Step 7."""
+    try:
+        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+    except StratalogError as error:
+        failures.append(Failure.of(METADATA_TOPIC, error))
+        return [{"topic": METADATA_TOPIC, "partition": 0, "outcome": "failed"}]
+    if kept.done is not None:
+        failures += metadata_failures(kept.done)
+    return [metadata_row(kept, dry_run)]
+
+
 def _plan(context: Context, states: Mapping[PartitionKey, _State], failures: list[Failure]) -> None:
-    for outcome in context.tasks.run(plan_snapshot, [state.work for state in states.values()]):
-        match outcome:
-            case Done(work, planned):
-                states[_key(work)].planned = planned
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
+    for state, planned in _each(context, context.tasks, plan_snapshot, list(states.values()), failures):
+        state.planned = planned
 
 
 def _run(
@@ -164,30 +198,62 @@ def _run(
     _expire(context, states, failures)
     sound = _make(context, spark, states, failures)
     _spread(context, sound, failures)
-    _advance(context, sound, failures)
     _clean(context, sound, failures)
+
+
+def _each(
+    context: Context,
+    runner: Runner | TaskRunner,
+    task: Callable[[SnapshotWork], R],
+    states: Sequence[_State],
+    failures: list[Failure],
+) -> Iterator[tuple[_State, R]]:
+    """Run the task for these partitions; what came of those that went well. One that fails because its view is
+    out of date is tried again under the present one, if that is another.
+    """
+    waiting = list(states)
+    for last in (*[False] * (VIEWS - 1), True):
+        by_key = {_key(state.work): state for state in waiting}
+        stale: list[tuple[_State, StratalogError]] = []
+        for outcome in runner.run(task, [state.work for state in waiting]):
+            state = by_key[_key(outcome.item)]
+            match outcome:
+                case Done(_, value):
+                    yield state, value
+                case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
+                    stale.append((state, error))
+                case Failed(_, error):
+                    failures.append(Failure.of(state.work, error))
+        if not stale:
+            return
+        before = {_key(state.work): state.work.site.view for state, _ in stale}
+        _refresh(context, [state for state, _ in stale])
+        waiting = []
+        for state, error in stale:
+            if state.work.site.view == before[_key(state.work)]:
+                failures.append(Failure.of(state.work, error))
+            else:
+                waiting.append(state)
+
+
+def _refresh(context: Context, states: Sequence[_State]) -> None:
+    """Let the partitions have the present view, those that are still there."""
+    image = context.metadata.image()
+    for state in states:
+        topic_id, partition = _key(state.work)
+        if topic_id in image.topics:
+            state.work = replace(state.work, site=context.site(image.view(topic_id, partition)))
 
 
 def _expire(context: Context, states: Mapping[PartitionKey, _State], failures: list[Failure]) -> None:
     """Step 1."""
-    image = context.metadata.image()
-    groups = [state for state in states.values() if state.work.site.view.topic == OFFSETS_TOPIC]
+    internal = [state for state in states.values() if state.work.site.view.topic in _EXPIRE]
 
-    def expire(state: _State) -> int:
-        view = state.work.site.view
-        gone = read_state(context, view, OFFSETS).expired(context.clock.now_ms(), image.topics)
-        if gone:
-            append_state(context, image.topic(OFFSETS_TOPIC), view.partition, OFFSETS, gone)
-        return len(gone)
+    def expire(work: SnapshotWork) -> int:
+        return _EXPIRE[work.site.view.topic](context, work.site.view)
 
-    for outcome in context.threads.run(expire, groups):
-        match outcome:
-            case Done(state, count):
-                state.expired = count
-            case Failed(state, OperationFailedError(report=report)):
-                failures += report.failures
-            case Failed(state, error):
-                failures.append(Failure.of(state.work, error))
+    for state, count in _each(context, context.threads, expire, internal, failures):
+        state.expired = count
 
 
 def _make(
@@ -200,25 +266,17 @@ def _make(
     sound: list[_State] = []
     large: list[_State] = []
     context.progress.start("snapshot", len(states), "partitions")
-    for outcome in context.tasks.run(make_snapshot, [state.work for state in states.values()]):
-        match outcome:
-            case Done(work, (planned, made)):
-                state = states[_key(work)]
-                state.planned, state.made = planned, made
-                (large if planned.large else sound).append(state)
-                if not planned.large:
-                    context.progress.advance(planned.log_bytes if made is not None else 0)
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
-                context.progress.advance()
-    for state in large:
-        assert state.planned is not None
-        try:
-            state.planned, state.made = _reduce(spark, state.work)
-            sound.append(state)
-        except StratalogError as error:
-            failures.append(Failure.of(state.work, error))
-        context.progress.advance(state.planned.log_bytes if state.made is not None else 0)
+    for state, (planned, made) in _each(context, context.tasks, make_snapshot, list(states.values()), failures):
+        state.planned, state.made = planned, made
+        (large if planned.large else sound).append(state)
+        if not planned.large:
+            context.progress.advance(planned.log_bytes if made is not None else 0)
+    for state, (planned, made) in _each(
+        context, SerialRunner(), lambda work: _reduce(spark, work), large, failures
+    ):
+        state.planned, state.made = planned, made
+        sound.append(state)
+        context.progress.advance(planned.log_bytes if made is not None else 0)
     context.progress.finish()
     for state in sound:
         if state.made is not None:
@@ -239,47 +297,51 @@ def _reduce(spark: SparkSession | None, work: SnapshotWork) -> tuple[Planned, Ma
 
 
 def _spread(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
-    """Step 4."""
-    by_key = {_key(state.work): state for state in states}
-    for outcome in context.tasks.run(spread_snapshot, [state.work for state in states]):
-        match outcome:
-            case Done(work, spread):
-                by_key[_key(work)].spread = spread
-                failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in spread.failed]
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
+    """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
+    waiting = list(states)
+    refused: dict[PartitionKey, StratalogError] = {}
+    for _ in range(VIEWS):
+        spread = []
+        for state, found in _each(context, context.tasks, spread_snapshot, waiting, failures):
+            state.spread = found
+            spread.append(state)
+        refused = _advance(context, spread)
+        waiting = [state for state in spread if isinstance(refused.get(_key(state.work)), FencedLeaderEpochError)]
+        failures += [
+            Failure.of(state.work, refused[_key(state.work)])
+            for state in spread
+            if _key(state.work) in refused and state not in waiting
+        ]
+        if not waiting:
+            break
+    failures += [Failure.of(state.work, refused[_key(state.work)]) for state in waiting]
+    for state in states:
+        if state.spread is not None:
+            failures += [
+                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+            ]
 
 
-def _advance(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
-    """Step 5."""
+def _advance(context: Context, states: Sequence[_State]) -> dict[PartitionKey, StratalogError]:
+    """Step 5; which partitions were refused, and why."""
     wanted = tuple(
-        LogStart(*_key(state.work), state.spread.log_start)
+        LogStart(*_key(state.work), state.spread.log_start, state.work.site.epoch)
         for state in states
         if state.spread is not None and state.spread.log_start > state.work.site.view.log_start_offset
     )
     if not wanted:
-        return
-    for answer in context.metadata.submit(AdvanceLogStart(wanted)):
-        if isinstance(answer, Refused):
-            failures.append(Failure.of(f"{answer.topic_id}-{answer.partition}", answer.error))
-    image = context.metadata.image()
-    for state in states:
-        topic_id, partition = _key(state.work)
-        if topic_id in image.topics:
-            state.work = replace(state.work, site=context.site(image.view(topic_id, partition)))
+        return {}
+    answers = context.metadata.submit(AdvanceLogStart(wanted))
+    _refresh(context, states)
+    return {(one.topic_id, one.partition): one.error for one in answers if isinstance(one, Refused)}
 
 
 def _clean(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
     """Step 6."""
-    by_key = {_key(state.work): state for state in states}
-    works = [state.work for state in states if state.work.site.view.log_start_offset > 0]
-    for outcome in context.tasks.run(clean_snapshots, works):
-        match outcome:
-            case Done(work, cleaned):
-                by_key[_key(work)].cleaned = cleaned
-                failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in cleaned.failed]
-            case Failed(work, error):
-                failures.append(Failure.of(work, error))
+    started = [state for state in states if state.work.site.view.log_start_offset > 0]
+    for state, cleaned in _each(context, context.tasks, clean_snapshots, started, failures):
+        state.cleaned = cleaned
+        failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
 
 
 def _row(state: _State, dry_run: bool) -> dict[str, Value]:
@@ -296,11 +358,7 @@ def _row(state: _State, dry_run: bool) -> dict[str, Value]:
         "snapshot": None if latest == EMPTY else str(latest),
         "records": None if made is None else made.records,
         SIZE: None if spread is None else spread.size_bytes,
-        LAG: spread.lag
-        if spread is not None
-        else None
-        if planned is None
-        else planned.high_watermark - latest.end_offset,
+        LAG: _lag(planned, spread),
         GEN_LATENCY: None if made is None else round(made.ms, 1),
         "log_start": view.log_start_offset,
     }
@@ -328,8 +386,3 @@ def _outcome(state: _State, dry_run: bool) -> str:
     if state.made is None:
         return "failed"
     return "made" if state.made.new else "there already"
-
-
-def _totals(states: Mapping[PartitionKey, _State], rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
-    made = sum(state.made is not None and state.made.new for state in states.values())
-    return {"partitions": len(rows), "made": made}

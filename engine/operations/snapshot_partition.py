@@ -76,6 +76,8 @@ class Planned:
     high_watermark: int
     log_bytes: int
     """Of the log between the two."""
+    since_ms: int
+    """When the latest was made; without one, when the log began."""
     wait: str | None
     """Why none is made now."""
     large: bool = False
@@ -222,7 +224,7 @@ def reason_not_to(work: SnapshotWork, planned: Planned, earlier: Snapshot | None
     """The plan with the reason why nothing is made now that it is known how many records have changed since the
     ``earlier`` snapshot; None: it is to be made.
     """
-    wait = reason_to_wait(work.policy, _since(planned, earlier, changed), by_hand=work.by_hand)
+    wait = reason_to_wait(work.policy, _since(work, planned, earlier, changed), by_hand=work.by_hand)
     return None if wait is None else replace(planned, wait=wait, large=False)
 
 
@@ -253,11 +255,12 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
         next=following,
         high_watermark=log.high_watermark,
         log_bytes=sum(link.file.object.size_bytes for link in between),
+        since_ms=_since_ms(log, earlier, work.clock.now_ms()),
         wait=None,
         damaged=tuple(str(error) for _, error in usable.damaged),
     )
     # As if everything had changed: whether that is so is not known before the records are read.
-    since = _since(planned, earlier, changed=0 if earlier is None else earlier.records)
+    since = _since(work, planned, earlier, changed=0 if earlier is None else earlier.records)
     wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
     large = False
     if wait is None and work.site.view.topic not in FORMATS:
@@ -267,14 +270,21 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
     return replace(planned, wait=wait, large=large), earlier
 
 
-def _since(planned: Planned, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
+def _since(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
     return SinceSnapshot(
         latest=planned.latest,
         next=planned.next,
         log_bytes=planned.log_bytes,
         snapshot_records=0 if earlier is None else earlier.records,
         changed_records=changed,
+        age_ms=work.clock.now_ms() - planned.since_ms,
     )
+
+
+def _since_ms(log: ReplicaLog, earlier: Snapshot | None, now_ms: int) -> int:
+    if earlier is not None:
+        return earlier.created_ms
+    return log.chain[0].file.object.modified_ms if log.chain else now_ms
 
 
 def _snapshot_bytes(leader: Replica, log: ReplicaLog, latest: SnapshotId) -> int:
@@ -328,7 +338,7 @@ def _content(
     before = wanted.empty_table()
     if earlier is not None:
         before = pa.Table.from_batches([batch.cast(wanted) for batch in earlier.batches()], wanted)
-    later = [batch.cast(wanted) for _, batch in _log_batches(leader, log, start, end, list(RECORD_COLUMNS))]
+    later = [batch.cast(wanted) for _, batch in log_batches(leader, log, start, end, list(RECORD_COLUMNS))]
     found = reduced(before, pa.Table.from_batches(later, wanted))
     horizon_us = tombstone_horizon_us(work, leader, log, end)
     return _LatestContent(without_tombstones(found.table, horizon_us), found.changed)
@@ -343,13 +353,13 @@ def _state_content(
         held = {key for key, _ in earlier.rows()}
         state = load_dump(earlier.rows(), start, form.codec, form.load)
     touched: list[bytes | None] = []
-    for offset, batch in _log_batches(leader, log, start, end, ["key", "value"]):
+    for offset, batch in log_batches(leader, log, start, end, ["key", "value"]):
         touched += batch.column("key").to_pylist()
         state = form.apply_batches(state, offset, [batch])
     return _StateContent(form, state, changed_records(held, touched))
 
 
-def _log_batches(
+def log_batches(
     leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """``(first offset, records)`` of the log's part ``[start, end)``."""

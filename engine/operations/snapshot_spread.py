@@ -16,13 +16,22 @@ from engine.replication.snapshots import (
     newest_id,
     while_it_changes,
 )
-from partitions.errors import CorruptSegmentError, StratalogError
+from partitions.errors import (
+    CorruptSegmentError,
+    FencedLeaderEpochError,
+    NotLeaderOrFollowerError,
+    StratalogError,
+    UnknownLeaderEpochError,
+)
 from partitions.listing import ReplicaLog
 from partitions.replica import Replica
 from partitions.store import StoredObject
 from snapshots.reader import read_snapshot
 from snapshots.snapshot_id import EMPTY, SnapshotId
 from snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
+
+LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError, NotLeaderOrFollowerError)
+"""What a fetch is answered when the leader is another one than the follower thinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +54,7 @@ def spread_snapshot(work: SnapshotWork) -> Spread:
     """The task. A follower that fails keeps no other from it, and the log start waits for it as for one that is
     slow. (Fenced ones are not waited for: they take the snapshot before anything else when they are back.)
 
-    Raises: as ``leader_log``.
+    Raises: as ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: what they have stays.
     """
     return while_it_changes(lambda: _spread_once(work))
 
@@ -61,6 +70,8 @@ def _spread_once(work: SnapshotWork) -> Spread:
         try:
             follower = work.site.replica(broker)
             end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
+        except LEADER_CHANGED:
+            raise  # nobody else would get anything under this view either
         except StratalogError as error:
             failed.append((broker, error))
             end, size_bytes = 0, 0

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
+
+import pyarrow as pa
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metadata.topic_commands import CreateTopic
 from engine.operations.append import append_given
 from engine.replication.damage import blaming, check_whole
-from engine.replication.snapshots import latest_snapshot
+from engine.replication.snapshots import latest_snapshot, while_it_changes
+from engine.report import Failure, OperationFailedError, Report
 from engine.state.internal_topics import InternalTopic
 from engine.state.keyed import KeyedMachine, StateFormat
+from engine.state_cache import OwnAppend, ReadState
 from partitions.errors import (
+    CoordinatorNotAvailableError,
     InvalidReplicationFactorError,
     LogGapError,
-    SourceChangedError,
+    OutcomeUnknownError,
+    RetriableError,
+    StaleMetadataError,
+    StratalogError,
     TopicAlreadyExistsError,
 )
 from partitions.listing import ReplicaLog
@@ -29,7 +38,6 @@ from snapshots.state_machine import load_dump
 M = TypeVar("M", bound=KeyedMachine[Any])
 R = TypeVar("R")
 
-_LOOKS = 5
 _COLUMNS = ["key", "value"]
 
 
@@ -59,36 +67,53 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
     return context.metadata.image().topic(wanted.name)
 
 
-def read_state(context: Context, view: PartitionView, form: StateFormat[M, R], until: int | None = None) -> M:
-    """The state of a partition of an internal topic below its high watermark (``until`` an offset below it, if
-    given): its latest snapshot, and the log after it.
+def read_state(
+    context: Context,
+    view: PartitionView,
+    form: StateFormat[M, R],
+    *,
+    until: int | None = None,
+    since: ReadState[M] | None = None,
+) -> ReadState[M]:
+    """The state of a partition of an internal topic below its high watermark: its latest snapshot, and the log
+    after it, of which this driver reads what it has not read yet. ``until`` is an offset up to which the state is
+    wanted, and ``since`` an earlier one to go on from.
 
     Raises: LeaderNotAvailableError and its like; CorruptionError kinds, LogGapError when neither a snapshot nor
         the log holds a part of it.
     """
-    for _ in range(_LOOKS - 1):
-        with suppress(SourceChangedError):  # deleted since it was listed
-            return _read_once(context, view, form, until)
-    return _read_once(context, view, form, until)
+    return while_it_changes(lambda: _read_once(context, view, form, until, since))
 
 
-def _read_once(context: Context, view: PartitionView, form: StateFormat[M, R], until: int | None) -> M:
+def _read_once(
+    context: Context,
+    view: PartitionView,
+    form: StateFormat[M, R],
+    until: int | None,
+    since: ReadState[M] | None,
+) -> ReadState[M]:
     leader = context.site(view).leader
     log = leader.log()
     check_whole(leader, log)
     end = log.high_watermark if until is None else min(until, log.high_watermark)
-
-    def fits(state: KeyedMachine[Any], epoch: int) -> bool:
-        return log.local_start <= state.next_offset <= end and log.lineage.epoch_at(state.next_offset - 1) == epoch
-
-    state: M | None = context.states.get(view.topic_id, view.partition, fits)
-    if state is None:
+    known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
+    usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]
+    if usable:
+        state = max(usable, key=lambda one: one.next_offset)
+    else:
         with context.snapshot_metrics.loading(view.topic, view.partition, context.clock):
             state = load_state(leader, log, form, end)
     state = replay(leader, log, form, state, end)
-    if state.next_offset > 0:
-        context.states.put(view.topic_id, view.partition, state, log.lineage.epoch_at(state.next_offset - 1) or 0)
-    return state
+    read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
+    if until is None:
+        context.states.put(view.topic_id, view.partition, read)
+    return read
+
+
+def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:
+    """Whether a state stands for a beginning of this log up to ``end``."""
+    offset = read.state.next_offset
+    return log.local_start <= offset <= end and (log.lineage.epoch_at(offset - 1) or 0) == read.epoch
 
 
 def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: int) -> M:
@@ -124,13 +149,52 @@ def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M,
 def append_state(
     context: Context, topic: TopicImage, partition: int, form: StateFormat[M, R], records: Iterable[R]
 ) -> int:
-    """Append records of the engine's own (at least one) with acks=all; the offset of the first one.
+    """Append records of the engine's own (at least one) with acks=all, all of them or none; the offset of the
+    first one. What other threads of this driver append meanwhile is appended with them.
 
-    Raises: OperationFailedError.
+    Raises: CoordinatorNotAvailableError when nothing was appended, and the next time it may be;
+        OutcomeUnknownError when it may have been; OperationFailedError for what will not pass.
     """
-    batch = form.to_batch(records, context.clock.now_ms())
-    with context.own_producer.turn(context.new_id) as (producer_id, sequence):
-        who = ProducerAppend(producer_id, 0, sequence)
-        report = append_given(context, topic.name, {partition: [batch]}, who)
-    (row,) = report.raise_for_failures().rows
-    return int(row["base_offset"] or 0)
+    wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()))
+
+    def make(producer_id: str, sequence: int, together: Sequence[OwnAppend]) -> None:
+        _append_together(context, ProducerAppend(producer_id, 0, sequence), together)
+
+    return context.own_producer.append(wanted, make, context.new_id)
+
+
+def _append_together(context: Context, who: ProducerAppend, together: Sequence[OwnAppend]) -> None:
+    """One append of all that is wanted, in one file a partition; every one is brought to its end."""
+    batches: dict[int, list[pa.RecordBatch]] = {}
+    for one in together:
+        batches.setdefault(one.partition, []).append(one.batch)
+    report = append_given(context, together[0].topic, batches, who)
+    outcomes = {row["partition"]: row for row in report.rows}
+    failures = {failure.item: failure for failure in report.failures}
+    appended = Counter[int]()
+    for one in together:
+        row, failure = outcomes[one.partition], failures.get(f"{one.topic}-{one.partition}")
+        if failure is None:
+            one.base_offset = int(row["base_offset"] or 0) + appended[one.partition]
+            appended[one.partition] += one.batch.num_rows
+        else:
+            one.error = _error(failure, report, unknown=row["outcome"] == "unknown")
+
+
+def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
+    said = f"{failure.item}: {failure.code}: {failure.message}"
+    if unknown:
+        return OutcomeUnknownError(
+            f"{said}; the records may be in the log all the same: read before you try again"
+        )
+    if failure.code in _PASSING:
+        return CoordinatorNotAvailableError(f"{said}; nothing was appended, try again")
+    return OperationFailedError(said, report)
+
+
+def _codes(kind: type[StratalogError]) -> set[str]:
+    return {kind.code}.union(*map(_codes, kind.__subclasses__()))
+
+
+_PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
+"""Codes of what another try may get past."""

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from engine.context import Context
-from engine.metadata.image import TopicImage
+from engine.metadata.image import PartitionView, TopicImage
 from engine.operations.state_log import append_state, ensure_topic, read_state
 from engine.state import transaction_steps as steps
-from engine.state.internal_topics import TRANSACTIONS_TOPIC, partition_for, transactions_topic
+from engine.state.internal_topics import TRANSACTIONS_TOPIC, check_name, partition_for, transactions_topic
 from engine.state.keyed import TRANSACTIONS
-from engine.state.transaction_state import State, TopicPartition, Transaction
+from engine.state.transaction_state import State, TopicPartition, Transaction, TransactionStates
+from engine.state_cache import ReadState
 from partitions.errors import ConcurrentTransactionsError, InvalidCallError
 
+MAX_ID_LENGTH = 255
 _ATTEMPTS = 10
 
 Decide = Callable[[Transaction | None], Transaction | None]
@@ -29,11 +31,11 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     A transaction that was left open is aborted first: that is refused for as long as it takes (``complete``),
     and then asked for again. The first call of a cluster creates ``__transaction_state``.
 
-    Raises: InvalidCallError for an empty id; InvalidTransactionTimeoutError; InvalidReplicationFactorError;
-        ConcurrentTransactionsError while a transaction is being ended; OperationFailedError.
+    Raises: InvalidCallError for an id that is empty, too long or no text; InvalidTransactionTimeoutError;
+        InvalidReplicationFactorError; ConcurrentTransactionsError while a transaction is being ended; as
+        ``append_state``.
     """
-    if not transactional_id:
-        raise InvalidCallError("a transactional id must not be empty")
+    check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
     image = context.metadata.image()
     config = context.cluster_config(image)
     topic = ensure_topic(context, image, transactions_topic(config))
@@ -61,7 +63,7 @@ def add_partitions(context: Context, producer: Transaction, partitions: Iterable
     """The transaction also writes to these partitions (topic id, number); the first ones begin it.
 
     Raises: UnknownTopicOrPartitionError, InvalidProducerIdMappingError, ProducerFencedError,
-        ConcurrentTransactionsError, OperationFailedError.
+        ConcurrentTransactionsError; as ``append_state``.
     """
     image = context.metadata.image()
     wanted = sorted(set(partitions))
@@ -79,7 +81,7 @@ def end(context: Context, producer: Transaction, *, commit: bool) -> Transaction
     """The transaction is to be committed or aborted: from here on that is decided.
 
     Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
-        ConcurrentTransactionsError, OperationFailedError.
+        ConcurrentTransactionsError; as ``append_state``.
     """
     return _change(
         context,
@@ -97,8 +99,27 @@ def complete(context: Context, transactional_id: str) -> Transaction:
 def present_state(context: Context, transactional_id: str) -> Transaction | None:
     """The state of a transactional id now; None when it has none."""
     image = context.metadata.image()
-    known = TRANSACTIONS_TOPIC in image.topic_ids
-    return _read(context, image.topic(TRANSACTIONS_TOPIC), transactional_id) if known else None
+    if TRANSACTIONS_TOPIC not in image.topic_ids:
+        return None
+    read = _read(context, image.topic(TRANSACTIONS_TOPIC), transactional_id)
+    return read.state.transactions.get(transactional_id)
+
+
+def end_overdue(context: Context, view: PartitionView) -> int:
+    """Abort the transactions of one partition of ``__transaction_state`` that have run into their timeout, and
+    forget the ids that nobody has used for ``transactional.id.expiration.ms``; for how many ids that was decided.
+    Whoever takes an id a step on meanwhile was faster, and what was decided here counts for nothing.
+
+    Raises: as ``read_state`` and ``append_state``.
+    """
+    image = context.metadata.image()
+    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    now_ms = context.clock.now_ms()
+    held = read_state(context, view, TRANSACTIONS).state.transactions.values()
+    due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms)) is not None]
+    if due:
+        append_state(context, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due)
+    return len(due)
 
 
 def _topic(context: Context) -> TopicImage:
@@ -119,14 +140,16 @@ def _complete(context: Context, present: Transaction | None) -> Transaction | No
 def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction:
     """Decide, append, look; the state that came of it."""
     for _ in range(_ATTEMPTS):
-        present = _read(context, topic, transactional_id)
+        before = _read(context, topic, transactional_id)
+        present = before.state.transactions.get(transactional_id)
         wanted = decide(present)
         if wanted is None:
             assert present is not None
             return present
         partition = partition_for(transactional_id, len(topic.partitions))
         offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
-        after = _read(context, topic, transactional_id, offset + 1)
+        read = _read(context, topic, transactional_id, until=offset + 1, since=before)
+        after = read.state.transactions.get(transactional_id)
         if after is not None and after.at == offset:
             return after
     raise ConcurrentTransactionsError(
@@ -135,8 +158,14 @@ def _change(context: Context, topic: TopicImage, transactional_id: str, decide: 
 
 
 def _read(
-    context: Context, topic: TopicImage, transactional_id: str, until: int | None = None
-) -> Transaction | None:
+    context: Context,
+    topic: TopicImage,
+    transactional_id: str,
+    *,
+    until: int | None = None,
+    since: ReadState[TransactionStates] | None = None,
+) -> ReadState[TransactionStates]:
+    """The states of the partition that the transactional id belongs to."""
     partition = partition_for(transactional_id, len(topic.partitions))
     view = context.metadata.image().view(topic.topic_id, partition)
-    return read_state(context, view, TRANSACTIONS, until).transactions.get(transactional_id)
+    return read_state(context, view, TRANSACTIONS, until=until, since=since)

@@ -1,9 +1,10 @@
 """Verify: every replica and the remote against each other.
 
     1. tasks, one a partition: list all replicas, check names, sizes, contiguity, footers, the remote table
-       (``verify_structure``, ``verify_registers``, ``verify_remote``)
+       (``verify_structure``, ``verify_registers``, ``verify_snapshots``, ``verify_remote``)
     2. with ``deep``, tasks, one a group of files: every byte against its checksums (``verify_content``)
     3. copies of one file must be equal (``verify_findings``)
+    4. the metadata log on its voters (``verify_metadata``)
 
 Nothing is changed. What is wrong is a failure of the report, with the replica, the file and the offsets.
 """
@@ -18,11 +19,13 @@ from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.in_sync import PartitionKey, partition_key
 from engine.operations.verify_content import ReadWork, groups_of, read_files
 from engine.operations.verify_findings import BadFile, Copy, Finding, odd_copies
+from engine.operations.verify_metadata import verify_metadata
 from engine.operations.verify_remote import RemotePart
 from engine.operations.verify_structure import Looked, LookWork, look_at_partition
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
+from partitions.paths import METADATA_TOPIC
 from partitions.runner import Done, Failed
 from partitions.store import Store
 
@@ -55,16 +58,24 @@ class Audited:
 
 
 def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
-    """Verify the topics (all when None): names, sizes, contiguity and footers; with ``deep`` also every byte.
+    """Verify the topics (when None all, and the metadata log, which is named as ``__cluster_metadata``): names,
+    sizes, contiguity and footers; with ``deep`` also every byte.
 
     Raises: UnknownTopicOrPartitionError.
     """
     failures: list[Failure] = []
+    with_metadata = topics is None or METADATA_TOPIC in topics
+    if topics is not None:
+        topics = [name for name in topics if name != METADATA_TOPIC]
     with context.measured() as measure:
         image = context.metadata.image()
         audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
         failures += failures_of(audits)
-    rows = [_row(each) for each in audits if each.looked is not None]
+        rows = [_row(each) for each in audits if each.looked is not None]
+        if with_metadata:
+            row, wrong = verify_metadata(context, deep=deep)
+            rows.append(row)
+            failures += wrong
     return Report(
         operation="verify",
         rows=rows,
@@ -143,8 +154,9 @@ def _plan(
     context: Context, image: ClusterImage, topic: TopicImage, deep: bool, only: Collection[PartitionKey] | None
 ) -> list[LookWork]:
     views = [view for view in image.views(topic.name) if only is None or partition_key(view) in only]
-    if not views or not context.topic_config(image, topic).remote_storage_enable:
-        return [LookWork(context.site(view), deep, None) for view in views]
+    config = context.topic_config(image, topic)
+    if not views or not config.remote_storage_enable:
+        return [LookWork(context.site(view), deep, None, config.snapshots) for view in views]
     table = context.remote_table(topic)
     remote = table.load()
     missing = frozenset(segment.path for segment in table.missing_objects(remote))
@@ -153,6 +165,7 @@ def _plan(
             context.site(view),
             deep,
             RemotePart(table.remote, context.remote_folder(topic), remote.of_partition(view.partition), missing),
+            config.snapshots,
         )
         for view in views
     ]

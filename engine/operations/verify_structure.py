@@ -22,6 +22,7 @@ from engine.operations.verify_findings import (
 )
 from engine.operations.verify_registers import check_registers, lineage_of
 from engine.operations.verify_remote import RemotePart, check_remote
+from engine.operations.verify_snapshots import check_snapshots, read_snapshots
 from engine.replication.site import Site
 from partitions.errors import (
     CorruptionError,
@@ -47,6 +48,8 @@ class LookWork:
     deep: bool
     """Also read the registers, and leave differences between copies to those who read all bytes."""
     remote: RemotePart | None
+    snapshots: bool
+    """cleanup.policy=snapshot: snapshots stand for what left the log."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
@@ -116,12 +119,18 @@ def look_at_partition(work: LookWork) -> Looked:
             looks[broker] = _look(found, reference, findings)
         except StratalogError as error:
             findings.append(Finding(str(found.replica), error, broker))
+    if work.snapshots:
+        committed = max((look.high_watermark for look in looks.values()), default=0)
+        for broker, look in looks.items():
+            replica, listing = seen[broker].replica, seen[broker].listing
+            findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
     leader = None if view.leader is None else looks.get(view.leader)
     _find_short(work.site, seen, looks, leader, reference, findings)
     if work.deep:
         of_leader = seen.get(view.leader) if view.leader is not None else None
         for found in seen.values():
             findings += check_registers(found.replica, None if of_leader is None else of_leader.replica)
+            findings += read_snapshots(found.replica, found.listing)
     else:
         _compare_sizes(work.site, looks.values(), findings)
     cold: tuple[HeldFile, ...] = ()

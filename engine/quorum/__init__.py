@@ -5,15 +5,19 @@ Purpose
     with any number of drivers at once, some of them zombies, and no server.
 
         batch        one committed batch: a data file of ``partitions``, one row per record
-        voter        one voter: a folder on the root of a broker; list, claim, create
+        voter        one voter: a folder on the root of a broker; look, claim, create
         state        a log up to its end, and who shows it; snapshots count as log
         checkpoints  snapshots in the folders of voters: written, read, copied
-        contents     the greatest log of some listings, and copies of it for those that lack it
-        log          claim an epoch, commit a batch, read linearizably; why voters may change
+        contents     the greatest log of some voters, and copies of it for those that lack it
+        finding      the greatest log on some roots, whoever's voters they are
+        electorate   who the voters are, and looks at a majority of them; why they may change
+        patience     how long drivers wait for each other
+        log          claim an epoch, commit a batch, read linearizably
         client       what the engine uses: ``image()`` and ``submit(command)``; many commands in one batch
         bootstrap    the first batch of a new cluster, and finding the log of an existing one
         upkeep       take a snapshot, move the log start, delete; why that is safe
         cache        what a driver remembers between its runs
+        pages        ... with topics that are unpacked when they are asked for
         inspection   what there is on each voter, for people
 
 In and out
@@ -30,6 +34,15 @@ How a batch is recognised
     lineage?*, which snapshots keep too. A caller that retries an unknown outcome asks that, on a log that
     it has claimed, before it decides its command again.
 
+    A lineage forgets what lies below the log start of a majority of the voters; it would be in every batch, longer
+    by an entry with each claim. Of a batch from down there the outcome stays unknown, and so its caller is told.
+
+Drivers in each other's way
+    Only a claimed epoch lets a driver write, and a greater claim ends it: drivers that claim at once would go on
+    fencing each other. So all claim on the voters in one order, and the exclusive create on the first decides
+    who goes on; the others look at that voter alone, now and then, until the claimant has committed, rests, or
+    seems to have died (``patience``). All this is for speed: no wait, and no clock, makes anything safe.
+
 Where this differs from the protocol's text
     * A voter counts when its last file is the tail and it has *every* file of the log, not the tail alone:
       one comparison of names, and a file deleted by hand is copied back by the next commit.
@@ -39,4 +52,14 @@ Where this differs from the protocol's text
       the end of its latest snapshot on to count.
     * A read is finished by its first round of listings when they show what is asked for: every listing was
       made after the read began, and a claim that comes after a listing sees what the listing saw.
+    * A command is decided on the claimed state without a read before it: the commit shows whether that was the
+      latest. A refusal, and an answer that changes nothing, rest on a read, or on a commit.
+
+What is not guarded against
+    A voter's root that was put back from an older copy still has its directory id, and with it its vote. Together
+    with a voter that lags it shows an old log to whoever reaches these two alone. The metadata know the identity
+    of each broker's root (``BrokerImage.root``), but a vote is not made to depend on it: object stores have none;
+    where all roots are moved at once, a copied cluster or the only voter, no majority would be left to read by, or
+    to commit the registration that says so; and a file system that numbers its files anew would stop every voter
+    at the same moment. Remove such a voter and add it again (``jobs.quorum``) before others go away.
 """

@@ -57,7 +57,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         footer = msgspec.json.decode((parquet.metadata.metadata or {})[FOOTER_KEY], type=SegmentFooter)
-        values = parquet.read(columns=["value"]).column("value").to_pylist()
+        values = parquet.read(columns=["value"], use_threads=False).column("value").to_pylist()
         lineage = Lineage(footer.lineage)
     except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
         raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error

@@ -9,26 +9,20 @@ order a formatted root outside the voters shows that there was a log once.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import VoterId, VotersRecord
-from engine.quorum.contents import Contents, Note
+from engine.quorum.checkpoints import Loading
+from engine.quorum.contents import Note
+from engine.quorum.finding import Search
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterListing
-from partitions.errors import (
-    InvalidCallError,
-    LogGapError,
-    NoMajorityError,
-    SourceChangedError,
-    StratalogError,
-)
-from partitions.replica import check_broker_file, read_broker_file
+from engine.quorum.voter import Voter
+from partitions.errors import InvalidCallError, NoMajorityError
+from partitions.replica import read_broker_file
 from partitions.store.protocol import Store
-
-_ATTEMPTS = 5
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
@@ -39,9 +33,9 @@ def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others
     Raises: InvalidCallError when the cluster has other voters, or had a log that is lost; CorruptionError,
         RetriableError kinds.
     """
-    listings = [voter.list() for voter in voters]  # all of them: an unreachable one might hold the log
+    looks = [voter.look() for voter in voters]  # all of them: an unreachable one might hold the log
     ids = tuple(VoterId(voter.broker_id, voter.directory_id) for voter in voters)
-    if all(listing.last is None for listing in listings):
+    if all(look.last is None for look in looks):
         _refuse_lost_log(cluster_id, others)
         image = log.claim()
         if image.next_offset == 0:
@@ -87,6 +81,7 @@ def find_log(
     *,
     cached: LogState = LogState(),  # noqa: B008 - immutable
     note: Note = lambda text: None,
+    loading: Loading = nullcontext,
     as_logged: bool = False,
 ) -> FoundLog:
     """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
@@ -99,13 +94,13 @@ def find_log(
         kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
-    look = _Look(cluster_id, cached, note)
-    state = look.at({broker: stores[broker] for broker in named})
+    search = Search(cluster_id, cached, note, loading)
+    state = search.at({broker: stores[broker] for broker in named})
     if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
-        state = look.at(others)
+        state = search.at(others)
     if state.end == 0:
-        if look.failures:
-            raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, look.failures))}")
+        if search.failures:
+            raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, search.failures))}")
         _refuse_lost_log(cluster_id, others)
         raise InvalidCallError(f"cluster {cluster_id!r} has no metadata: format it first")
     brokers = {voter.broker_id for voter in state.image.voters}
@@ -121,48 +116,3 @@ def find_log(
         )
     voters = tuple(Voter(one.broker_id, stores[one.broker_id], one.directory_id) for one in state.image.voters)
     return FoundLog(voters, state)
-
-
-class _Look:
-    """Looks at roots, and at the metadata that they hold, whoever's voters they are."""
-
-    def __init__(self, cluster_id: str, cached: LogState, note: Note) -> None:
-        self._cluster_id = cluster_id
-        self._cached = cached
-        self._contents = Contents(cluster_id, note)
-        self._seen: dict[int, Store] = {}
-        self.failures: list[StratalogError] = []
-
-    def at(self, stores: Mapping[int, Store]) -> LogState:
-        """The greatest log on these brokers and those before.
-
-        Raises: InvalidCallError kinds for roots of somebody else; CorruptionError kinds; RetriableError.
-        """
-        self._seen.update(stores)
-        for _ in range(_ATTEMPTS):
-            with suppress(SourceChangedError):  # deleted since it was listed: list again
-                listings = self._listings()
-                try:
-                    return self._contents.greatest(listings, LogState(), self._cached)
-                except LogGapError as error:
-                    if self.failures:  # somebody else may have what is missing
-                        raise NoMajorityError(f"{error}; {'; '.join(map(str, self.failures))}") from error
-                    raise
-        raise SourceChangedError(
-            f"the metadata of cluster {self._cluster_id!r} changes faster than it can be read"
-        )
-
-    def _listings(self) -> list[VoterListing]:
-        listings: list[VoterListing] = []
-        self.failures.clear()
-        for broker_id, store in self._seen.items():
-            try:
-                found = read_broker_file(store)
-                if found is not None:
-                    check_broker_file(found, store, self._cluster_id, broker_id)
-                    listings.append(Voter(broker_id, store, found.directory_id).list())
-            except InvalidCallError:
-                raise
-            except StratalogError as error:
-                self.failures.append(error)
-        return listings

@@ -4,7 +4,8 @@ An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster read
 came later. It is believed where the cluster's log goes on from it, by offset, epoch and lineage; stale or
 damaged it is ignored, and costs nothing but the reading that it would have saved. Deleting it is harmless.
 
-One line of JSON says what it is, then one line a record as in a snapshot, then a digest of all of it.
+The file is a digest, and what it is the digest of in MessagePack. The topics are in pages (``pages``): reading
+the file is cheap however large the cluster is, and writing it again is, where little has changed.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator
-from itertools import chain
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
-from engine.metadata.dump import decode, dump, encode, load
+from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from engine.metadata.records import VoterId
 from engine.quorum.contents import Note
+from engine.quorum.pages import Page, PagedTopics, pages_of
 from engine.quorum.state import LogState
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
@@ -32,18 +34,32 @@ SAVE_AFTER = 50
 _DIGEST_BYTES = 16
 
 
-class _Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the file holds."""
+class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the file holds: ``LogState`` and its ``ClusterImage``."""
 
+    layout: str
     cluster_id: str
-    end: int
     epoch: int
     start: int
     appended_ms: int
     lineage: tuple[tuple[int, int], ...]
     files: tuple[tuple[int, int], ...]
     """Base offset and epoch of each batch from ``start`` on."""
-    version: int = 1
+    voters: tuple[VoterId, ...]
+    awaited: tuple[int, ...]
+    brokers: dict[int, BrokerImage]
+    configs: dict[str, str]
+    topics: tuple[Page, ...]
+    next_offset: int
+
+
+@cache
+def _layout() -> str:
+    """What an image looks like in this release: a page is read long after the file was, when it is too late to
+    do without it.
+    """
+    described = msgspec.json.schema(TopicImage), PartitionImage.__struct_fields__
+    return hashlib.blake2b(msgspec.json.encode(described), digest_size=_DIGEST_BYTES).hexdigest()
 
 
 def cache_file(folder: Path, cluster_id: str) -> Path:
@@ -53,26 +69,14 @@ def cache_file(folder: Path, cluster_id: str) -> Path:
 
 def save_cache(folder: Path, cluster_id: str, state: LogState, note: Note) -> None:
     """Remember a log. Where that is not possible, ``note`` is told why."""
-    header = _Header(
-        cluster_id=cluster_id,
-        end=state.end,
-        epoch=state.epoch,
-        start=state.start,
-        appended_ms=state.appended_ms,
-        lineage=tuple((entry.epoch, entry.start_offset) for entry in state.lineage),
-        files=tuple((name.base_offset, name.epoch) for name in sorted(state.files)),
-    )
-    lines = chain([msgspec.json.encode(header)], map(encode, dump(state.image)))
+    data = _encode(cluster_id, state)
     temporary = None
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             temporary = Path(file.name)
-            digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-            for line in lines:
-                digest.update(line)
-                file.write(line + b"\n")
-            file.write(digest.hexdigest().encode())
+            file.write(_digest(data))
+            file.write(data)
         os.replace(temporary, cache_file(folder, cluster_id))
     except OSError as error:
         note(f"the metadata is not remembered in {folder}: {error.strerror}")
@@ -84,8 +88,7 @@ def load_cache(folder: Path, cluster_id: str, note: Note) -> LogState:
     """The log that was remembered; an empty one where there is none, or none that is whole."""
     path = cache_file(folder, cluster_id)
     try:
-        with path.open("rb") as file:
-            return _read(file, cluster_id)
+        return _decode(path.read_bytes(), cluster_id)
     except FileNotFoundError:
         return LogState()
     except (OSError, ValueError, CorruptionError) as error:
@@ -93,35 +96,62 @@ def load_cache(folder: Path, cluster_id: str, note: Note) -> LogState:
         return LogState()
 
 
-def _read(file: BinaryIO, cluster_id: str) -> LogState:
-    _check_digest(file)
-    header = msgspec.json.decode(file.readline(), type=_Header)
-    if header.cluster_id != cluster_id:
-        raise CorruptionError(f"it is of cluster {header.cluster_id!r}")
-    return LogState(
-        image=load(map(decode, _lines(file)), header.end),
-        lineage=Lineage(header.lineage),
-        epoch=header.epoch,
-        start=header.start,
-        files=frozenset(DataName(base, None, epoch) for base, epoch in header.files),
-        appended_ms=header.appended_ms,
+def _encode(cluster_id: str, state: LogState) -> bytes:
+    image = state.image
+    return msgspec.msgpack.encode(
+        _Remembered(
+            layout=_layout(),
+            cluster_id=cluster_id,
+            epoch=state.epoch,
+            start=state.start,
+            appended_ms=state.appended_ms,
+            lineage=tuple((entry.epoch, entry.start_offset) for entry in state.lineage),
+            files=tuple((name.base_offset, name.epoch) for name in sorted(state.files)),
+            voters=image.voters,
+            awaited=image.awaited,
+            brokers=dict(image.brokers),
+            configs=dict(image.configs),
+            topics=tuple(pages_of(image.topics)),
+            next_offset=image.next_offset,
+        )
     )
 
 
-def _check_digest(file: BinaryIO) -> None:
-    """Raises: CorruptionError; the file is at its beginning again afterwards."""
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
-    for line in file:
-        if not line.endswith(b"\n"):
-            if line != digest.hexdigest().encode():
-                break
-            file.seek(0)
-            return
-        digest.update(line[:-1])
-    raise CorruptionError("it is damaged or truncated: its digest is not what it should be")
+def _decode(file: bytes, cluster_id: str) -> LogState:
+    """Raises: CorruptionError, ValueError."""
+    digest, data = file[:_DIGEST_BYTES], memoryview(file)[_DIGEST_BYTES:]
+    if digest != _digest(data):
+        raise CorruptionError("it is damaged or truncated: its digest is not what it should be")
+    found = msgspec.msgpack.decode(data, type=_Remembered)
+    if found.layout != _layout():
+        raise CorruptionError("it was written by another release")
+    if found.cluster_id != cluster_id:
+        raise CorruptionError(f"it is of cluster {found.cluster_id!r}")
+    return LogState(
+        image=ClusterImage(
+            cluster_id=cluster_id,
+            voters=found.voters,
+            awaited=found.awaited,
+            brokers=found.brokers,
+            topics=PagedTopics(found.topics),
+            topic_ids=_ids_by_name(found.topics),
+            configs=found.configs,
+            next_offset=found.next_offset,
+        ),
+        lineage=Lineage(found.lineage),
+        epoch=found.epoch,
+        start=found.start,
+        files=frozenset(DataName(base, None, epoch) for base, epoch in found.files),
+        appended_ms=found.appended_ms,
+    )
 
 
-def _lines(file: BinaryIO) -> Iterator[bytes]:
-    for line in file:
-        if line.endswith(b"\n"):
-            yield line[:-1]
+def _ids_by_name(pages: Sequence[Page]) -> dict[str, str]:
+    ids: dict[str, str] = {}
+    for page in pages:
+        ids.update(zip(page.names, page.ids, strict=True))
+    return ids
+
+
+def _digest(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=_DIGEST_BYTES).digest()

@@ -7,23 +7,33 @@ that freezes it wins.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 from engine.metadata.dump import decode, dump, load
 from engine.metadata.machine import CODEC
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter, VoterListing
 from partitions.clock import Clock
 from partitions.errors import CorruptionError
-from partitions.paths import CheckpointName
+from partitions.paths import METADATA_TOPIC, CheckpointName
 from partitions.records import physical_schema
 from partitions.store.protocol import StoredObject
+from snapshots.fetch import NotFetched, SnapshotFetch, Wanted, fetch_snapshots
+from snapshots.messages import RESPONSE_MAX_BYTES
 from snapshots.reader import Snapshot, read_snapshot
 from snapshots.snapshot_id import SnapshotId
+from snapshots.source import HostedPartition, SnapshotSource
 from snapshots.state_machine import write_dump
 from snapshots.writer import SnapshotWriter
 
+Loading = Callable[[], AbstractContextManager[object]]
+"""What a snapshot is loaded in: measures how long that takes (LoadSnapshotLatencyMs)."""
 
-def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> bool:
-    """Freeze the snapshot of a committed log in the voter's folder; False when it is there already.
+
+def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> int | None:
+    """Freeze the snapshot of a committed log in the voter's folder: how many records it holds; None when it is
+    there already.
 
     Raises: StorageError, OutcomeUnknownError: what was written is staged, and no file yet.
     """
@@ -38,8 +48,8 @@ def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Cloc
         schema=physical_schema(),
         clock=clock,
     ) as writer:
-        write_dump(dump(state.image), CODEC, writer)
-        return writer.freeze()
+        records = write_dump(dump(state.image), CODEC, writer)
+        return records if writer.freeze() else None
 
 
 def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored: StoredObject) -> LogState:
@@ -68,15 +78,53 @@ def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Sn
 
 
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
-    """Give ``target`` a snapshot that ``source`` was listed with: the very object that was verified there.
+    """Give ``target`` a snapshot that ``source`` was listed with, and that is verified there first.
+
+    A small one is one copy of that very object, by the fastest way there is. A larger one is fetched in chunks
+    (KIP-630, "Fetching Snapshots"), so that whoever comes after an interruption goes on where it was; its parts
+    are verified as one file before they get its name.
 
     Raises: as ``read_checkpoint``; OutcomeUnknownError.
     """
     stored = source.checkpoints[name]
     verify_checkpoint(cluster_id, source.voter, stored)
+    if stored.size_bytes > RESPONSE_MAX_BYTES:
+        _fetch_checkpoint(cluster_id, source.voter, SnapshotId.of(name), target)
+        return
     staged = target.store.stage_copy(source.voter.store, stored, target.path(name))
     try:
         staged.commit()
     except BaseException:
         staged.abort()
         raise
+
+
+def _fetch_checkpoint(cluster_id: str, source: Voter, snapshot_id: SnapshotId, target: Voter) -> None:
+    # A voter serves what it has, whoever leads: a snapshot is of committed records only.
+    hosted = HostedPartition(
+        store=source.store,
+        folder=source.folder,
+        broker_id=source.broker_id,
+        leader=source.broker_id,
+        leader_epoch=snapshot_id.epoch,
+    )
+    fetch = SnapshotFetch(
+        target.store,
+        target.folder,
+        topic_id=METADATA_TOPIC,
+        partition=0,
+        owner=cluster_id,
+        # One that has got the name meanwhile is never replaced (see ``engine.quorum.upkeep``).
+        discover=lambda: (
+            None if snapshot_id.name in target.list().checkpoints else Wanted(snapshot_id, leader_epoch=None)
+        ),
+    )
+    fetch_snapshots(
+        [fetch],
+        SnapshotSource(lambda topic_id, partition: hosted, cluster_id=cluster_id).answer,
+        cluster_id=cluster_id,
+        replica_id=target.broker_id,
+        max_bytes=RESPONSE_MAX_BYTES,
+    )
+    if isinstance(fetch.outcome, NotFetched):
+        raise fetch.outcome.error

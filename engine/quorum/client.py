@@ -21,7 +21,14 @@ from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId
 from engine.metadata.voter_commands import AddVoter, RemoveVoter
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
-from partitions.errors import NotControllerError, OutcomeUnknownError, RetriableError, StratalogError
+from partitions.errors import (
+    CorruptionError,
+    InvalidCallError,
+    NotControllerError,
+    OutcomeUnknownError,
+    RetriableError,
+    StratalogError,
+)
 from partitions.paths import DataName
 
 Answer = TypeVar("Answer")
@@ -30,6 +37,9 @@ T = TypeVar("T")
 _ATTEMPTS = 20
 _MOST_COMMANDS = 256
 """In one batch."""
+
+_NOTHING_WRITTEN = (RetriableError, CorruptionError, InvalidCallError)
+"""By a commit that ends so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,8 @@ class _Asked:
     def __init__(self, command: Command[Any]) -> None:
         self.command = command
         self.outcome: _Outcome | None = None
+        self.tried: dict[DataName, _Outcome] = {}
+        """Batches that may be committed, with what it comes to where one is."""
 
     @property
     def kind(self) -> str:
@@ -161,6 +173,14 @@ class MetadataClient:
 
     def _submit(self, asked: Sequence[_Asked]) -> None:
         """Let each have its outcome."""
+        if any(one.tried for one in asked):  # somebody was interrupted in the middle of a commit
+            self._commit(asked)
+            return
+        claimed = self._log.claimed_image
+        if claimed is not None and any(one.decide_on(claimed)[1] for one in asked):
+            # No read before it: the commit itself proves that nobody has come between.
+            self._commit(asked)
+            return
         try:
             image = self._log.glance()
         except StratalogError as error:
@@ -179,12 +199,10 @@ class MetadataClient:
             one.outcome = outcome
 
     def _commit(self, asked: Sequence[_Asked]) -> None:
-        unknown: dict[DataName, list[_Outcome]] = {}
         failure: StratalogError | None = None
         for _ in range(_ATTEMPTS):
             try:
-                for one, outcome in zip(asked, self._attempt(asked, unknown), strict=True):
-                    one.outcome = outcome
+                self._attempt(asked)
                 return
             except (NotControllerError, OutcomeUnknownError):
                 continue
@@ -193,37 +211,44 @@ class MetadataClient:
                 break
         for one in asked:
             what = str(failure or f"{one.kind} lost {_ATTEMPTS} races against other drivers")
-            if unknown and (failure is None or isinstance(failure, RetriableError)):
+            if one.tried and (failure is None or isinstance(failure, RetriableError)):
                 one.outcome = _Refused(
                     OutcomeUnknownError(f"{what}; {one.kind} may have been committed: read first")
                 )
             else:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
 
-    def _attempt(self, asked: Sequence[_Asked], unknown: dict[DataName, list[_Outcome]]) -> list[_Outcome]:
-        """Claim, decide, commit. ``unknown`` has the batches of earlier attempts whose outcome is open, each
-        with the outcomes that it stands for.
+    def _attempt(self, asked: Sequence[_Asked]) -> None:
+        """Claim, decide, commit. A command that an earlier batch has brought into the log has its outcome.
 
         Whatever is found under the claim is sure to last only once something is committed on top of it;
         therefore every way out of here but an error of the log leads through a commit.
         """
         image = self._log.claim()
-        landed = [outcomes for name, outcomes in unknown.items() if self._log.contains(name)]
-        if landed:
-            self._log.commit((NoOpRecord(),))
-            return landed[0]
         outcomes: list[_Outcome] = []
         records: list[MetadataRecord] = []
         for one in asked:
-            outcome, decided = one.decide_on(image)
+            landed = self._landed(one)
+            outcome, decided = (landed, ()) if landed is not None else one.decide_on(image)
             if decided and one is not asked[-1]:
                 image = apply(image, image.next_offset, decided)
             outcomes.append(outcome)
             records += decided
         name = self._log.next_name
+        for one, outcome in zip(asked, outcomes, strict=True):
+            one.tried[name] = outcome  # however this ends, an interruption included
         try:
             self._log.commit(records or (NoOpRecord(),))
-        except (NotControllerError, OutcomeUnknownError):
-            unknown[name] = outcomes
+        except _NOTHING_WRITTEN:
+            for one in asked:
+                del one.tried[name]
             raise
-        return outcomes
+        for one, outcome in zip(asked, outcomes, strict=True):
+            one.outcome = outcome
+
+    def _landed(self, one: _Asked) -> _Outcome | None:
+        """What a command came to in a batch that is in the claimed log; None when it is in none."""
+        try:
+            return next((outcome for name, outcome in one.tried.items() if self._log.contains(name)), None)
+        except OutcomeUnknownError as error:
+            return _Refused(error)

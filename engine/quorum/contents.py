@@ -1,16 +1,17 @@
-"""What the files of voters say: the greatest log of some listings, and copies of it for those that lack it."""
+"""What the files of voters say: the greatest log of some voters, and copies of it for those that lack it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from engine.metadata.fold import apply
 from engine.metadata.records import MetadataRecord
 from engine.quorum.batch import Batch, decode_batch
-from engine.quorum.checkpoints import copy_checkpoint, read_checkpoint
+from engine.quorum.checkpoints import Loading, copy_checkpoint, read_checkpoint
 from engine.quorum.state import LogState, greatest_of
-from engine.quorum.voter import VoterListing, position_of
+from engine.quorum.voter import VoterLook, position_of
 from partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
@@ -39,16 +40,17 @@ class _Found:
     last: DataName | CheckpointName
     lineage: Lineage
     live: tuple[DataName, ...]
-    """The batches of that lineage that any of the listings shows, ascending."""
-    listings: Sequence[VoterListing]
+    """The batches of that lineage, beyond what is known, that any of the voters shows; ascending."""
+    looks: Sequence[VoterLook]
 
 
 class Contents:
     """Reads the files of one cluster's voters; remembers batches that are not known to be committed yet."""
 
-    def __init__(self, cluster_id: str, note: Note) -> None:
+    def __init__(self, cluster_id: str, note: Note, loading: Loading = nullcontext) -> None:
         self._cluster_id = cluster_id
         self._note = note
+        self._loading = loading
         self._batches: dict[DataName, Batch] = {}
         self._loaded: dict[CheckpointName, LogState] = {}
 
@@ -59,18 +61,18 @@ class Contents:
 
     # ------------------------------------------------------------------------- the greatest log
 
-    def greatest(self, listings: Sequence[VoterListing], known: LogState, hint: LogState) -> LogState:
-        """The log with the greatest position among the listings, folded. ``known`` is committed; ``hint`` was
-        some log once, and is believed only where the log's lineage agrees.
+    def greatest(self, looks: Sequence[VoterLook], known: LogState, hint: LogState) -> LogState:
+        """The log with the greatest position that any of the looks shows, folded. ``known`` is committed; ``hint``
+        was some log once, and is believed only where the log's lineage agrees.
 
         Raises: CorruptionError kinds when committed history has changed or cannot be read; SourceChangedError.
         """
-        last = greatest_of(listings)
-        self._check_kept(known, listings)
+        last = greatest_of(looks)
+        self._check_kept(known, looks)
         if last is None or position_of(last) <= known.position:
             return known
-        found = self._found(last, listings)
-        if known.end > 0 and not _lies_on(known, found):
+        found = self._found(last, looks, known.end)
+        if known.end > 0 and _lies_on(known, found) is False:
             raise CorruptionError(
                 f"the metadata log of cluster {self._cluster_id!r} lacks what was committed: it has another "
                 f"history up to offset {known.end} than the one that was read"
@@ -78,50 +80,48 @@ class Contents:
         if hint.end > known.end:
             if _lies_on(hint, found) and self._reaches(hint, found):
                 known = hint
-            else:
+            elif _lies_on(hint, found) is not None:
                 self._note(f"what was remembered of the metadata up to offset {hint.end} is of another history")
         return self._folded(found, known)
 
-    def _check_kept(self, known: LogState, listings: Sequence[VoterListing]) -> None:
+    def _check_kept(self, known: LogState, looks: Sequence[VoterLook]) -> None:
         """What was committed is on a majority for ever, as files or under a snapshot."""
-        covered = max((listing.snapshot_end for listing in listings), default=0)
-        gone = {
-            name
-            for name in known.files
-            if name.base_offset >= covered and not any(name in listing.files for listing in listings)
-        }
+        covered = max((look.snapshot_end for look in looks), default=0)
+        missing = known.files.difference(*(look.files for look in looks))
+        gone = [name for name in missing if name.base_offset >= covered]
         if gone or known.start > covered:
             what = min(gone) if gone else CheckpointName(known.start, 0)
             raise CorruptionError(
                 f"the metadata log of cluster {self._cluster_id!r} lacks what was committed: "
-                f"{what} on {_named(listings)}"
+                f"{what} on {_named(looks)}"
             )
 
-    def _found(self, last: DataName | CheckpointName, listings: Sequence[VoterListing]) -> _Found:
-        names = {name for listing in listings for name in listing.files}
+    def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _Found:
+        names = frozenset[DataName]().union(*(look.files for look in looks))
         # All batches of an epoch have its lineage, and so has a snapshot that ends with it.
         same = [name for name in names if name.epoch == last.epoch]
         if isinstance(last, DataName) or same:
-            lineage = self.batch(max(same), listings).lineage
+            lineage = self.batch(max(same), looks).lineage
         else:
-            lineage = self._load(last, listings).lineage
-        live = sorted(name for name in names if lineage.epoch_at(name.base_offset) == name.epoch)
-        return _Found(last, lineage, tuple(live), listings)
+            lineage = self._load(last, looks).lineage
+        new = [name for name in names if name.base_offset >= known_end]
+        live = sorted(name for name in new if lineage.epoch_at(name.base_offset) == name.epoch)
+        return _Found(last, lineage, tuple(live), looks)
 
     def _reaches(self, hint: LogState, found: _Found) -> bool:
         """Whether the log is at least as long as the hint says."""
         if isinstance(found.last, DataName):
             if found.last.base_offset >= hint.end:
                 return True
-            return self.batch(found.last, found.listings).next_offset == hint.end
+            return self.batch(found.last, found.looks).next_offset == hint.end
         return found.last.end_offset >= hint.end
 
     def _folded(self, found: _Found, known: LogState) -> LogState:
         """From what is known, or from the latest snapshot that is whole, whichever needs less reading."""
         later = {
             name
-            for listing in found.listings
-            for name in listing.checkpoints
+            for look in found.looks
+            for name in look.checkpoints
             if known.end < name.end_offset and position_of(name) <= position_of(found.last)
         }
         starts: list[CheckpointName | None] = [*sorted(later, key=position_of, reverse=True)]
@@ -130,7 +130,7 @@ class Contents:
         failure: StratalogError | None = None
         for start in starts:
             try:
-                return self._folded_from(known if start is None else self._load(start, found.listings), found)
+                return self._folded_from(known if start is None else self._load(start, found.looks), found)
             except _DAMAGED as error:
                 if failure is None:
                     failure = error
@@ -148,45 +148,45 @@ class Contents:
                 continue
             if name.base_offset != offset:
                 raise LogGapError(
-                    f"the metadata log has a gap at offset {offset}, before {name}: {_named(found.listings)}"
+                    f"the metadata log has a gap at offset {offset}, before {name}: {_named(found.looks)}"
                 )
-            batch = self.batch(name, found.listings)
+            batch = self.batch(name, found.looks)
             records += batch.records
             offset, appended_ms = batch.next_offset, batch.appended_ms
             files.add(name)
         if isinstance(found.last, CheckpointName) and offset != found.last.end_offset:
             raise LogGapError(
                 f"the metadata log has a gap at offset {offset}, before the end of snapshot {found.last}: "
-                f"{_named(found.listings)}"
+                f"{_named(found.looks)}"
             )
         image = apply(base.image, base.end, records)
         return LogState(image, found.lineage, found.last.epoch, base.start, frozenset(files), appended_ms)
 
     # ------------------------------------------------------------------------------------ files
 
-    def batch(self, name: DataName, listings: Iterable[VoterListing]) -> Batch:
+    def batch(self, name: DataName, looks: Iterable[VoterLook]) -> Batch:
         """The batch of a data file. Raises: as ``_fetch``."""
         if name not in self._batches:
-            self._batches[name] = self._fetch(name, listings)[1]
+            self._batches[name] = self._fetch(name, looks)[1]
         return self._batches[name]
 
-    def _fetch(self, name: DataName, listings: Iterable[VoterListing]) -> tuple[bytes, Batch]:
+    def _fetch(self, name: DataName, looks: Iterable[VoterLook]) -> tuple[bytes, Batch]:
         """A file from any voter that has it whole.
 
         Raises: SourceChangedError, StorageError, CorruptionError kinds when none of them has.
         """
         failure: StratalogError | None = None
-        for listing in listings:
-            if name not in listing.files:
+        for look in looks:
+            if name not in look.files:
                 continue
             try:
-                data = listing.voter.read(name)
-                return data, decode_batch(self._cluster_id, name, data, f"{listing.voter}: {name}")
+                data = look.voter.read(name)
+                return data, decode_batch(self._cluster_id, name, data, f"{look.voter}: {name}")
             except StratalogError as error:
                 failure = error
         raise failure or SourceChangedError(f"{name} is on none of the voters that were listed")
 
-    def _load(self, name: CheckpointName, listings: Iterable[VoterListing]) -> LogState:
+    def _load(self, name: CheckpointName, looks: Iterable[VoterLook]) -> LogState:
         """The log that a snapshot stands for, from any voter that has it whole.
 
         Raises: RetriableError when one might have it; else CorruptionError kinds, or another cluster's.
@@ -194,11 +194,12 @@ class Contents:
         if name in self._loaded:
             return self._loaded[name]
         failure: StratalogError | None = None
-        for listing in listings:
-            if name not in listing.checkpoints:
+        for look in looks:
+            if name not in look.checkpoints:
                 continue
             try:
-                state = read_checkpoint(self._cluster_id, listing.voter, name, listing.checkpoints[name])
+                with self._loading():
+                    state = read_checkpoint(self._cluster_id, look.voter, name, look.voter.stat(name))
             except _DAMAGED as error:
                 self._note(str(error))
                 failure = failure or error
@@ -212,36 +213,42 @@ class Contents:
 
     # ----------------------------------------------------------------------------------- copies
 
-    def bring_up(self, state: LogState, listing: VoterListing, sources: Iterable[VoterListing]) -> None:
+    def bring_up(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> None:
         """Give a voter what it lacks of a log, oldest first: a snapshot where files are not enough, files.
+
+        What was created is not read back. A batch goes from memory, where its digest was right, to a file that is
+        durable before it has its name; where the medium damages it later, whoever reads it sees that, and takes
+        another voter's. (Of a snapshot every copy is read back: the log below it is deleted on its strength.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """
-        start = listing.snapshot_end
+        start = look.snapshot_end
         if start < state.start:
-            start = self._send_snapshot(state, listing, sources)
-        for name in sorted(name for name in state.files if name.base_offset >= start):
-            if name not in listing.files:
-                listing.voter.create(name, self._fetch(name, sources)[0])
+            start = self._send_snapshot(state, look, sources)
+        for name in sorted(name for name in state.lacked_by(look) if name.base_offset >= start):
+            look.voter.create(name, self._fetch(name, sources)[0])
 
-    def _send_snapshot(self, state: LogState, listing: VoterListing, sources: Iterable[VoterListing]) -> int:
+    def _send_snapshot(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> int:
         failure: StratalogError | None = None
         held = [(name, source) for source in sources for name in source.checkpoints]
         for name, source in sorted(held, key=lambda one: position_of(one[0]), reverse=True):
             if state.start <= name.end_offset and position_of(name) <= state.position:
                 try:
-                    copy_checkpoint(self._cluster_id, source, name, listing.voter)
-                    return name.end_offset
+                    listing = source.voter.list()
+                    if name in listing.checkpoints:
+                        copy_checkpoint(self._cluster_id, listing, name, look.voter)
+                        return name.end_offset
                 except _DAMAGED as error:
                     self._note(str(error))
                     failure = error
         raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or more is left to copy")
 
 
-def _lies_on(state: LogState, found: _Found) -> bool:
-    """Whether what the state ends with is of the log's history."""
-    return found.lineage.epoch_at(state.end - 1) == state.epoch
+def _lies_on(state: LogState, found: _Found) -> bool | None:
+    """Whether what the state ends with is of the log's history; None when the lineage begins after it."""
+    epoch = found.lineage.epoch_at(state.end - 1)
+    return None if epoch is None else epoch == state.epoch
 
 
-def _named(listings: Iterable[VoterListing]) -> str:
-    return ", ".join(str(listing.voter) for listing in listings)
+def _named(looks: Iterable[VoterLook]) -> str:
+    return ", ".join(str(look.voter) for look in looks)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter, VoterListing
-from partitions.errors import StratalogError
+from partitions.errors import NoMajorityError, StratalogError
 from partitions.paths import DataName
 
 
@@ -38,34 +38,42 @@ class QuorumFound:
     """Everything below is committed."""
     voters: tuple[VoterFound, ...]
     awaited: tuple[int, ...]
+    unsettled: NoMajorityError | None
+    """Why more than that may be committed: too few voters can be reached to tell."""
 
 
 def inspect(log: MetadataLog) -> QuorumFound:
-    """Look at every voter. Raises: as ``MetadataLog.settle``."""
-    settled = log.settle()
+    """Look at every voter; without a majority at those that are there, beside what was known last.
+
+    Raises: as ``MetadataLog.settle``, but for NoMajorityError.
+    """
+    unsettled = None
+    try:
+        state = log.settle().state
+    except NoMajorityError as error:
+        unsettled, state = error, log.last_known
     listings: list[VoterListing] = []
     found: list[VoterFound] = []
     for voter in log.voters:
         try:
             listing = voter.list()
             listings.append(listing)
-            found.append(_found(log, listing, settled.state))
+            found.append(_found(log, listing, state))
         except StratalogError as error:
             found.append(VoterFound(voter, error=error))
     newest = max(listings, key=lambda listing: listing.claimed_epoch, default=None)
     leader = "" if newest is None else newest.voter.claimant_of(newest.claimed_epoch)
-    epoch = max((listing.epoch for listing in listings), default=settled.state.epoch)
-    return QuorumFound(leader, epoch, settled.state.end, tuple(found), settled.state.image.awaited)
+    epoch = max((listing.epoch for listing in listings), default=state.epoch)
+    return QuorumFound(leader, epoch, state.end, tuple(found), state.image.awaited, unsettled)
 
 
 def _found(log: MetadataLog, listing: VoterListing, state: LogState) -> VoterFound:
     ends = [name.end_offset for name in sorted(listing.checkpoints)]
-    bases = [name.base_offset for name in listing.files]
     stored = [*listing.files.values(), *listing.checkpoints.values()]
     return VoterFound(
         voter=listing.voter,
         claimed_epoch=listing.claimed_epoch,
-        log_start=0 if 0 in bases else min(ends, default=0),
+        log_start=listing.log_start,
         log_end=_end(log, listing, state),
         files=len(listing.files),
         snapshots=tuple(str(name) for name in sorted(listing.checkpoints)),

@@ -1,52 +1,29 @@
-"""The metadata log over its voters: claim, commit, linearizable read (protocol section 5).
-
-Who the voters are
-    The log says it: the latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.
-    It changes by one voter at a time, so majorities of the electorates before and after a change have a voter
-    in common, and everything that rests on two majorities meeting holds across a change, as in Raft's
-    single-server change:
-
-    * *A driver that slept through changes* lists a majority of the electorate that it knows, C. The change to
-      C' is committed, so a majority of C' has its record; one of these was listed. So the greatest log has the
-      record, and the driver lists a majority of C' before it believes anything; and so on, to the present.
-    * *Two drivers of one epoch*: each has claimed it on a majority of the electorate that is in force in the log
-      that it goes on from (else it starts again). Of one electorate, or of two neighbours: the majorities meet,
-      and exclusive create decides. Of C and one further on: a change of C was committed, in an epoch below; a
-      voter counted for it without a claim above it, which was listed by the one who claimed under C: before the
-      record came there, then its claim was there first and the voter did not count; or after, then the record
-      was seen.
-    * *A commit of a change* counts when a majority of each of the two electorates shows it.
-    * *A change on top of one that is not committed* would make them differ by two. ``commit`` refuses a batch
-      that changes the voters unless everything before it is committed by this driver in this epoch: the flaw
-      of Raft's single-server change as it was first published.
-    * *A new voter* has promised nothing, and need not have: it counts only in majorities that another voter of
-      the electorate before is in.
-"""
+"""The metadata log over its voters: claim, commit, linearizable read (protocol section 5)."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, VotersRecord
 from engine.quorum.batch import encode_batch
+from engine.quorum.checkpoints import Loading
 from engine.quorum.contents import Contents, Note
+from engine.quorum.electorate import UNREACHABLE, Electorate, Survey, ids_of, looks_at
+from engine.quorum.patience import Courtesy, Patience
 from engine.quorum.state import LogState, is_majority
-from engine.quorum.voter import Voter, VoterListing
+from engine.quorum.voter import Voter, VoterListing, VoterLook
 from partitions.clock import Clock
 from partitions.errors import (
-    CorruptionError,
     InvalidCallError,
     NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
-    RetriableError,
     SourceChangedError,
-    StaleMetadataError,
     StratalogError,
 )
 from partitions.identity import NewId
@@ -54,30 +31,10 @@ from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.store.protocol import Store
 
-_UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnknownError)
-"""What keeps one voter from counting; the others may go on without it."""
-
-_CHANGES = 100
-"""So many changes of voters are followed in one go."""
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long to try. Waits are random, up to a limit that doubles with every attempt.
-
-    Nothing but time depends on it.
-    """
-
-    attempts: int = 40
-    first_wait_s: float = 0.04
-    longest_wait_s: float = 0.3
-    courtesy: int = 6
-    """How many attempts to leave to a claimant that has not committed yet before claiming above it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """A log that is known to be committed, and what the voters showed then."""
+    """A log that is known to be committed, and what was on those of its voters that could be listed then."""
 
     state: LogState
     listings: tuple[VoterListing, ...]
@@ -92,10 +49,22 @@ class _Claim:
     """What the epoch goes on from: adopted with the claim, and everything committed since."""
     lineage: Lineage
     """Of the epoch's files."""
-    listings: Mapping[VoterId, VoterListing]
-    """The latest listing of each voter."""
+    looks: Mapping[VoterId, VoterLook]
+    """The latest look at each voter."""
     adopted_end: int
     """Where the epoch began: what ends there is not known to be committed before something follows it."""
+
+    @classmethod
+    def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook]) -> _Claim:
+        """An epoch that goes on from a log, by looks at the majority that it was claimed on.
+
+        Its lineage tells of what is below the log start of all of these no more than the epoch of the last record
+        there, the snapshot's: it would grow with every claim there ever was. Of any majority one voter starts so
+        late, and whoever reads from further back finds a snapshot there.
+        """
+        start = min(look.log_start for look in looks)
+        lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
+        return cls(epoch, state, lineage, {look.voter.id: look for look in looks}, adopted_end=state.end)
 
     @property
     def next_name(self) -> DataName:
@@ -118,26 +87,32 @@ class MetadataLog:
         clock: Clock,
         rng: random.Random,
         new_id: NewId,
-        patience: Patience = Patience(),
+        patience: Patience = Patience(),  # noqa: B008 - immutable
         stores: Mapping[int, Store] | None = None,
         hint: LogState = LogState(),  # noqa: B008 - immutable
         note: Note = lambda text: None,
+        loading: Loading = nullcontext,
     ) -> None:
         """``voters`` are those of any time; the log tells the present ones, found by broker in ``stores`` (by
         default those of ``voters``). ``hint``: a log that was read before, believed where the log goes on from
-        it. ``note`` is told of damage that could be done without.
+        it. ``note`` is told of damage that could be done without. Snapshots are loaded in ``loading``.
         """
         self._cluster_id = cluster_id
-        self._voters = tuple(voters)
-        self._stores = stores if stores is not None else {voter.broker_id: voter.store for voter in voters}
+        roots = stores if stores is not None else {voter.broker_id: voter.store for voter in voters}
+        self._electorate = Electorate(cluster_id, voters, roots, note)
         self._clock = clock
         self._rng = rng
         self._claimant = new_id()
         self._patience = patience
-        self._contents = Contents(cluster_id, note)
+        self._courtesy = Courtesy(patience)
+        self._contents = Contents(cluster_id, note, loading)
         self._hint = hint
         self._committed = LogState()
         self._claim: _Claim | None = None
+        self._seen: Survey | None = None
+        """By the last ``glance``: a claim need not look again."""
+        self._epoch = 0
+        """The greatest that this driver ever wanted. None twice: a batch is known by its epoch and offset."""
 
     @property
     def cluster_id(self) -> str:
@@ -147,7 +122,7 @@ class MetadataLog:
     @property
     def voters(self) -> tuple[Voter, ...]:
         """The voters as this driver knows them."""
-        return self._voters
+        return self._electorate.voters
 
     @property
     def last_known(self) -> LogState:
@@ -157,124 +132,123 @@ class MetadataLog:
     # ------------------------------------------------------------------------------------ read
 
     def read(self) -> ClusterImage:
-        """The image of ``settle``."""
-        return self.settle().state.image
+        """Everything that was committed before this call.
+
+        Raises: as ``settle``.
+        """
+        image = self.glance()
+        return self._settled().image if image is None else image
 
     def glance(self) -> ClusterImage | None:
-        """As ``read``, where one look shows it; None when others are at work, or left something undone.
+        """As ``read``, where one look at a majority shows it; None when others are at work, or left something
+        undone.
 
         Raises: as ``settle``.
         """
         try:
-            listings, state = self._survey()
+            survey = self._survey()
         except SourceChangedError:
             return None
-        self._yield_to_others(listings)
-        if state.end == 0 or not self._is_settled(state, listings):
-            return None
-        return self._settle(state, listings).image
+        self._yield_to_others(survey.looks)
+        image = None
+        if survey.state.end > 0 and self._is_settled(survey.state, survey.looks):
+            image = self._settle(survey.state, survey.looks).image
+        self._seen = survey
+        return image
 
     def settle(self) -> Settled:
-        """Everything that was committed before this call. A reader may have to finish what others left
-        undone: copy their last batch on, at last claim an epoch and commit an empty batch.
+        """Everything that was committed before this call, and what is on its voters after it.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
             CorruptionError kinds.
         """
-        for attempt in self._attempts(self._patience.attempts):
+        state = self._settled()
+        listings = []
+        for voter in self._electorate.voters:
+            with suppress(*UNREACHABLE):
+                listings.append(voter.list())
+        return Settled(state, tuple(listings))
+
+    def _settled(self) -> LogState:
+        """A reader may have to finish what others left undone: copy their last batch on, at last claim an epoch
+        and commit an empty batch. Raises: as ``settle``.
+        """
+        for attempt in self._patience.attempt(self._clock, self._rng):
             try:
-                listings, state = self._survey()
+                survey = self._survey(everybody=True)
+                state, looks = survey.state, list(survey.looks)
                 if state.end == 0:
                     raise InvalidCallError(f"cluster {self._cluster_id!r} has no metadata: format it first")
-                self._yield_to_others(listings)
-                if attempt > 0 and not self._is_settled(state, listings):
-                    listings = self._copy_on(state, listings)
-                if self._is_settled(state, listings):
-                    return Settled(self._settle(state, listings), tuple(listings))
+                self._yield_to_others(looks)
+                if attempt > 0 and not self._is_settled(state, looks):
+                    looks = self._copy_on(state, looks)
+                if self._is_settled(state, looks):
+                    return self._settle(state, looks)
                 if attempt >= self._patience.courtesy:
                     # Claims are in the way, and whoever made them does not go on.
                     self._claim = None
                     self.claim()
                     self.commit((NoOpRecord(),))
-                    claim = self._claim
-                    assert claim is not None
-                    return Settled(self._committed, tuple(claim.listings.values()))
+                    return self._committed
             except (SourceChangedError, NotControllerError, OutcomeUnknownError):
                 continue  # somebody else has moved the log on
-        raise NoMajorityError(f"the metadata log's end could not be settled on {self._named()}: try again")
+        raise NoMajorityError(f"the metadata log's end could not be settled on {self._electorate}: try again")
 
-    def _survey(self) -> tuple[list[VoterListing], LogState]:
-        """The greatest log, of listings of a majority of the voters that this driver knows, and of a majority of
-        those that are in force in that log. Raises: NoMajorityError.
+    def _survey(self, *, everybody: bool = False) -> Survey:
+        """As ``Electorate.survey``. Without a majority the claim is given up: so nothing is written in vain before
+        there is one again, and errors can say that nothing was.
         """
-        listings: dict[VoterId, VoterListing] = {}
-        failures: list[StratalogError] = []
-        voters = self._voters
-        for _ in range(_CHANGES):
-            for voter in voters:
-                if voter.id not in listings:
-                    try:
-                        listings[voter.id] = voter.list()
-                    except _UNREACHABLE as error:
-                        failures.append(error)
-            seen = list(listings.values())
-            self._check_majority(seen, voters, failures)
-            state = self._contents.greatest(seen, self._committed, self._hint)
-            before, voters = voters, self._voters_of(state)
-            if set(voters) == set(before):
-                return seen, state
-        raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self._named()}")
+        try:
+            return self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
+        except NoMajorityError:
+            self._claim = None
+            raise
 
-    def _voters_of(self, state: LogState) -> tuple[Voter, ...]:
-        """Whose majority decides on a log; an empty one has the voters that it is to be begun on.
-
-        Raises: InvalidCallError when the storage of one is not known.
-        """
-        known = {voter.id: voter for voter in self._voters}
-        voters = []
-        for voter_id in state.image.voters or known:
-            if voter_id not in known:
-                if voter_id.broker_id not in self._stores:
-                    raise InvalidCallError(
-                        f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, and "
-                        "the cluster file does not name it: add it there"
-                    )
-                store = self._stores[voter_id.broker_id]
-                known[voter_id] = Voter(voter_id.broker_id, store, voter_id.directory_id)
-            voters.append(known[voter_id])
-        return tuple(voters)
-
-    def _copy_on(self, state: LogState, listings: Sequence[VoterListing]) -> list[VoterListing]:
-        """Give its voters what they lack of ``state``; list them again."""
+    def _copy_on(self, state: LogState, looks: Sequence[VoterLook]) -> list[VoterLook]:
+        """Give its voters what they lack of ``state``; look at them again."""
         after = []
-        voters = self._voters_of(state)
-        for listing in listings:
+        voters = self._electorate.of(state)
+        for look in looks:
             try:
-                lacks = listing.voter in voters and not state.shown_by(listing)
-                if lacks and listing.epoch <= state.epoch:
-                    self._contents.bring_up(state, listing, listings)
-                    after.append(listing.voter.list())
+                lacks = look.voter in voters and not state.shown_by(look)
+                if lacks and look.epoch <= state.epoch:
+                    self._contents.bring_up(state, look, looks)
+                    after.append(look.voter.look())
                 else:
-                    after.append(listing)
-            except _UNREACHABLE:
+                    after.append(look)
+            except UNREACHABLE:
                 continue  # it does not count in this attempt
         return after
 
-    def _yield_to_others(self, listings: Sequence[VoterListing]) -> None:
+    def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
         """A claim that a majority has a greater one of is worth nothing: what is written for it is in vain."""
         if self._claim is not None:
-            above = [listing.voter.id for listing in listings if listing.epoch > self._claim.epoch]
-            if is_majority(above, [voter.id for voter in self._voters]):
+            above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
+            if is_majority(above, ids_of(self._electorate.voters)):
                 self._claim = None
 
     def contains(self, name: DataName) -> bool:
         """Whether the batch that this driver tried to commit under ``name`` is in the log, as claimed last
         or else as read last. The lineage tells: nobody else writes in that epoch.
+
+        Raises: OutcomeUnknownError when the log starts above it by now, and the lineage no longer tells.
         """
         state = self._committed if self._claim is None else self._claim.state
-        return name.base_offset < state.end and state.lineage.epoch_at(name.base_offset) == name.epoch
+        epoch = state.lineage.epoch_at(name.base_offset)
+        if epoch is None and state.end > 0:
+            raise OutcomeUnknownError(
+                f"the metadata log starts above offset {name.base_offset} by now; whether {name} was committed "
+                "is not known"
+            )
+        return name.base_offset < state.end and epoch == name.epoch
 
     # ----------------------------------------------------------------------------------- claim
+
+    @property
+    def claimed_image(self) -> ClusterImage | None:
+        """What this driver's next commit goes on from; None while it has no claim. It has been the latest when it
+        was made: that it still is, the commit will show."""
+        return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
         """Become the active controller, unless this driver is it already. What the image shows is not
@@ -284,53 +258,60 @@ class MetadataLog:
         """
         if self._claim is not None:
             return self._claim.state.image
-        for attempt in self._attempts(self._patience.attempts):
-            with suppress(SourceChangedError):
-                # 1. A majority, and the greatest claim seen + 1.
-                seen, state = self._survey()
-                voters = self._voters_of(state)
-                epoch = max(listing.epoch for listing in seen) + 1
-                written = max(listing.last_epoch for listing in seen)
-                if epoch > written + 1 and attempt < self._patience.courtesy:
-                    continue  # somebody has claimed and is about to commit; let them
-                # 2. Claim it on the voters that could be listed: of others it is not known what is claimed there.
-                there = {listing.voter.id for listing in seen}
-                mine = self._claimed([voter for voter in voters if voter.id in there], epoch)
-                # 3. Only then list the claimed majority.
-                listings = self._listed(mine)
-                if any(listing.epoch > epoch for listing in listings):
+        survey, self._seen = self._seen, None
+        rival: Voter | None = None
+        """Where somebody else was faster: a look there, and nowhere else, tells when to try again."""
+        for _ in self._patience.attempt(self._clock, self._rng):
+            try:
+                # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
+                shown: Sequence[VoterLook] = () if rival is None else looks_at([rival])
+                if survey is None or (rival is not None and not shown):
+                    survey = self._survey()
+                shown = shown or survey.looks
+                if self._courtesy.asks_to_wait(shown):
+                    rival = max(shown, key=lambda look: look.epoch).voter
+                    continue
+                epoch = 1 + max(self._epoch, *(look.epoch for look in (*survey.looks, *shown)))
+                # 2. Claim it on the voters. Not on those that could not be looked at: whatever is claimed there.
+                self._epoch = epoch
+                mine, rival = self._claimed(survey, epoch)
+                if not is_majority(ids_of(mine), ids_of(survey.voters)):
+                    survey = None if rival is None else survey
+                    continue
+                # 3. Only then look at the claimed majority.
+                looks = looks_at(mine)
+                rival = next((look.voter for look in looks if look.epoch > epoch), None)
+                if rival is not None:
                     continue
                 # 4. The greatest log there is is what the epoch goes on from, if these are its voters.
-                latest = {listing.voter.id: listing for listing in (*seen, *listings)}
-                state = self._contents.greatest(list(latest.values()), self._committed, self._hint)
-                if not is_majority(
-                    (listing.voter.id for listing in listings), [voter.id for voter in self._voters_of(state)]
-                ):
-                    continue
-                self._claim = _Claim(
-                    epoch=epoch,
-                    state=state,
-                    lineage=state.lineage.continued_by(epoch, state.end),
-                    listings=latest,
-                    adopted_end=state.end,
-                )
-                return state.image
+                if is_majority(_ids(looks), ids_of(survey.voters)):
+                    # A change of voters that was not finished may be on a voter of before alone.
+                    latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
+                    state = self._contents.greatest(latest, self._committed, self._hint)
+                    if is_majority(_ids(looks), ids_of(self._electorate.of(state))):
+                        self._claim = _Claim.of(epoch, state, latest)
+                        self._courtesy = Courtesy(self._patience)
+                        return state.image
+                survey = None
+            except SourceChangedError:
+                survey = rival = None
         raise NotControllerError(
             f"no metadata epoch could be claimed in {self._patience.attempts} attempts: others are faster; "
             "try again"
         )
 
-    def _claimed(self, voters: Sequence[Voter], epoch: int) -> list[Voter]:
-        """The voters on which this driver has the epoch. All drivers go by the same order, and stop where another
-        was first: of two that claim at once one gets all, instead of each some.
+    def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
+        """The voters on which this driver has the epoch, and the one where somebody else was first. All drivers go
+        by the same order, and stop there: of two that claim at once one gets all, instead of each some.
         """
-        mine = []
-        for voter in voters:
-            with suppress(*_UNREACHABLE):
-                if not voter.claim(epoch, self._claimant):
-                    break
-                mine.append(voter)
-        return mine
+        mine: list[Voter] = []
+        for voter in survey.voters:
+            if voter.id not in survey.away:
+                with suppress(*UNREACHABLE):
+                    if not voter.claim(epoch, self._claimant):
+                        return mine, voter
+                    mine.append(voter)
+        return mine, None
 
     @property
     def next_name(self) -> DataName:
@@ -363,41 +344,42 @@ class MetadataLog:
         )
         if any(isinstance(record, VotersRecord) for record in records) and claim.state.end > 0:
             self._check_change(claim, after)
-        electorates = [self._voters_of(claim.state), self._voters_of(after)]
+        electorates = [self._electorate.of(claim.state), self._electorate.of(after)]
         everybody = list(dict.fromkeys(voter for voters in electorates for voter in voters))
         data = encode_batch(self._cluster_id, name, claim.lineage, records, now_ms)
-        listings = dict(claim.listings)
+        looks = dict(claim.looks)
         written = False
         failure: StratalogError | None = None
-        for _ in self._attempts(self._patience.attempts):
+        for _ in self._patience.attempt(self._clock, self._rng):
             for voter in everybody:
                 try:
-                    listing = listings.get(voter.id) or voter.list()
-                    if listing.epoch <= name.epoch:
+                    look = looks.get(voter.id) or voter.look()
+                    if look.epoch <= name.epoch:
                         # 1. Copy what the voter lacks, oldest first.
-                        self._contents.bring_up(claim.state, listing, listings.values())
+                        self._contents.bring_up(claim.state, look, looks.values())
                         # 2. Create the batch. A create without an answer may come true at any time.
                         with suppress(OutcomeUnknownError):
                             voter.create(name, data)
                         written = True
-                        # 3. List the voter again; only what this listing shows counts.
-                        listing = voter.list()
-                    listings[voter.id] = listing
-                except _UNREACHABLE as error:
+                        # 3. Look at the voter again; only what is seen now counts.
+                        look = voter.look()
+                    looks[voter.id] = look
+                except UNREACHABLE as error:
                     failure = error
-                    listings.pop(voter.id, None)
+                    looks.pop(voter.id, None)
             # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.
-            showing = [listing.voter.id for listing in listings.values() if after.shown_by(listing)]
-            if all(is_majority(showing, [voter.id for voter in voters]) for voters in electorates):
-                self._settle(after, list(listings.values()))
-                self._claim = replace(claim, state=self._committed, listings=listings)
+            showing = _ids(look for look in looks.values() if after.shown_by(look))
+            if all(is_majority(showing, ids_of(voters)) for voters in electorates):
+                self._settle(after, looks.values())
+                self._claim = replace(claim, state=self._committed, looks=looks)
                 return image
-            if any(listing.epoch > name.epoch for listing in listings.values()):
+            if any(look.epoch > name.epoch for look in looks.values()):
+                self._courtesy.asks_to_wait(looks.values())  # from here on; to claim back at once is to duel
                 raise NotControllerError(
                     f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
                     f"{name.base_offset} was committed is not known"
                 )
-        what = f"metadata offset {name.base_offset} could not be written on a majority of {self._named()}"
+        what = f"metadata offset {name.base_offset} could not be written on a majority of {self._electorate}"
         if written:
             raise OutcomeUnknownError(f"{what}; read before you retry ({failure})") from failure
         raise NoMajorityError(f"{what} ({failure})") from failure
@@ -421,11 +403,9 @@ class MetadataLog:
             kinds when it cannot be read or written; OutcomeUnknownError.
         """
         settled = self.settle()
-        if voter_id.broker_id not in self._stores:
-            raise InvalidCallError(f"the cluster file does not name broker {voter_id.broker_id}: add it there")
-        voter = Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id)
-        self._contents.bring_up(settled.state, voter.list(), settled.listings)
-        if not settled.state.held_by(voter.list()):
+        voter = self._electorate.root(voter_id)
+        self._contents.bring_up(settled.state, voter.look(), settled.listings)
+        if not settled.state.held_by(voter.look()):
             raise SourceChangedError(f"{voter} lost files as soon as it had them; try again")
 
     def end_of(self, name: DataName, listing: VoterListing) -> int | None:
@@ -434,51 +414,21 @@ class MetadataLog:
             return self._contents.batch(name, [listing]).next_offset
         return None
 
-    def _attempts(self, most: int) -> Iterator[int]:
-        """0, 1, ..., with a random wait between them."""
-        limit = self._patience.first_wait_s
-        for attempt in range(most):
-            if attempt > 0:
-                self._clock.sleep(self._rng.uniform(0, limit))
-                limit = min(2 * limit, self._patience.longest_wait_s)
-            yield attempt
-
-    def _listed(self, voters: Sequence[Voter]) -> list[VoterListing]:
-        """Listings of those that can be reached."""
-        listings = []
-        for voter in voters:
-            with suppress(*_UNREACHABLE):
-                listings.append(voter.list())
-        return listings
-
-    def _check_majority(
-        self,
-        listings: Sequence[VoterListing],
-        electorate: Sequence[Voter],
-        failures: Sequence[StratalogError],
-    ) -> None:
-        """Raises: NoMajorityError."""
-        there = {listing.voter.id for listing in listings} & {voter.id for voter in electorate}
-        if not is_majority(there, [voter.id for voter in electorate]):
-            count = len(electorate)
-            raise NoMajorityError(
-                f"{len(there)} of {count} metadata voters can be reached, {count // 2 + 1} are "
-                f"needed: {'; '.join(map(str, failures))}; what was known last is in Cluster.last_known_image"
-            ) from (failures[0] if failures else None)
-
-    def _is_settled(self, state: LogState, listings: Iterable[VoterListing]) -> bool:
+    def _is_settled(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
         """Whether a majority of the voters that are in force in ``state`` shows it."""
-        return state.is_settled([voter.id for voter in self._voters_of(state)], listings)
+        return state.is_settled(ids_of(self._electorate.of(state)), looks)
 
-    def _named(self) -> str:
-        return ", ".join(map(str, self._voters))
-
-    def _settle(self, state: LogState, listings: Sequence[VoterListing]) -> LogState:
+    def _settle(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
         """``state`` is committed."""
-        self._committed = state.trimmed(listings)
-        self._voters = self._voters_of(state)
+        self._committed = state.trimmed(looks)
+        self._electorate.voters = self._electorate.of(state)
         self._hint = LogState()
+        self._seen = None  # by voters of before, it may be
         self._contents.forget()
         if self._claim is not None and state.epoch > self._claim.epoch:
             self._claim = None
         return self._committed
+
+
+def _ids(looks: Iterable[VoterLook]) -> list[VoterId]:
+    return [look.voter.id for look in looks]

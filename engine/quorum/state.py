@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import VoterId
-from engine.quorum.voter import Position, VoterListing, position_of
+from engine.quorum.voter import Position, VoterLook, position_of
 from partitions.lineage import Lineage
 from partitions.paths import CheckpointName, DataName
 
@@ -50,28 +50,31 @@ class LogState:
         """Files up to it belong to this log or to earlier ones, files above it to later ones."""
         return position_of(self.snapshot)
 
-    def held_by(self, listing: VoterListing) -> bool:
-        """Whether the voter has every batch of this log, as a file or in a snapshot."""
-        start = listing.snapshot_end
-        return start >= self.start and all(
-            name in listing.files for name in self.files if name.base_offset >= start
-        )
+    def lacked_by(self, look: VoterLook) -> frozenset[DataName]:
+        """The batches of this log that the voter has neither as a file nor in a snapshot. There are more where its
+        snapshot ends before ``start``."""
+        start = look.snapshot_end
+        return frozenset(name for name in self.files.difference(look.files) if name.base_offset >= start)
 
-    def shown_by(self, listing: VoterListing) -> bool:
+    def held_by(self, look: VoterLook) -> bool:
+        """Whether the voter has every batch of this log, as a file or in a snapshot."""
+        return look.snapshot_end >= self.start and not self.lacked_by(look)
+
+    def shown_by(self, look: VoterLook) -> bool:
         """Whether the voter has this log, to the end and no other, and nobody has claimed an epoch above it
         there."""
-        later = listing.last is not None and position_of(listing.last) > self.position
-        return not later and listing.claimed_epoch <= self.epoch and self.held_by(listing)
+        later = look.last is not None and position_of(look.last) > self.position
+        return not later and look.claimed_epoch <= self.epoch and self.held_by(look)
 
-    def is_settled(self, electorate: Sequence[VoterId], listings: Iterable[VoterListing]) -> bool:
-        """Whether a majority of ``electorate`` shows this log in its listing, one for each voter."""
-        showing = {listing.voter.id for listing in listings if self.shown_by(listing)}
+    def is_settled(self, electorate: Sequence[VoterId], looks: Iterable[VoterLook]) -> bool:
+        """Whether a majority of ``electorate`` shows this log, in one look at each voter."""
+        showing = {look.voter.id for look in looks if self.shown_by(look)}
         return is_majority(showing, electorate)
 
-    def trimmed(self, listings: Sequence[VoterListing]) -> LogState:
+    def trimmed(self, looks: Iterable[VoterLook]) -> LogState:
         """The same log without the names that none of the voters that show it needs: a driver that lives long
         would remember every file that ever was."""
-        start = min((listing.snapshot_end for listing in listings if self.shown_by(listing)), default=0)
+        start = min((look.snapshot_end for look in looks if self.shown_by(look)), default=0)
         if start <= self.start:
             return self
         kept = frozenset(name for name in self.files if name.base_offset >= start)
@@ -83,7 +86,7 @@ def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:
     return 2 * len(set(some) & set(electorate)) > len(electorate)
 
 
-def greatest_of(listings: Iterable[VoterListing]) -> DataName | CheckpointName | None:
+def greatest_of(looks: Iterable[VoterLook]) -> DataName | CheckpointName | None:
     """The file that takes a log furthest; None when there is no file at all."""
-    last = (listing.last for listing in listings if listing.last is not None)
+    last = (look.last for look in looks if look.last is not None)
     return max(last, key=position_of, default=None)

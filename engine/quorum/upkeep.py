@@ -29,7 +29,7 @@ Why it is safe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,14 +43,17 @@ from partitions.clock import Clock
 from partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
+    NotControllerError,
     OutcomeUnknownError,
     RetriableError,
     SourceChangedError,
     StaleMetadataError,
     StratalogError,
 )
-from partitions.paths import CheckpointName, ClaimName, DataName
-from snapshots.policy import SinceSnapshot, SnapshotPolicy, reason_to_wait
+from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
+from partitions.store.protocol import StoredObject
+from snapshots.chunks import stale_chunks
+from snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, reason_to_wait
 from snapshots.snapshot_id import EMPTY, SnapshotId
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
@@ -76,6 +79,15 @@ class VoterUpkeep:
 
 
 @dataclass(frozen=True, slots=True)
+class Made:
+    """A snapshot that this run has made."""
+
+    records: int
+    ms: float
+    """GenSnapshotLatencyMs."""
+
+
+@dataclass(frozen=True, slots=True)
 class Upkeep:
     """What a run did."""
 
@@ -83,6 +95,42 @@ class Upkeep:
     size_bytes: int
     log_start: int
     voters: tuple[VoterUpkeep, ...]
+    made: Made | None
+    """None: somebody else had made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """The metadata log and its latest snapshot, as they were found."""
+
+    latest: SnapshotId
+    """``EMPTY`` when there is none."""
+    size_bytes: int
+    """SnapshotSizeBytes: of the latest one."""
+    log_start: int
+    end: SnapshotId
+    """The high watermark, and what a new snapshot would be."""
+
+    @property
+    def lag(self) -> int:
+        """SnapshotLag."""
+        return self.end.end_offset - self.latest.end_offset
+
+
+def look_at(settled: Settled) -> Looked:
+    """What the listings of a settled log say. Pure."""
+    latest = _latest(settled)
+    copies = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
+    return Looked(
+        latest=EMPTY if latest is None else SnapshotId.of(latest),
+        size_bytes=max((stored.size_bytes for stored in copies), default=0),
+        log_start=min((one.log_start for one in settled.listings), default=0),
+        end=SnapshotId.of(settled.state.snapshot),
+    )
+
+
+def _latest(settled: Settled) -> CheckpointName | None:
+    return max((name for one in settled.listings for name in one.checkpoints), key=position_of, default=None)
 
 
 def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
@@ -98,43 +146,56 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
     return shared[-2].end_offset if len(shared) > 1 else 0
 
 
-def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ClaimName]:
+def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
     """What may go on a voter when the log starts there: live or dead, what lies below is history for ever.
     Never the latest snapshot, and never the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
+    latest = max(listing.checkpoints, key=position_of, default=None)
     return [
+        *([] if latest is None else sorted(stale_chunks(listing.chunks, SnapshotId.of(latest)))),
         *sorted(name for name in listing.files if name.base_offset < log_start),
         *sorted(name for name in listing.checkpoints if name.end_offset < log_start),
         *(ClaimName(epoch) for epoch in listing.claims[:-1]),
     ]
 
 
-def due(log: MetadataLog, policy: SnapshotPolicy, *, by_hand: bool) -> str | None:
-    """Why no snapshot is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log between the latest
-    one and now is counted in bytes of its files. Which records have changed is told by comparing the images: a
-    record that is new and was changed since counts as new.
+def due(log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool) -> tuple[Looked, str | None]:
+    """The log, and why no snapshot of it is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log
+    between the latest one and now is counted in bytes of its files. Which records have changed is told by
+    comparing the images: a record that is new and was changed since counts as new.
 
     Raises: as ``MetadataLog.settle``.
     """
     settled = log.settle()
-    latest = max((name for one in settled.listings for name in one.checkpoints), key=position_of, default=None)
-    start = 0 if latest is None else latest.end_offset
+    looked, latest = look_at(settled), _latest(settled)
     files = {name: stored for one in settled.listings for name, stored in one.files.items()}
-    log_bytes = sum(stored.size_bytes for name, stored in files.items() if start <= name.base_offset)
+    since_snapshot = [stored for name, stored in files.items() if looked.latest.end_offset <= name.base_offset]
+    log_bytes = sum(stored.size_bytes for stored in since_snapshot)
+    age_ms = now_ms - _since_ms(settled, latest, files, now_ms)
     held = changed = 0
-    if latest is not None and log_bytes >= policy.max_record_bytes_between_snapshots and not by_hand:
+    enough = log_bytes >= policy.max_record_bytes_between_snapshots
+    if latest is not None and enough and not by_hand and not is_old(policy, age_ms):
         held, changed = _changes(log, latest, settled)
     since = SinceSnapshot(
-        latest=EMPTY if latest is None else SnapshotId.of(latest),
-        next=SnapshotId.of(settled.state.snapshot),
+        latest=looked.latest,
+        next=looked.end,
         log_bytes=log_bytes,
         snapshot_records=held,
         changed_records=changed,
+        age_ms=age_ms,
     )
     wait = reason_to_wait(policy, since, by_hand=by_hand)
-    return None if by_hand and _is_damaged(log, settled) else wait
+    return looked, None if by_hand and _is_damaged(log, settled) else wait
+
+
+def _since_ms(
+    settled: Settled, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
+) -> int:
+    """When the latest snapshot was made: where it has been longest. Without one, when the log began."""
+    made = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
+    return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
 def _changes(log: MetadataLog, latest: CheckpointName, settled: Settled) -> tuple[int, int]:
@@ -157,11 +218,12 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     settled = log.settle()
     voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
     if _is_damaged(log, settled):
-        log.claim()
-        log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
+        with suppress(NotControllerError, OutcomeUnknownError):  # whoever was faster commits something, too
+            log.claim()
+            log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
         settled = log.settle()
     name = settled.state.snapshot
-    source = _frozen(log, settled, clock, voters.values())
+    source, made = _frozen(log, settled, clock, voters.values())
     for one in voters.values():
         _give(log, one, name, source)
     live = [one for one in voters.values() if one.failure is None]
@@ -171,7 +233,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
         for one in live:
             _delete(one, start)
     size_bytes = source.checkpoints[name].size_bytes
-    return Upkeep(name, size_bytes, start, tuple(voters.values()))
+    return Upkeep(name, size_bytes, start, tuple(voters.values()), made)
 
 
 def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
@@ -188,7 +250,9 @@ def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
     return False
 
 
-def _frozen(log: MetadataLog, settled: Settled, clock: Clock, voters: Iterable[VoterUpkeep]) -> VoterListing:
+def _frozen(
+    log: MetadataLog, settled: Settled, clock: Clock, voters: Iterable[VoterUpkeep]
+) -> tuple[VoterListing, Made | None]:
     """A listing of a voter that has the snapshot, made now if need be.
 
     Raises: RetriableError when no voter takes it.
@@ -196,17 +260,21 @@ def _frozen(log: MetadataLog, settled: Settled, clock: Clock, voters: Iterable[V
     state = settled.state
     there = [listing for listing in settled.listings if state.snapshot in listing.checkpoints]
     if there:
-        return there[0]
+        return there[0], None
     failure: StratalogError | None = None
     for listing in settled.listings:
+        made: Made | None = None
+        began_s = clock.monotonic_s()
         try:
             with suppress(OutcomeUnknownError):  # the listing tells
-                write_checkpoint(log.cluster_id, listing.voter, state, clock)
+                records = write_checkpoint(log.cluster_id, listing.voter, state, clock)
+                if records is not None:
+                    made = Made(records, 1000 * (clock.monotonic_s() - began_s))
             after = listing.voter.list()
             if state.snapshot in after.checkpoints:
                 for one in voters:
                     one.created = one.voter == listing.voter
-                return after
+                return after, made
         except _UNREACHABLE as error:
             failure = error
     raise failure or SourceChangedError(f"snapshot {state.snapshot} was deleted as soon as it was frozen")

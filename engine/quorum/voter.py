@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
 from engine.metadata.records import VoterId
 from partitions import paths
@@ -14,7 +16,7 @@ from partitions.errors import (
     StaleBrokerError,
     StratalogError,
 )
-from partitions.paths import CheckpointName, ClaimName, DataName, base_name, parse_name
+from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName, Name, base_name, parse_name
 from partitions.replica import read_broker_file
 from partitions.store.protocol import Store, StoredObject
 
@@ -34,16 +36,18 @@ def position_of(name: DataName | CheckpointName) -> Position:
 
 
 @dataclass(frozen=True, slots=True)
-class VoterListing:
-    """What a voter held when it was listed."""
+class VoterLook:
+    """The names that a voter held when it was looked at. What the quorum decides rests on names alone."""
 
     voter: Voter
     claims: tuple[int, ...]
     """The epochs claimed here, ascending."""
-    files: Mapping[DataName, StoredObject]
-    checkpoints: Mapping[CheckpointName, StoredObject]
+    files: Collection[DataName]
+    checkpoints: Collection[CheckpointName]
     last: DataName | CheckpointName | None
     """The file with the greatest position; its lineage says which files are the log."""
+    chunks: tuple[ChunkName, ...] = ()
+    """Parts of snapshots that are being fetched, or were given up."""
 
     @property
     def claimed_epoch(self) -> int:
@@ -61,9 +65,24 @@ class VoterListing:
         return max(self.claimed_epoch, self.last_epoch)
 
     @property
+    def log_start(self) -> int:
+        """Where its log starts: 0, or the end of its first snapshot."""
+        if any(name.base_offset == 0 for name in self.files):
+            return 0
+        return min((name.end_offset for name in self.checkpoints), default=0)
+
+    @property
     def snapshot_end(self) -> int:
         """Up to where the latest snapshot stands for the log here, 0 when there is none."""
         return max((name.end_offset for name in self.checkpoints), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class VoterListing(VoterLook):
+    """A look that tells how large the files are, too, and how old."""
+
+    files: Mapping[DataName, StoredObject]
+    checkpoints: Mapping[CheckpointName, StoredObject]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,29 +110,29 @@ class Voter:
         """The name in the store of one of this voter's files."""
         return paths.join(self.folder, str(name))
 
-    def list(self) -> VoterListing:
-        """The voter's files; only then the root is checked, so that what was listed was this incarnation's.
+    def look(self) -> VoterLook:
+        """The voter's names; only then the root is checked, so that what was seen was this incarnation's.
+
+        Two scans that agree (``Store.names``), though entries that are there throughout are in any one: a claim
+        that fences a commit may be deleted while a scan passes, for the sake of a greater one that is created
+        behind it. That scan would show neither, and the voter be counted.
 
         Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it
             holds none; ListingUnstableError, StorageError.
         """
-        claims: list[int] = []
-        files: dict[DataName, StoredObject] = {}
-        checkpoints: dict[CheckpointName, StoredObject] = {}
-        for stored in self.store.list(self.folder):
-            match parse_name(base_name(stored.name)):
-                case ClaimName(epoch):
-                    claims.append(epoch)
-                case DataName() as name if not name.merged:
-                    files[name] = stored
-                case CheckpointName() as name:
-                    checkpoints[name] = stored
-                case _:
-                    pass
+        parsed = [_parsed(base_name(name)) for name in self.store.names(self.folder)]
         self._check_root()
-        names: list[DataName | CheckpointName] = [*files, *checkpoints]
-        last = max(names, key=position_of, default=None)
-        return VoterListing(self, tuple(sorted(claims)), files, checkpoints, last)
+        files = frozenset(name for name in parsed if isinstance(name, DataName) and not name.merged)
+        checkpoints = frozenset(name for name in parsed if isinstance(name, CheckpointName))
+        return VoterLook(self, _claims(parsed), files, checkpoints, _last(files, checkpoints), _chunks(parsed))
+
+    def list(self) -> VoterListing:
+        """As ``look``, with what upkeep and people want to know of the files. Raises: as ``look``."""
+        stored = {_parsed(base_name(one.name)): one for one in self.store.list(self.folder)}
+        self._check_root()
+        files = {name: one for name, one in stored.items() if isinstance(name, DataName) and not name.merged}
+        checkpoints = {name: one for name, one in stored.items() if isinstance(name, CheckpointName)}
+        return VoterListing(self, _claims(stored), files, checkpoints, _last(files, checkpoints), _chunks(stored))
 
     def _check_root(self) -> None:
         found = read_broker_file(self.store)
@@ -157,9 +176,33 @@ class Voter:
         """
         self.store.create(self.path(name), data)
 
+    def stat(self, name: CheckpointName) -> StoredObject:
+        """A snapshot as it is now. Raises: SourceChangedError when it is gone; StorageError."""
+        try:
+            return self.store.stat(self.path(name))
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+
     def read(self, name: DataName) -> bytes:
         """A data file. Raises: SourceChangedError when it is gone; StorageError."""
         try:
             return self.store.read(self.path(name))
         except FileNotFoundError as error:
             raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
+
+
+_parsed = lru_cache(2**16)(parse_name)
+"""A voter is looked at after every commit, and its names stay."""
+
+
+def _claims(names: Iterable[Name | None]) -> tuple[int, ...]:
+    return tuple(sorted(name.epoch for name in names if isinstance(name, ClaimName)))
+
+
+def _chunks(names: Iterable[Name | None]) -> tuple[ChunkName, ...]:
+    return tuple(name for name in names if isinstance(name, ChunkName))
+
+
+def _last(files: Iterable[DataName], checkpoints: Iterable[CheckpointName]) -> DataName | CheckpointName | None:
+    names: Iterable[DataName | CheckpointName] = chain(files, checkpoints)
+    return max(names, key=position_of, default=None)

@@ -74,6 +74,26 @@ def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
     return usable_snapshot(replica, log, until).snapshot
 
 
+def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
+    """The greatest snapshot of the replica that verifies, where it is greater than its log: it was fetched, the
+    log not started at its end yet (KIP-630, "Changes to Leader Election"). Else None.
+
+    Raises: as ``snapshots.reader.latest_usable``.
+    """
+    last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
+    end = SnapshotId(log.log_end, last_epoch or 0)
+    ahead = [
+        stored
+        for name, stored in log.listing.checkpoints
+        if SnapshotId.of(name) > end
+        # A history that the replica has joined since may have given up what the snapshot stands for.
+        and (name.epoch > log.joined_epoch or log.lineage.epoch_at(name.end_offset - 1) == name.epoch)
+    ]
+    return latest_usable(
+        replica.store, replica.folder, ahead, owner=replica.topic_id, partition=replica.partition
+    ).snapshot
+
+
 def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     """Give a replica the greatest snapshot of its history that verifies on another live replica, where its own
     usable ones end before that: they are damaged, or gone. None: nobody has a better one.
@@ -125,11 +145,12 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
 
-def fetch_latest(site: Site, follower: Replica, max_bytes: int = RESPONSE_MAX_BYTES) -> Fetched | None:
+def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
     """Bring the follower the leader's latest snapshot that verifies; None when the leader has none.
 
-    Raises: FencedLeaderEpochError when the view is stale; CorruptionError kinds; RetriableError kinds: chunks
-        stay, and the next run goes on from them.
+    Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is not
+        that far, UnknownTopicOrPartitionError when it is gone; CorruptionError kinds; RetriableError kinds. Chunks
+        stay, and whoever comes next goes on from them.
     """
     leader = site.leader
 
@@ -140,14 +161,20 @@ def fetch_latest(site: Site, follower: Replica, max_bytes: int = RESPONSE_MAX_BY
             snapshot = latest_snapshot(leader, log)
         return None if snapshot is None else Wanted(snapshot.snapshot_id, site.epoch)
 
-    hosted = HostedPartition(
-        store=leader.store,
-        folder=leader.folder,
-        broker_id=leader.broker_id,
-        leader=site.view.leader,
-        leader_epoch=site.epoch,
-    )
-    source = SnapshotSource("", lambda topic_id, partition: hosted)
+    def hosted(topic_id: str, partition: int) -> HostedPartition | None:
+        """The leader as it is at each request: another one may lead by then."""
+        joined = leader.list().joined_epoch
+        if joined == 0:  # nobody ever led with this folder, or it is gone
+            return None
+        return HostedPartition(
+            store=leader.store,
+            folder=leader.folder,
+            broker_id=leader.broker_id,
+            leader=site.view.leader,
+            leader_epoch=joined,
+        )
+
+    source = SnapshotSource(hosted)
     fetch = SnapshotFetch(
         follower.store,
         follower.folder,
@@ -155,7 +182,7 @@ def fetch_latest(site: Site, follower: Replica, max_bytes: int = RESPONSE_MAX_BY
         partition=follower.partition,
         discover=discover,
     )
-    fetch_snapshots([fetch], source.answer, cluster_id=None, replica_id=follower.broker_id, max_bytes=max_bytes)
+    fetch_snapshots([fetch], source.answer, replica_id=follower.broker_id, max_bytes=RESPONSE_MAX_BYTES)
     match fetch.outcome:
         case NotFetched(error):
             raise error

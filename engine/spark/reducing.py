@@ -1,17 +1,21 @@
 """The latest record of each key of a partition that is larger than memory, by Spark's own aggregation.
 
-    latest snapshot + log after it -> group by key, the last one of each -> sort by place in the log
-    -> one task that streams batches into the snapshot
+    keys of the latest snapshot and of the log after it -> group by key, the place of the last one of each -> sort
+    -> one task that streams the files in their order, and keeps the records at these places
 
-Aggregation, shuffle and sort spill to disk; Python sees one batch at a time. The same fold as
-``engine.state.latest_by_key``, and the same rows in the same order.
+Aggregation and sort spill to disk, and see keys and places only; Python sees one batch at a time, and records go
+through it as they stand in the files. The same fold as ``engine.state.latest_by_key``, and the same rows in the
+same order.
 """
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -22,44 +26,98 @@ from engine.operations.snapshot_partition import (
     Planned,
     SnapshotWork,
     freeze,
+    log_batches,
     look_and_mend,
     open_writer,
     reason_not_to,
     tombstone_horizon_us,
 )
 from engine.reading.plan import PartitionPieces, file_ranges
+from engine.replication.damage import blaming
+from engine.replication.snapshots import checkpoints_of
+from engine.spark.failures import CONNECTION_ERRORS, why_given_up
 from engine.spark.scanning import scan
 from engine.spark.types import record_schema, spark_type
-from partitions.listing import ReplicaLog
+from engine.state import latest_by_key
+from engine.state.latest_by_key import without_tombstones
+from partitions.errors import RetriableError, StratalogError
+from partitions.listing import DataFile, ReplicaLog
 from partitions.lookup import Piece
-from partitions.paths import join
+from partitions.paths import DataName
 from partitions.records import RECORD_COLUMNS, type_to_json
-from partitions.replica import Replica
+from partitions.segment import read_batches
 from snapshots.reader import Snapshot
 from snapshots.snapshot_id import SnapshotId
 
-_ORDER = "__order"
+_ROWS_AT_ONCE = 2048
+_PLACE = "__place"
 _TOUCHED = "__touched"
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """What a snapshot is made of: the latest one, where there is one, and the log after it."""
+
+    work: SnapshotWork
+    log: ReplicaLog
+    end: int
+    earlier: DataFile | None
+    earlier_records: int
+    """They take the places before the log's: ``[-earlier_records, 0)``."""
+    start: int
+    """Of the log after it."""
+
+    def batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """``(first place, records)``, in order, a few thousand records at a time."""
+        for first, batch in self._row_groups():
+            for index in range(0, batch.num_rows, _ROWS_AT_ONCE):
+                yield first + index, batch.slice(index, _ROWS_AT_ONCE)
+
+    def _row_groups(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        leader, place = self.work.site.leader, -self.earlier_records
+        if self.earlier is not None:
+            columns = list(RECORD_COLUMNS)
+            for batch in read_batches(leader.store, self.earlier, 1, self.earlier_records + 1, columns):
+                yield place, batch
+                place += batch.num_rows
+        yield from log_batches(leader, self.log, self.start, self.end, list(RECORD_COLUMNS))
 
 
 def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planned, Made | None]:
     """As ``engine.operations.snapshot_partition.make_snapshot``, whatever the size of the partition.
 
-    Raises: as that.
+    Raises: as that; RetriableError when Spark gave the job up.
     """
     began_s = work.clock.monotonic_s()
     leader = work.site.leader
     log, planned, earlier = look_and_mend(work)
     if planned.wait is not None:
         return planned, None
-    rows = _rows(spark, work, leader, log, earlier, planned.next.end_offset)
-    if earlier is not None and not work.by_hand:
-        refused = reason_not_to(work, planned, earlier, _changed(rows))
-        if refused is not None:
-            return refused, None
-    horizon_us = tombstone_horizon_us(work, leader, log, planned.next.end_offset)
-    records, new = _write(work, _latest(rows, horizon_us), log, planned.next)
+    source = _source(work, log, earlier, planned.next.end_offset)
+    keys = _keys(spark, source)
+    try:
+        if earlier is not None and not work.by_hand:
+            refused = reason_not_to(work, planned, earlier, _changed(keys))
+            if refused is not None:
+                return refused, None
+        horizon_us = tombstone_horizon_us(work, leader, log, source.end)
+        records, new = _write(_places(keys), source, planned.next, horizon_us)
+    except CONNECTION_ERRORS as error:
+        why = why_given_up(error)
+        if why is None:
+            raise
+        raise RetriableError(
+            f"{work}: Spark gave the job up, there is no snapshot: run it again ({why})"
+        ) from error
     return planned, Made(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
+
+
+def _source(work: SnapshotWork, log: ReplicaLog, earlier: Snapshot | None, end: int) -> _Source:
+    if earlier is None:
+        return _Source(work, log, end, None, 0, 0)
+    name = earlier.snapshot_id.name
+    file = DataFile(DataName(0, None, name.epoch), dict(checkpoints_of(log))[name])
+    return _Source(work, log, end, file, earlier.records, name.end_offset)
 
 
 def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> DataFrame:
@@ -81,81 +139,95 @@ def snapshot_frame(
     return rows.select(F.lit(topic).alias("topic"), "partition", end_offset, *RECORD_COLUMNS)
 
 
-def _rows(
-    spark: SparkSession,
-    work: SnapshotWork,
-    leader: Replica,
-    log: ReplicaLog,
-    earlier: Snapshot | None,
-    end: int,
-) -> DataFrame:
-    """The records of the latest snapshot and of the log after it, with their place among each other and whether
-    they are the log's (1) or the snapshot's (0)."""
+def _keys(spark: SparkSession, source: _Source) -> DataFrame:
+    """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0)."""
+    work, log, leader = source.work, source.log, source.work.site.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
-    start = 0 if earlier is None else earlier.snapshot_id.end_offset
     pieces = [
-        Piece(leader.store, link.file, link.start, min(link.end, end)) for link in log.chain if link.start < end
+        Piece(leader.store, link.file, link.start, min(link.end, source.end))
+        for link in log.chain
+        if link.start < source.end
     ]
-    readable = PartitionPieces(leader.topic, leader.partition, log.local_start, end, pieces, log.local_start)
-    ranges = file_ranges(readable, start, end)
-    rows = _placed(scan(spark, leader.topic, ranges, schema), F.col("offset"), touched=1)
-    if earlier is not None:
-        uri = leader.store.uri_of(join(leader.folder, str(earlier.snapshot_id.name)))
-        # Its rows count from 0 on: all of them before the log's.
-        place = F.col("offset") - F.lit(earlier.records + 2)
-        rows = _placed(snapshot_rows(spark, [uri], schema), place, touched=0).unionAll(rows)
-    return rows.where(F.col("key").isNotNull())
+    readable = PartitionPieces(
+        leader.topic, leader.partition, log.local_start, source.end, pieces, log.local_start
+    )
+    ranges = file_ranges(readable, source.start, source.end)
+    keys = _placed(scan(spark, leader.topic, ranges, schema), F.col("offset"), touched=1)
+    if source.earlier is not None:
+        uri = leader.store.uri_of(source.earlier.object.name)
+        place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is its first one
+        keys = _placed(snapshot_rows(spark, [uri], schema), place, touched=0).unionAll(keys)
+    return keys.where(F.col("key").isNotNull())
 
 
 def _placed(rows: DataFrame, place: Column, *, touched: int) -> DataFrame:
-    return rows.select(
-        place.cast("bigint").alias(_ORDER),
-        F.lit(touched).alias(_TOUCHED),
-        *RECORD_COLUMNS,
-    )
+    return rows.select(place.cast("bigint").alias(_PLACE), F.lit(touched).alias(_TOUCHED), "key")
 
 
-def _changed(rows: DataFrame) -> int:
+def _changed(keys: DataFrame) -> int:
     """How many records have changed since the latest snapshot (``snapshots.policy.counts_as_changed``)."""
-    touched = rows.groupBy("key").agg(F.sum(_TOUCHED).alias("touched"), F.min(_TOUCHED).alias("new"))
+    touched = keys.groupBy("key").agg(F.sum(_TOUCHED).alias("touched"), F.min(_TOUCHED).alias("new"))
     changed = (F.col("touched") > 1) | ((F.col("touched") > 0) & (F.col("new") == 0))
     return touched.where(changed).count()
 
 
-def _latest(rows: DataFrame, horizon_us: int) -> DataFrame:
-    record = F.struct(_ORDER, "timestamp", "value", "headers")
-    latest = rows.groupBy("key").agg(F.max_by(record, _ORDER).alias("latest"))
-    old = F.unix_micros("latest.timestamp") <= F.lit(horizon_us)
-    kept = latest.where(F.col("latest.value").isNotNull() | ~F.coalesce(old, F.lit(False)))
-    return kept.select(
-        F.col(f"latest.{_ORDER}").alias(_ORDER), "latest.timestamp", "key", "latest.value", "latest.headers"
-    )
+def _places(keys: DataFrame) -> DataFrame:
+    """Where the latest record of each key stands, in order, as one partition."""
+    places = keys.groupBy("key").agg(F.max(_PLACE).alias(_PLACE)).select(_PLACE)
+    return places.repartition(1).sortWithinPartitions(_PLACE)
 
 
-def _write(work: SnapshotWork, rows: DataFrame, log: ReplicaLog, snapshot_id: SnapshotId) -> tuple[int, bool]:
+def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
     """One task writes; how many records there were, and whether the snapshot is this call's."""
 
-    def write(batches: Iterator[pa.RecordBatch]) -> tuple[int, bool]:
-        records = 0
-        with open_writer(work, work.site.leader, log, snapshot_id) as writer:
-            for batch in batches:
-                writer.write(_as_declared(batch, work.schema))
-                records += batch.num_rows
-            return records, freeze(work, writer, snapshot_id)
-
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        result = pickle.dumps(write(batches))
-        yield pa.RecordBatch.from_pydict({"result": pa.array([result], pa.binary())})
+        try:
+            outcome: object = _write_all(_Places(batches), source, snapshot_id, horizon_us)
+        except StratalogError as error:
+            outcome = error
+        yield pa.RecordBatch.from_pydict({"result": pa.array([pickle.dumps(outcome)], pa.binary())})
 
-    ordered = rows.repartition(1).sortWithinPartitions(_ORDER)
-    results = ordered.mapInArrow(task, "result binary").collect()
+    results = places.mapInArrow(task, "result binary").collect()
     if not results:  # of no rows Spark makes no task
-        return write(iter(()))
-    records, new = pickle.loads(bytes(results[0][0]))
-    return int(records), bool(new)
+        return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
+    match pickle.loads(bytes(results[0][0])):
+        case StratalogError() as error:
+            raise error
+        case (int() as records, bool() as new):
+            return records, new
+    raise AssertionError("a task answers with what it has written, or with an error")
 
 
-def _as_declared(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The record columns in the topic's own types: Spark's timestamps carry the session's time zone."""
-    columns = [batch.column(name).cast(schema.field(name).type) for name in RECORD_COLUMNS]
-    return pa.RecordBatch.from_arrays(columns, list(RECORD_COLUMNS))
+def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
+    work, leader, records = source.work, source.work.site.leader, 0
+    schema = latest_by_key.record_schema(work.schema)
+    with blaming(leader), open_writer(work, leader, source.log, snapshot_id) as writer:
+        for first, batch in source.batches():
+            latest = batch.take(pa.array(places.below(first + batch.num_rows) - first))
+            kept = without_tombstones(pa.Table.from_batches([latest.cast(schema)]), horizon_us)
+            for rows in kept.to_batches():
+                writer.write(rows)
+            records += kept.num_rows
+        return records, freeze(work, writer, snapshot_id)
+
+
+class _Places:
+    """Ascending places, a batch of them in memory at a time."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._held: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    def below(self, end: int) -> npt.NDArray[np.int64]:
+        """The places below ``end`` that were not asked for before."""
+        found = []
+        while True:
+            cut = int(np.searchsorted(self._held, end))
+            found.append(self._held[:cut])
+            self._held = self._held[cut:]
+            if len(self._held):
+                return np.concatenate(found)
+            batch = next(self._batches, None)
+            if batch is None:
+                return np.concatenate(found)
+            self._held = batch.column(0).to_numpy(zero_copy_only=False)

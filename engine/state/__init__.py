@@ -7,6 +7,7 @@ Purpose
     and of any number of drivers that act at once the log makes one history.
 
         consumer_offsets    what groups have committed          of __consumer_offsets, by group
+        group_commits       what a group may commit             a call -> offsets, or an error
         transaction_state   transactional ids and their state   of __transaction_state, by transactional id
         transaction_steps   what a coordinator decides          present state + request -> next state
         latest_by_key       the latest record of each key       of any topic of a user

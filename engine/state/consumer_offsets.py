@@ -1,21 +1,23 @@
 """``__consumer_offsets``: what groups have committed, as a fold over one partition of it. Pure.
 
 A commit is judged where it stands in the log: one by a member whose epoch is below the greatest that the group
-has committed with counts for nothing, whoever wrote it and however late it came. So does an expiry that a later
-commit has overtaken. Nobody has to hold a lock between the look and the append.
+has committed with counts for nothing, whoever wrote it and however late it came. To forget is judged there, too:
+whoever decides that a group is dead says up to which of its commits he has seen, and where it has committed since,
+nothing is forgotten. Nobody has to hold a lock between the look and the append.
+
+A group is dead when its latest commit has expired, whichever partition that was for: while it lives it keeps the
+offsets of partitions in which nothing happens (KIP-211).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import assert_never
 
 import msgspec
 
 from partitions.errors import CorruptionError
-
-MAX_GROUP_LENGTH = 255
 
 
 class _Record(
@@ -29,11 +31,12 @@ class _Record(
 ):
     """A tagged JSON object."""
 
+    group: str
+
 
 class OffsetCommit(_Record, frozen=True, kw_only=True):
     """A group has processed a partition up to ``offset`` (exclusive)."""
 
-    group: str
     topic_id: str
     partition: int
     offset: int
@@ -46,41 +49,39 @@ class OffsetCommit(_Record, frozen=True, kw_only=True):
     """Of the committing member; None: not a member, never stale."""
 
 
-class OffsetExpiry(_Record, frozen=True):
-    """Forget what the group committed for the partition, if it has expired by ``until_ms``."""
-
-    group: str
-    topic_id: str
-    partition: int
-    until_ms: int
-
-
 class OffsetTombstone(_Record, frozen=True):
-    """Forget what the group committed for the partition: a null value in the log."""
+    """Forget what the group committed for the partition, whatever it is: the topic is gone. A null value in the
+    log."""
 
-    group: str
     topic_id: str
     partition: int
 
 
-class GroupMember(_Record, frozen=True):
-    """The greatest member epoch of a group; only in snapshots."""
+class ForgetOffset(_Record, frozen=True):
+    """Forget what the group committed for the partition, if its latest commit still is that at ``seen``."""
 
-    group: str
-    member_epoch: int
+    topic_id: str
+    partition: int
+    seen: int
+
+
+class ForgetGroup(_Record, frozen=True):
+    """Forget all of the group, if its latest commit still is that at ``seen``."""
+
+    seen: int
+
+
+class GroupMetadata(_Record, frozen=True):
+    """A group without its offsets; only in snapshots, before the offsets."""
+
+    latest_commit: int
     expires_ms: int
+    member_epoch: int | None = None
 
 
-class GroupExpiry(_Record, frozen=True):
-    """Forget the group's member epoch, if it has no offsets and expired by ``until_ms``."""
+OffsetsRecord = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata
 
-    group: str
-    until_ms: int
-
-
-OffsetsRecord = OffsetCommit | OffsetExpiry | OffsetTombstone | GroupMember | GroupExpiry
-
-_Partition = tuple[str, int]
+TopicPartition = tuple[str, int]
 """Topic id and partition."""
 
 
@@ -88,12 +89,13 @@ _Partition = tuple[str, int]
 class GroupState:
     """What is known of one group."""
 
-    offsets: Mapping[_Partition, OffsetCommit] = field(default_factory=dict)
-    """By topic id and partition."""
+    offsets: Mapping[TopicPartition, OffsetCommit]
+    latest_commit: int
+    """Where in the log its latest commit stands, of those that count."""
+    expires_ms: int
+    """When the last of its commits expires, and the group with it."""
     member_epoch: int | None = None
     """The greatest that the group has committed with; None: no member ever has."""
-    expires_ms: int = 0
-    """When the member epoch may be forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +111,27 @@ class ConsumerOffsets:
         for record in records:
             draft = drafts.get(record.group)
             if draft is None:
-                draft = drafts[record.group] = _Draft(self.groups.get(record.group, _NO_GROUP))
-            draft.apply(record)
+                draft = drafts[record.group] = _Draft(self.groups.get(record.group))
+            draft.apply(offset, record)
             offset += 1
-        changed = {name: draft.done() for name, draft in drafts.items()}
-        merged = {**self.groups, **changed} if changed else self.groups
-        kept = {name: group for name, group in merged.items() if group != _NO_GROUP} if changed else merged
-        return ConsumerOffsets(kept, offset)
+        groups = dict(self.groups)
+        for name, draft in drafts.items():
+            group = draft.done()
+            if group is not None:
+                groups[name] = group
+            else:
+                groups.pop(name, None)
+        return ConsumerOffsets(groups, offset)
 
     def dump(self) -> Iterator[OffsetsRecord]:
         """The records of a snapshot, in an order that the state alone decides."""
         for name, group in sorted(self.groups.items()):
-            if group.member_epoch is not None:
-                yield GroupMember(group=name, member_epoch=group.member_epoch, expires_ms=group.expires_ms)
+            yield GroupMetadata(
+                group=name,
+                latest_commit=group.latest_commit,
+                expires_ms=group.expires_ms,
+                member_epoch=group.member_epoch,
+            )
             for _, committed in sorted(group.offsets.items()):
                 yield committed
 
@@ -129,77 +139,100 @@ class ConsumerOffsets:
     def load(cls, records: Iterable[OffsetsRecord], offset: int) -> ConsumerOffsets:
         """The state as of ``offset`` that was dumped as ``records``."""
         groups: dict[str, GroupState] = {}
-        offsets: dict[str, dict[_Partition, OffsetCommit]] = {}
+        offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
         for record in records:
             match record:
-                case GroupMember(group=name):
-                    groups[name] = GroupState({}, record.member_epoch, record.expires_ms)
-                case OffsetCommit(group=name):
-                    offsets.setdefault(name, {})[record.topic_id, record.partition] = record
+                case GroupMetadata(group=name):
+                    held = offsets[name] = {}
+                    groups[name] = GroupState(held, record.latest_commit, record.expires_ms, record.member_epoch)
+                case OffsetCommit(group=name) if name in offsets:
+                    offsets[name][record.topic_id, record.partition] = record
                 case _:
                     raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is no state")
-        for name, committed in offsets.items():
-            known = groups.get(name, _NO_GROUP)
-            groups[name] = GroupState(committed, known.member_epoch, known.expires_ms)
         return cls(groups, offset)
 
-    def expired(self, now_ms: int, topic_ids: Iterable[str]) -> list[OffsetsRecord]:
-        """What to append to forget the offsets that have expired, and those of topics other than
-        ``topic_ids``, which are gone for good. (Topic ids never come back.)
+    def expired(self, now_ms: int, topic_ids: Collection[str]) -> list[OffsetsRecord]:
+        """What to append to forget the groups that have expired, and the offsets of topics other than
+        ``topic_ids``, which are gone for good. (Topic ids never come back; those of topics that were created
+        since this state must be among them.)
         """
-        known = set(topic_ids)
         found: list[OffsetsRecord] = []
         for name, group in sorted(self.groups.items()):
-            leaving = 0
-            for (topic_id, partition), committed in sorted(group.offsets.items()):
-                if topic_id not in known:
-                    found.append(OffsetTombstone(group=name, topic_id=topic_id, partition=partition))
-                elif committed.expires_ms <= now_ms:
-                    found.append(OffsetExpiry(group=name, topic_id=topic_id, partition=partition, until_ms=now_ms))
-                else:
-                    continue
-                leaving += 1
-            if group.member_epoch is not None and leaving == len(group.offsets) and group.expires_ms <= now_ms:
-                found.append(GroupExpiry(group=name, until_ms=now_ms))
+            if group.expires_ms <= now_ms:
+                found += forget_group(name, group)
+            else:
+                found += (
+                    OffsetTombstone(group=name, topic_id=topic_id, partition=partition)
+                    for topic_id, partition in sorted(group.offsets)
+                    if topic_id not in topic_ids
+                )
         return found
 
 
-_NO_GROUP = GroupState()
+def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicPartition]) -> list[OffsetsRecord]:
+    """What to append to forget what the group has committed for these partitions, as it was seen."""
+    return [
+        ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit)
+        for topic_id, partition in sorted(partitions)
+    ]
+
+
+def forget_group(name: str, group: GroupState) -> list[OffsetsRecord]:
+    """What to append to forget the group as it was seen: a record for each key that goes, so that the policy of
+    snapshots counts what has changed."""
+    return [*forget_offsets(name, group, group.offsets), ForgetGroup(group=name, seen=group.latest_commit)]
 
 
 class _Draft:
     """One group in the middle of a fold; its offsets are copied once, however many records change them."""
 
-    def __init__(self, group: GroupState) -> None:
-        self._offsets = dict(group.offsets)
-        self._member_epoch = group.member_epoch
-        self._expires_ms = group.expires_ms
+    def __init__(self, group: GroupState | None) -> None:
+        self._offsets: dict[TopicPartition, OffsetCommit] = {} if group is None else dict(group.offsets)
+        self._latest_commit = None if group is None else group.latest_commit
+        self._expires_ms = 0 if group is None else group.expires_ms
+        self._member_epoch = None if group is None else group.member_epoch
 
-    def done(self) -> GroupState:
-        return GroupState(self._offsets, self._member_epoch, self._expires_ms)
+    def done(self) -> GroupState | None:
+        """The group; None when nothing is known of it."""
+        if self._latest_commit is None:
+            return None
+        return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
 
-    def apply(self, record: OffsetsRecord) -> None:
+    def apply(self, offset: int, record: OffsetsRecord) -> None:
         match record:
-            case OffsetCommit(member_epoch=None):
-                self._offsets[record.topic_id, record.partition] = record
-            case OffsetCommit(member_epoch=epoch):
-                if is_stale(epoch, self._member_epoch):
-                    return  # it counts for nothing
-                self._offsets[record.topic_id, record.partition] = record
-                self._member_epoch, self._expires_ms = epoch, max(self._expires_ms, record.expires_ms)
-            case OffsetExpiry():
-                committed = self._offsets.get((record.topic_id, record.partition))
-                if committed is not None and committed.expires_ms <= record.until_ms:
-                    del self._offsets[record.topic_id, record.partition]
+            case OffsetCommit():
+                self._commit(offset, record)
             case OffsetTombstone():
-                self._offsets.pop((record.topic_id, record.partition), None)
-            case GroupMember():
-                self._member_epoch, self._expires_ms = record.member_epoch, record.expires_ms
-            case GroupExpiry():
-                if not self._offsets and self._expires_ms <= record.until_ms:
-                    self._member_epoch, self._expires_ms = None, 0
+                self._remove(record.topic_id, record.partition)
+            case ForgetOffset(seen=seen) if seen == self._latest_commit:
+                self._remove(record.topic_id, record.partition)
+            case ForgetGroup(seen=seen) if seen == self._latest_commit:
+                self._forget()
+            case ForgetOffset() | ForgetGroup():
+                pass  # the group has committed since
+            case GroupMetadata():
+                raise CorruptionError(
+                    f"the log of committed offsets holds {record}: that stands in snapshots only"
+                )
             case _:
                 assert_never(record)
+
+    def _commit(self, offset: int, record: OffsetCommit) -> None:
+        if is_stale(record.member_epoch, self._member_epoch):
+            return  # it counts for nothing
+        self._offsets[record.topic_id, record.partition] = record
+        self._latest_commit = offset
+        self._expires_ms = max(self._expires_ms, record.expires_ms)
+        if record.member_epoch is not None:
+            self._member_epoch = record.member_epoch
+
+    def _forget(self) -> None:
+        self._offsets, self._latest_commit, self._expires_ms, self._member_epoch = {}, None, 0, None
+
+    def _remove(self, topic_id: str, partition: int) -> None:
+        self._offsets.pop((topic_id, partition), None)
+        if not self._offsets and self._member_epoch is None:
+            self._forget()
 
 
 def is_stale(member_epoch: int | None, present: int | None) -> bool:
@@ -219,7 +252,7 @@ def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
     partition, its topic id and number: later records of a key take the place of earlier ones.
     """
     match record:
-        case GroupMember() | GroupExpiry():
+        case GroupMetadata() | ForgetGroup():
             key = _encoder.encode((record.group,))
         case _:
             key = _encoder.encode((record.group, record.topic_id, record.partition))

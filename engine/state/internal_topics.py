@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from engine.settings import SNAPSHOT, ClusterConfig
-from partitions.errors import InvalidTopicError
+from partitions.errors import InvalidCallError, InvalidTopicError
 from partitions.paths import METADATA_TOPIC
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -14,6 +14,7 @@ TRANSACTIONS_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that only the engine itself creates, appends to, alters, and deletes."""
 
+_SMALLEST_INT = -(1 << 31)
 _PRODUCERS_MS = 24 * 60 * 60 * 1000
 """Every driver is a producer of its own here, and tries an append again within minutes, not after a week."""
 
@@ -28,6 +29,10 @@ class InternalTopic:
     factor_config: str
     """Of which cluster config the replication factor comes; errors name it."""
     configs: Mapping[str, str]
+
+
+METADATA_CONFIGS: Mapping[str, str] = {"cleanup.policy": SNAPSHOT}
+"""Of the metadata log: they can only be read (KIP-630, "Topic configuration")."""
 
 
 def offsets_topic(config: ClusterConfig) -> InternalTopic:
@@ -73,11 +78,28 @@ def check_not_internal(topic: str, deed: str) -> None:
         )
 
 
+def check_name(name: object, kind: str, longest: int, error: type[InvalidCallError]) -> None:
+    """The names that choose a partition (of a group, a transactional id) are texts of 1 to ``longest`` characters.
+
+    Raises: ``error``.
+    """
+    if not isinstance(name, str) or not 0 < len(name) <= longest:
+        long = isinstance(name, str) and name
+        said = f"{str(name)[:20]!r}... has {len(str(name))} characters" if long else repr(name)
+        raise error(f"{kind} {said}: its name is a text of 1 to {longest} characters")
+    try:
+        name.encode()
+    except UnicodeEncodeError as reason:
+        raise error(f"{kind} {name!r}: its name is no valid Unicode text") from reason
+
+
 def partition_for(key: str, partitions: int) -> int:
     """The partition of an internal topic that holds ``key`` (a group, a transactional id), as Kafka's
-    coordinators choose it: Java's ``String.hashCode``, without its sign, modulo the number of partitions.
+    coordinators choose it: the absolute value of Java's ``String.hashCode``, modulo the number of partitions.
+    (The smallest 32-bit number has no absolute value there; Kafka takes 0 for it.)
     """
-    return (java_hash(key) & 0x7FFFFFFF) % partitions
+    hashed = java_hash(key)
+    return (0 if hashed == _SMALLEST_INT else abs(hashed)) % partitions
 
 
 def java_hash(text: str) -> int:

@@ -153,6 +153,15 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
     return _step(present, State.DEAD, now_ms)
 
 
+def overdue(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
+    """What time itself does to a transactional id: an overdue or fenced transaction is to be aborted, an id that
+    nobody uses is forgotten. None: nothing.
+    """
+    if present.state is State.PREPARE_EPOCH_FENCE:  # left so by a driver that died
+        return abort_fenced(present, now_ms)
+    return abort_overdue(present, now_ms) or forget(present, now_ms, expiration_ms)
+
+
 def _step(present: Transaction, state: State, now_ms: int, **changes: object) -> Transaction:
     """The next state, resting on the present one. Raises: InvalidTxnStateError when the step is not legal."""
     if present.state not in VALID_PREVIOUS[state]:

@@ -20,6 +20,11 @@ start of the session.
     scanning        scan, against spark.read.parquet; one column of twenty, against all
     bootstrapping   bootstrap from the last tiered offset on, against a full copy
     quorum          commits of metadata, against plain files; many drivers at once
-    memory          the peak memory of worker processes
+    large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
+    checkpointing   generating and loading a snapshot of them, against the codec alone
+    opening         opening a cluster that a driver remembers, against one without topics
+    replaying       replaying small commits, against one snapshot
+    state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
+    memory          the peak memory of worker processes, and of this one
     s3_server       a real S3 server on this machine, for tests too
 """

@@ -67,6 +67,11 @@ class CountingStore:
         """See ``Store.sweep_staging``."""
         return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        self._told(LIST, prefix)
+        return self.inner.names(prefix)
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [*names]

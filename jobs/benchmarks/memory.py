@@ -1,4 +1,4 @@
-"""The peak memory of the Python workers that this process' JVM has started, from ``/proc``."""
+"""The peak memory of this process, or of the Python workers that its JVM has started, from ``/proc``."""
 
 from __future__ import annotations
 
@@ -36,8 +36,7 @@ def worker_peak() -> Iterator[Peak]:
                 return
 
     for worker in workers(os.getpid()):
-        with suppress(OSError):
-            (worker / "clear_refs").write_text("5")  # the kernel's peak counts from here
+        _count_from_here(worker)
     watcher = threading.Thread(target=watch, name="worker-peak", daemon=True)
     watcher.start()
     try:
@@ -45,6 +44,15 @@ def worker_peak() -> Iterator[Peak]:
     finally:
         ended.set()
         watcher.join()
+
+
+@contextmanager
+def own_peak() -> Iterator[Peak]:
+    """The same of this process, all that it holds already included."""
+    peak = Peak()
+    _count_from_here(_PROC / "self")
+    yield peak
+    peak.bytes = _peak_of(_PROC / "self")
 
 
 def workers(root: int) -> list[Path]:
@@ -63,6 +71,11 @@ def workers(root: int) -> list[Path]:
                 if b"pyspark.daemon" in (_PROC / str(child) / "cmdline").read_bytes():  # forks keep its command
                     found.append(_PROC / str(child))
     return found
+
+
+def _count_from_here(process: Path) -> None:
+    with suppress(OSError):
+        (process / "clear_refs").write_text("5")  # the kernel's peak
 
 
 def _peak_of(worker: Path) -> int | None:

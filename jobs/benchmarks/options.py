@@ -11,21 +11,8 @@ from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
 NAMES = (
-    *(
-        "calls",
-        "append",
-        "append3",
-        "replicate",
-        "hot",
-        "idle",
-        "tier",
-        "remote_log",
-        "scan",
-        "pruned",
-        "remote_reads",
-        "bootstrap",
-    ),
-    "quorum",
+    *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
+    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state"),
 )
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
@@ -42,6 +29,10 @@ class BenchOptions:
     """Made for the run, and removed after it; must not be there before."""
     only: tuple[str, ...]
     idle_partitions: int = 10_000
+    metadata_partitions: int = 1_000_000
+    """Of the largest image of a cluster."""
+    commits: int = 100_000
+    """Small ones, which are replayed."""
 
     @property
     def records(self) -> int:
@@ -57,18 +48,27 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
     size = parse_size(environ.get("BYTES") or "2GB")
     if size < SMALLEST_BYTES:
         raise InvalidCallError(f"BYTES is {size}: below {SMALLEST_BYTES} there is nothing to measure")
-    partitions = environ.get("PARTITIONS") or "8"
-    if not partitions.isdecimal() or not 1 <= int(partitions) <= 1000:
-        raise InvalidCallError(f"PARTITIONS is {partitions!r}: a number from 1 to 1000")
-    idle = environ.get("IDLE_PARTITIONS") or "10000"
-    if not idle.isdecimal() or not 1 <= int(idle) <= 100_000:
-        raise InvalidCallError(f"IDLE_PARTITIONS is {idle!r}: a number from 1 to 100000")
+
+    def number(name: str, default: int, least: int, most: int) -> int:
+        text = environ.get(name) or str(default)
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise InvalidCallError(f"{name} is {text!r}: a number from {least} to {most}")
+        return int(text)
+
     only = tuple(filter(None, re.split(r"[,\s]+", environ.get("ONLY") or "")))
     for name in only:
         if name not in NAMES:
             raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
     folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
-    return BenchOptions(size, int(partitions), folder, only or NAMES, int(idle))
+    return BenchOptions(
+        bytes=size,
+        partitions=number("PARTITIONS", 8, 1, 1000),
+        folder=folder,
+        only=only or NAMES,
+        idle_partitions=number("IDLE_PARTITIONS", 10_000, 1, 100_000),
+        metadata_partitions=number("METADATA_PARTITIONS", 1_000_000, 1000, 10_000_000),
+        commits=number("COMMITS", 100_000, 100, 1_000_000),
+    )
 
 
 def size_text(size_bytes: float) -> str:

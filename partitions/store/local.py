@@ -32,6 +32,16 @@ from partitions.errors import (
 from partitions.identity import NewId, random_id
 from partitions.store.local_birth import birth_of
 from partitions.store.local_copy import copy_file
+from partitions.store.local_scan import (
+    Entry,
+    Listed,
+    at_once,
+    in_order,
+    names_of,
+    objects,
+    scan_folder,
+    version_of,
+)
 from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject
 from partitions.store.reader import RangeReader
 from partitions.store.rules import (
@@ -54,9 +64,6 @@ WRITE_BUFFER_BYTES = 1024 * 1024
 _CLOCK = SystemClock()
 _NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
 _NO_ANSWER = frozenset({errno.EIO, errno.ETIMEDOUT})
-
-_Seen = tuple[str, int, int, int]
-"""A file as a scan saw it: name, size, mtime in nanoseconds, inode."""
 
 
 class LocalStore:
@@ -143,7 +150,7 @@ class LocalStore:
             now = os.stat(path)
         if not stat.S_ISREG(now.st_mode):
             raise FileNotFoundError(path)
-        version = _version(now.st_ino, now.st_mtime_ns, now.st_size)
+        version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
         return StoredObject(name, now.st_size, now.st_mtime_ns // 1_000_000, version, birth_of(path))
 
     def open(self, source_object: StoredObject) -> BinaryIO:
@@ -161,32 +168,15 @@ class LocalStore:
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
-        return self._listed(prefix, lambda scan, where: settle(scan, where))
+        return objects(self._scanned(folder_prefix(prefix), in_order, settle))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.walk``."""
-        return self._listed(prefix, lambda scan, where: scan())
+        return objects(self._scanned(folder_prefix(prefix), in_order, at_once))
 
-    def _listed(
-        self, prefix: str, look: Callable[[Callable[[], Sequence[_Seen]], str], Sequence[_Seen]]
-    ) -> Sequence[StoredObject]:
-        folder = folder_prefix(prefix)
-        where = os.path.join(self.root, folder)
-
-        def scan() -> Sequence[_Seen]:
-            self._tally.add(lists=1)
-            return sorted(_scan(where, folder))
-
-        try:
-            seen = look(scan, where)
-            if not seen and not os.path.isdir(self.root):
-                raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
-        except OSError as error:
-            raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
-        return [
-            StoredObject(name, size, mtime_ns // 1_000_000, _version(inode, mtime_ns, size))
-            for name, size, mtime_ns, inode in seen
-        ]
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return self._scanned(folder_prefix(prefix), names_of, settle)
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
@@ -235,6 +225,30 @@ class LocalStore:
                             os.unlink(entry.path)
                         removed += 1
         return removed
+
+    def _scanned(
+        self,
+        folder: str,
+        collect: Callable[[Iterator[Entry]], Listed],
+        rule: Callable[[Callable[[], Listed], str], Listed],
+    ) -> Listed:
+        """What scans of a folder come to by a rule.
+
+        Raises: BrokerUnreachableError; what the rule raises.
+        """
+        path = os.path.join(self.root, folder)
+
+        def scan() -> Listed:
+            self._tally.add(lists=1)
+            return collect(scan_folder(path, folder))
+
+        try:
+            listed = rule(scan, path)
+            if not listed and not os.path.isdir(self.root):
+                raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
+        except OSError as error:
+            raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
+        return listed
 
     def _copy_local(self, path: str, source_object: StoredObject, staged: StagedFile) -> None:
         origin = _open_listed(path, source_object)
@@ -380,17 +394,13 @@ def _translated(action: str, path: str, missing_is_missing: bool = False) -> Ite
         raise StorageError(f"cannot {action} {path!r}: {error.strerror}") from error
 
 
-def _version(inode: int, mtime_ns: int, size: int) -> str:
-    return f"{inode:x}.{mtime_ns:x}.{size:x}"
-
-
 def _must_be(descriptor: int, listed: StoredObject, path: str) -> None:
     """Raises: SourceChangedError when the open file is not the one that was listed."""
     now = os.fstat(descriptor)
     same = (
         now.st_size == listed.size_bytes
         if not listed.version
-        else (_version(now.st_ino, now.st_mtime_ns, now.st_size) == listed.version)
+        else (version_of(now.st_ino, now.st_mtime_ns, now.st_size) == listed.version)
     )
     if not same:
         raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
@@ -412,24 +422,6 @@ def _open_listed(path: str, listed: StoredObject) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _scan(folder: str, prefix: str) -> Iterator[_Seen]:
-    """Every file below a folder, once; what vanishes on the way is left out."""
-    try:
-        entries = os.scandir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    with entries:
-        for entry in entries:
-            name = prefix + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if name != STAGING_FOLDER:
-                    yield from _scan(entry.path, name + "/")
-            elif entry.is_file(follow_symlinks=False):
-                with suppress(FileNotFoundError):
-                    now = entry.stat(follow_symlinks=False)
-                    yield name, now.st_size, now.st_mtime_ns, now.st_ino
 
 
 def _link(temporary: str, target: str) -> bool:

@@ -118,6 +118,10 @@ class MemoryStore:
         """See ``Store.sweep_staging``: staged bytes go with their writer."""
         return 0
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return frozenset(listed.name for listed in self.list(prefix))
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         doomed = [check_name(name) for name in names]

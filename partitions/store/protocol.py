@@ -181,6 +181,14 @@ class Store(Protocol):
         """
         ...
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """The names of what ``list`` returns, by the same rule, and nothing else: a file system need not be asked
+        about each file.
+
+        Raises: as ``list``.
+        """
+        ...
+
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         """As ``list``, looking once: what was there all the while is in it, what came or went meanwhile may be.
         For folders that are too large, or too busy, for two listings to agree.

@@ -48,6 +48,9 @@ class ReadOnlyStore:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         return self._inner.list(prefix)
 
+    def names(self, prefix: str) -> frozenset[str]:
+        return self._inner.names(prefix)
+
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._inner.walk(prefix)
 

@@ -205,6 +205,10 @@ class S3Store:
             raise BrokerUnreachableError(f"cannot list {where}: {error}") from error
         return listed
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return frozenset(listed.name for listed in self.list(prefix))
+
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``."""
         self._objects.delete([self._key(name) for name in names])

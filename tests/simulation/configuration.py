@@ -35,19 +35,14 @@ class Shape:
     """Ids differ with it, and so does where replicas are placed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """Everything that a run depends on, but for the random choices of its schedule."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What drivers do, what happens besides, how it is scheduled: of any simulation."""
 
     seed: int
-    shape: Shape
     operations: tuple[tuple[Operation, ...], ...]
     """By slot: a slot is a job that is started again when its driver dies."""
-    setup: tuple[Operation, ...] = ()
-    """What one driver does alone before the others begin."""
     events: tuple[Event, ...] = ()
-    fine_metadata: bool = True
-    """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
     constant_roots: bool = False
     """No root ever changes: to look at a ``broker.json`` is no point of interleaving."""
     page: int = 0
@@ -65,6 +60,17 @@ class Configuration:
     most_steps: int = 4000
     """After so many steps the faults are over, and everybody goes on in turn."""
     tags: frozenset[str] = field(default=frozenset())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration(Plan):
+    """Everything that a run depends on, but for the random choices of its schedule."""
+
+    shape: Shape
+    setup: tuple[Operation, ...] = ()
+    """What one driver does alone before the others begin."""
+    fine_metadata: bool = True
+    """Whether calls of the metadata log are points of interleaving each, or all of one request together."""
 
 
 def operations_of(text: str) -> tuple[Operation, ...]:

@@ -5,12 +5,21 @@ from __future__ import annotations
 import multiprocessing
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
 
 from tests.simulation.running import run_seed
 
 _CHUNK = 25
+
+
+class Outcome(Protocol):
+    """What became of one run."""
+
+    violation: str | None
+    counts: Counter[str]
 
 
 @dataclass(slots=True)
@@ -29,11 +38,11 @@ class Summary:
         self.failures += other.failures
 
 
-def run_some(seeds: range) -> Summary:
+def run_some(seeds: range, run: Callable[[int], Outcome] = run_seed) -> Summary:
     """These seeds, here."""
     summary = Summary()
     for seed in seeds:
-        result = run_seed(seed)
+        result = run(seed)
         summary.seeds += 1
         summary.counts.update(result.counts)
         if result.violation is not None:
@@ -41,18 +50,18 @@ def run_some(seeds: range) -> Summary:
     return summary
 
 
-def run_many(first: int, seeds: int, processes: int) -> Summary:
+def run_many(first: int, seeds: int, processes: int, run: Callable[[int], Outcome] = run_seed) -> Summary:
     """Seeds ``[first, first + seeds)``; the failures in order."""
     began = time.monotonic()
     summary = Summary()
     chunks = [range(at, min(at + _CHUNK, first + seeds)) for at in range(first, first + seeds, _CHUNK)]
     if processes > 1:
         with multiprocessing.get_context("fork").Pool(processes) as pool:
-            for part in pool.imap(run_some, chunks):
+            for part in pool.imap(partial(run_some, run=run), chunks):
                 summary.add(part)
     else:
         for chunk in chunks:
-            summary.add(run_some(chunk))
+            summary.add(run_some(chunk, run))
     summary.seconds = time.monotonic() - began
     return summary
 

@@ -14,6 +14,7 @@ import engine.operations.acknowledge
 import engine.operations.replicate
 import engine.operations.retain
 import engine.quorum.contents
+import engine.quorum.log
 import engine.replication.append
 import engine.replication.sync
 import partitions.lineage
@@ -260,7 +261,7 @@ MUTATIONS: Sequence[Mutation] = (
         "claim: then list the claimed majority",
         variants.all_of(
             variants.patched(MetadataLog, "_survey", variants.survey_and_remember),
-            variants.patched(MetadataLog, "_listed", variants.list_before_claim),
+            variants.patched(engine.quorum.log, "looks_at", variants.looks_before_claim),
         ),
         shaped=variants.fine,
     ),
@@ -275,7 +276,7 @@ MUTATIONS: Sequence[Mutation] = (
         "commit without looking again",
         "commit: then list it again",
         variants.all_of(
-            variants.patched(Voter, "list", variants.list_of_memory),
+            variants.patched(Voter, "look", variants.look_of_memory),
             variants.patched(Voter, "create", variants.create_and_believe),
         ),
         shaped=variants.fine,

@@ -3,7 +3,16 @@
 from __future__ import annotations
 
 from partitions.identity import ID_LENGTH
-from partitions.paths import BROKER_FILE, CheckpointName, ClaimName, EpochName, base_name, folder_of, parse_name
+from partitions.paths import (
+    BROKER_FILE,
+    CheckpointName,
+    ChunkName,
+    ClaimName,
+    EpochName,
+    base_name,
+    folder_of,
+    parse_name,
+)
 from tests.unit.notation import text_of
 
 
@@ -21,6 +30,8 @@ def name_in_short(name: str) -> str:
             short = f"{epoch}.claim"
         case CheckpointName(end_offset, epoch):
             short = f"{end_offset}.{epoch}.checkpoint"
+        case ChunkName():
+            short = str(parsed)
         case _:
             short = text_of(parsed)
     return f"{_folder(folder_of(name))} {short}"

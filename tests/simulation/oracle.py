@@ -7,14 +7,14 @@ does rests on such a state, so none is seen here too late.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage, PartitionImage
 from engine.quorum.log import MetadataLog, Settled
 from engine.quorum.state import LogState
-from engine.quorum.voter import VoterListing
+from engine.quorum.voter import VoterLook
 from partitions.paths import DataName
 from tests.simulation.content import records_of_batch
 from tests.simulation.scheduler import Violation
@@ -151,6 +151,12 @@ class WatchedLog(MetadataLog):
         self._check_read(settled.state.image, known)
         return settled
 
+    def read(self) -> ClusterImage:
+        known = self.oracle.image.next_offset
+        image = super().read()
+        self._check_read(image, known)
+        return image
+
     def glance(self) -> ClusterImage | None:
         known = self.oracle.image.next_offset
         image = super().glance()
@@ -164,6 +170,6 @@ class WatchedLog(MetadataLog):
                 f"I6: a read returned offset {image.next_offset}, {known} was committed before it began"
             )
 
-    def _settle(self, state: LogState, listings: Sequence[VoterListing]) -> LogState:
+    def _settle(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
         self.oracle.settled(state)
-        return super()._settle(state, listings)
+        return super()._settle(state, looks)

@@ -10,7 +10,7 @@ from typing import Any
 
 from partitions import replica, segment
 from tests.simulation.actions import Actor, perform
-from tests.simulation.configuration import Configuration, configuration_of
+from tests.simulation.configuration import Configuration, Plan, configuration_of
 from tests.simulation.content import remembered
 from tests.simulation.ending import LoneDriver
 from tests.simulation.scheduler import Decision, Driver, InTurn, Replay, Strategy, Violation
@@ -25,7 +25,7 @@ Line = tuple[int, str, str, str, str, str, object]
 class Result:
     """What became of a run."""
 
-    configuration: Configuration
+    configuration: Plan
     violation: str | None = None
     lines: list[Line] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)

@@ -27,6 +27,7 @@ class Verdict(StrEnum):
     GO = "go"
     REFUSE = "refused"
     LOSE_ANSWER = "answer lost"
+    LATE = "answer lost, takes effect later"
     DIE_BEFORE = "died before"
     DIE_AFTER = "died after"
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
-from tests.simulation.configuration import Configuration
+from tests.simulation.configuration import Plan
 from tests.simulation.running import Result, replay, run_configuration
 from tests.simulation.scheduler import Decision, Verdict
 
@@ -22,8 +22,16 @@ MOST_RUNS = 400
 class Shrinker:
     """Looks for a smaller run that violates the same invariant."""
 
-    def __init__(self, result: Result, most_runs: int = MOST_RUNS) -> None:
+    def __init__(
+        self,
+        result: Result,
+        most_runs: int = MOST_RUNS,
+        run: Callable[..., Result] = run_configuration,
+        replay: Callable[..., Result] = replay,
+    ) -> None:
         assert result.violation is not None
+        self._run = run
+        self._replay = replay
         self._kind = result.violation.split(":")[0]
         self._rest = most_runs
         self.result = result
@@ -45,7 +53,7 @@ class Shrinker:
         return True
 
     def _shrink_configuration(self) -> None:
-        def with_operations(slots: Iterable[Iterable[int]]) -> Configuration:
+        def with_operations(slots: Iterable[Iterable[int]]) -> Plan:
             known = self.result.configuration
             kept = (tuple(known.operations[slot][i] for i in some) for slot, some in enumerate(slots))
             return replace(known, operations=tuple(kept))
@@ -57,7 +65,7 @@ class Shrinker:
             candidates = [replace(known, events=_without(known.events, i)) for i in range(len(known.events))]
             candidates += [replace(known, fault_rate=0.0, crashes=0)] if known.fault_rate else []
             candidates += [replace(known, page=0)] if known.page else []
-            candidates += [replace(known, fine_metadata=False)] if known.fine_metadata else []
+            candidates += [replace(known, fine_metadata=False)] if getattr(known, "fine_metadata", False) else []
             counts = [range(len(slot)) for slot in known.operations]
             for slot, operations in enumerate(known.operations):
                 for index in range(len(operations)):
@@ -65,7 +73,7 @@ class Shrinker:
                     kept[slot].remove(index)
                     candidates.append(with_operations(kept))
             for candidate in candidates:
-                if self._fails(lambda candidate=candidate: run_configuration(candidate)):  # type: ignore[misc]
+                if self._fails(lambda candidate=candidate: self._run(candidate)):  # type: ignore[misc]
                     changed = True
                     break
 
@@ -77,14 +85,14 @@ class Shrinker:
             while at < len(_segments(self.result.decisions)) and self._rest > 0:
                 segments = _segments(self.result.decisions)
                 fewer = [decision for part in (*segments[:at], *segments[at + size :]) for decision in part]
-                if not self._fails(lambda fewer=fewer: replay(configuration, fewer)):  # type: ignore[misc]
+                if not self._fails(lambda fewer=fewer: self._replay(configuration, fewer)):  # type: ignore[misc]
                     at += size
             size //= 2
         for index, decision in enumerate(self.result.decisions):
             if decision.verdict is not Verdict.GO:
                 calm = [*self.result.decisions]
                 calm[index] = replace(decision, verdict=Verdict.GO)
-                self._fails(lambda calm=calm: replay(configuration, calm))  # type: ignore[misc]
+                self._fails(lambda calm=calm: self._replay(configuration, calm))  # type: ignore[misc]
 
 
 def _without(items: Sequence[T], index: int) -> tuple[T, ...]:

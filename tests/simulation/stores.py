@@ -156,6 +156,10 @@ class SimStore:
             return self.call("list", prefix, lambda: self.root.listing(prefix))
         return settle(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
 
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        return frozenset(stored.name for stored in self.list(prefix))
+
     def _list_in_pages(self, prefix: str) -> Sequence[StoredObject]:
         """Each page at its own moment."""
         size = max(self._page(), 1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 
-from tests.simulation.configuration import Configuration, Event
+from tests.simulation.configuration import Event, Plan
 from tests.simulation.names import name_in_short
 from tests.simulation.scheduler import Decision, Driver, Verdict
 from tests.simulation.stores import CHANGES
@@ -18,7 +18,7 @@ _LONG_SLEEPS = (15, 60, 200, 600)
 class Seeded:
     """The random part of a run: schedule, pauses, faults of calls; and the events of its configuration."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Plan) -> None:
         self._configuration = configuration
         self._rng = random.Random(f"schedule {configuration.seed}")
         self._pick = _PICKS[configuration.schedule](self._rng, configuration.horizon)

@@ -5,7 +5,7 @@ Nothing here patches anything while a run is on: several drivers are inside a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,9 +24,10 @@ import partitions.retention
 import tests.simulation.stores
 from engine.context import Context
 from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
+from engine.quorum.electorate import Survey
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterListing, position_of
+from engine.quorum.voter import Voter, VoterLook, position_of
 from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
@@ -252,41 +253,40 @@ def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
 # ------------------------------------------------------------------------------- 5. the metadata log
 
 
-def survey_and_remember(log: MetadataLog) -> tuple[list[VoterListing], LogState]:
-    """As the product's; ``list_before_claim`` needs the listings."""
-    listings, state = _survey(log)
-    log.listed_before = listings  # type: ignore[attr-defined]
-    return listings, state
+def survey_and_remember(log: MetadataLog, **arguments: bool) -> Survey:
+    """As the product's; ``looks_before_claim`` needs the looks."""
+    survey = _survey(log, **arguments)
+    _looked.update({(id(look.voter.store), look.voter.directory_id): look for look in survey.looks})
+    return survey
 
 
-def list_before_claim(log: MetadataLog, voters: Sequence[Voter]) -> list[VoterListing]:
-    """The listings from before the claim serve after it."""
-    chosen = {voter.id for voter in voters}
-    return [listing for listing in log.listed_before if listing.voter.id in chosen]  # type: ignore[attr-defined]
+def looks_before_claim(voters: Iterable[Voter]) -> list[VoterLook]:
+    """The looks from before the claim serve after it."""
+    chosen = [(id(voter.store), voter.directory_id) for voter in voters]
+    return [_looked[voter] for voter in chosen if voter in _looked]
 
 
 _survey = MetadataLog._survey
 
 
-def first_log(listings: Sequence[VoterListing]) -> DataName | CheckpointName | None:
+def first_log(looks: Sequence[VoterLook]) -> DataName | CheckpointName | None:
     """What the log of the first of a majority ends with, not the greatest."""
-    return listings[0].last
+    return looks[0].last
 
 
-def shown_whatever_is_claimed(state: LogState, listing: VoterListing) -> bool:
-    later = listing.last is not None and position_of(listing.last) > state.position
-    return not later and state.held_by(listing)
+def shown_whatever_is_claimed(state: LogState, look: VoterLook) -> bool:
+    later = look.last is not None and position_of(look.last) > state.position
+    return not later and state.held_by(look)
 
 
-def list_of_memory(voter: Voter) -> VoterListing:
-    """After a create: what it must be, without a look."""
+def look_of_memory(voter: Voter) -> VoterLook:
+    """After a create: what it must show, without a look."""
     created = _created.pop((id(voter.store), voter.directory_id), None)
     if created is None:
-        _listed[id(voter.store), voter.directory_id] = listing = _voter_list(voter)
-        return listing
-    before = _listed[id(voter.store), voter.directory_id]
-    stored = tests.simulation.stores.StoredObject(voter.path(created), 0, 0, "")
-    files = {**before.files, created: stored}
+        _looked[id(voter.store), voter.directory_id] = look = _voter_look(voter)
+        return look
+    before = _looked[id(voter.store), voter.directory_id]
+    files = {*before.files, created}
     names: list[DataName | CheckpointName] = [*files, *before.checkpoints]
     return replace(before, files=files, last=max(names, key=position_of))
 
@@ -296,9 +296,9 @@ def create_and_believe(voter: Voter, name: DataName, data: bytes) -> None:
     _created[id(voter.store), voter.directory_id] = name
 
 
-_voter_list, _voter_create = Voter.list, Voter.create
+_voter_look, _voter_create = Voter.look, Voter.create
 _created: dict[tuple[int, str], DataName] = {}
-_listed: dict[tuple[int, str], VoterListing] = {}
+_looked: dict[tuple[int, str], VoterLook] = {}
 
 
 def fine(configuration: Configuration) -> Configuration:

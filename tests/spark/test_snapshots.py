@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from engine import Cluster
+from engine.replication.site import Site
+from jobs.benchmarks.memory import worker_peak
+from snapshots.reader import read_snapshot
 from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:
@@ -72,10 +79,10 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     """KIP-630, "Loading Snapshots": load the snapshot, then apply the log from its end offset on. A snapshot on
     top of a snapshot says the same."""
     append(spark, cluster, numbers(spark, 300, "first", 0))
-    cluster.snapshot(by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+    cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
     append(spark, cluster, numbers(spark, 100, "second", 1000))
     append(spark, cluster, numbers(spark, 20, "gone", 2000, gone=True))
-    made = cluster.snapshot(by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+    made = cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
     assert made.totals["made"] == 2
     append(spark, cluster, numbers(spark, 30, "third", 3000))
 
@@ -95,52 +102,177 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     assert len(latest(whole)) == 30
 
 
-def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, cluster: Cluster, tmp_path: Path) -> None:
-    """The two ways are one fold: the same rows, in the same order, with the same tombstones left out."""
-    (tmp_path / "other").mkdir()
-    other = format_cluster(spark, tmp_path / "other")
-    configs = {**CONFIGS, "delete.retention.ms": str(10**15)}
-    other.create_topic(
+@dataclass(frozen=True)
+class Kind:
+    """Types of a topic, and SQL for the key and the value of record ``n``."""
+
+    key_type: str | None
+    value_type: str | None
+    key: str
+    value: str
+
+
+STRUCT_KEY = "named_struct('land', IF(n % 3 = 0, NULL, 'no'), 'at', IF(n % 5 = 0, NULL, named_struct('i', n)))"
+KINDS = {
+    "binary": Kind(None, None, "unhex(lpad(hex(n % 40), 4, '0'))", "CAST(concat('v', n) AS BINARY)"),
+    "text": Kind("STRING", "STRING", "concat('k', n % 40, IF(n % 2 = 0, 'ü', ''))", "repeat('x', CAST(n AS INT))"),
+    "numbers": Kind("DECIMAL(9,2)", "DOUBLE", "CAST((n % 40) / 4 AS DECIMAL(9,2))", "CAST(n AS DOUBLE) / 3"),
+    "times": Kind(
+        "TIMESTAMP",
+        "ARRAY<MAP<STRING, DATE>>",
+        "TIMESTAMP '2013-06-01 12:00:00' + make_interval(0, 0, 0, 0, 0, 0, n % 40)",
+        "array(map('d', date_add(DATE '2013-06-01', CAST(n AS INT))), NULL)",
+    ),
+    "structs": Kind(
+        "land STRING, at STRUCT<i: BIGINT>",
+        "name STRING, people DOUBLE",
+        STRUCT_KEY,
+        "named_struct('name', concat('v', n), 'people', 0.5D * n)",
+    ),
+}
+
+
+def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: int, producer: str) -> None:
+    """Records ``first`` and the ``count - 1`` after it, in this order: every seventh a tombstone, every third with
+    headers, every eleventh without a time."""
+    rows = (
+        spark.range(first, first + count, 1, 1)
+        .selectExpr("id AS n")
+        .selectExpr(
+            "n",
+            f"{kind.key} AS key",
+            f"IF(n % 7 = 0, NULL, {kind.value}) AS value",
+            "IF(n % 3 = 0, array(named_struct('key', concat('h', n), 'value', CAST('1' AS BINARY)), "
+            "named_struct('key', '', 'value', CAST(NULL AS BINARY))), NULL) AS headers",
+            "timestamp_micros(n * 1000001) AS at",
+            "0 AS partition",
+        )
+    )
+    cluster.append(
+        rows,
+        "t",
+        key="key",
+        value="value",
+        headers="headers",
+        timestamp="at",
+        partition="partition",
+        producer=producer,
+        order_by=["timestamp"],
+    ).raise_for_failures()
+
+
+def snapshots_of(cluster: Cluster) -> list[pa.Table]:
+    """What the snapshots of partition 0 hold on every broker, as Arrow has it in the files."""
+    image = cluster.image
+    site = Site(image.view(image.topic("t").topic_id, 0), cluster.stores)
+    found = []
+    for broker in site.view.replicas:
+        replica = site.replica(broker)
+        for _, stored in replica.log().listing.checkpoints:
+            snapshot = read_snapshot(
+                replica.store, replica.folder, stored, owner=replica.topic_id, partition=replica.partition
+            )
+            found.append(pa.Table.from_batches(snapshot.batches()).combine_chunks())
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: Path, kind: Kind) -> None:
+    """The two ways are one fold: the same rows in the same order with the same times, headers and types, the same
+    tombstones left out; of nothing, and on top of an earlier snapshot."""
+    made = []
+    for name, memory_bytes in (("memory", IN_MEMORY), ("spark", OUT_OF_CORE)):
+        (tmp_path / name).mkdir()
+        cluster = format_cluster(spark, tmp_path / name)
+        configs = {**CONFIGS, "delete.retention.ms": str(10**15)}
+        cluster.create_topic(
+            "t", partitions=1, replication_factor=2, key=kind.key_type, value=kind.value_type, configs=configs
+        )
+        put(spark, cluster, kind, 0, 100, "p")
+        cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+        put(spark, cluster, kind, 113, 30, "q")
+        put(spark, cluster, kind, 90, 10, "r")
+        cluster.alter_configs("t", {"delete.retention.ms": str(10**9)})
+        cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+        made.append(snapshots_of(cluster))
+    memory, by_spark = made
+    assert [table.num_rows for table in memory] == [table.num_rows for table in by_spark]
+    assert len(memory) == 4
+    assert memory == by_spark
+    assert any(table.column("value").null_count for table in memory)
+    assert all(table.column("headers").null_count < table.num_rows for table in memory)
+
+
+def test_a_record_without_a_key_is_refused(spark: SparkSession, cluster: Cluster) -> None:
+    """As Kafka's compacted topics do: by the append, and nothing of the partition is written."""
+    nobody = spark.sql("SELECT CAST(NULL AS STRUCT<land: STRING, number: INT>) AS key, 0 AS partition")
+    report = cluster.append(
+        nobody,
         "cities",
-        partitions=2,
-        replication_factor=2,
-        key="land STRING, number INT",
-        value="name STRING, people DOUBLE",
-        configs=configs,
+        key="key",
+        value=F.lit(None).cast("struct<name: string, people: double>"),
+        partition="partition",
     )
-    cluster.alter_configs("cities", {"delete.retention.ms": str(10**15)})
-    for one, memory_bytes in ((cluster, IN_MEMORY), (other, OUT_OF_CORE)):
-        append(spark, one, numbers(spark, 50, "first", 0))
-        one.snapshot(by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
-        append(spark, one, numbers(spark, 20, "second", 100))
-        append(spark, one, numbers(spark, 5, "", 200, gone=True))
-        one.snapshot(by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
-    mine, theirs = (
-        {p: one.read_snapshot("cities", [p]).drop("topic").collect() for p in (0, 1)} for one in (cluster, other)
+    assert [failure.code for failure in report.failures] == ["INVALID_RECORD"]
+    assert cluster.read("cities").count() == 0
+
+
+def test_damage_that_the_task_finds_is_a_failure_of_its_partition(spark: SparkSession, cluster: Cluster) -> None:
+    """Spark has read the keys, and not the values; what Python finds there is told as our error, and the other
+    partitions go on."""
+    append(spark, cluster, numbers(spark, 40, "first", 0))
+    leader = Site(cluster.image.view(cluster.image.topic("cities").topic_id, 0), cluster.stores).leader
+    (file,) = leader.log().listing.data
+    path = Path(leader.store.uri_of(file.object.name).removeprefix("file:"))
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    name = next(column for column in columns if column.path_in_schema == "value.name")
+    content = bytearray(path.read_bytes())
+    content[name.data_page_offset + name.total_compressed_size // 2] ^= 0xFF
+    path.chmod(0o644)
+    path.write_bytes(content)
+    report = cluster.snapshot("cities", by_hand=True, memory_bytes=OUT_OF_CORE)
+    assert [(failure.item, failure.code) for failure in report.failures] == [("cities-0", "CORRUPT_SEGMENT")]
+    assert report.totals["made"] == 1
+
+
+def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Whatever the partition comes to, the task that writes holds a row group of it and little else."""
+    cluster = format_cluster(spark, tmp_path)
+    cluster.create_topic("t", partitions=1, replication_factor=2, configs=CONFIGS)
+    records, value_bytes = 150_000, 4096
+    rows = spark.range(records).selectExpr(
+        "CAST(CAST(id AS STRING) AS BINARY) AS key", f"CAST(repeat('x', {value_bytes}) AS BINARY) AS value"
     )
-    assert sum(row.value is None for rows in mine.values() for row in rows) == 5
-    for partition in (0, 1):
-        assert mine[partition] == theirs[partition]
+    cluster.append(rows, "t", key="key", value="value").raise_for_failures()
+    with worker_peak() as before:
+        spark.range(10).mapInArrow(lambda batches: batches, "id long").collect()
+    with worker_peak() as peak:
+        made = cluster.snapshot("t", by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
+    assert made.rows[0]["records"] == records
+    assert before.bytes is not None
+    assert peak.bytes is not None
+    assert peak.bytes - before.bytes < records * value_bytes / 2
 
 
 def test_spark_counts_what_has_changed(spark: SparkSession, cluster: Cluster) -> None:
     """KIP-630, "When to Snapshot": new records do not count, changes of what the snapshot holds do."""
     cluster.alter_configs("cities", {"metadata.log.max.record.bytes.between.snapshots": "1"})
     append(spark, cluster, numbers(spark, 100, "first", 0))
-    assert cluster.snapshot(memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
+    assert cluster.snapshot("cities", memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
     append(spark, cluster, numbers(spark, 110, "new", 1000).where("n >= 100"))
     append(spark, cluster, numbers(spark, 30, "changed", 2000))
-    waiting = cluster.snapshot(memory_bytes=OUT_OF_CORE).raise_for_failures()
+    waiting = cluster.snapshot("cities", memory_bytes=OUT_OF_CORE).raise_for_failures()
     assert waiting.totals["made"] == 0
     assert all("min.changed_records.ratio" in str(row["why"]) for row in waiting.rows)
     append(spark, cluster, numbers(spark, 100, "changed", 3000))
-    assert cluster.snapshot(memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
+    assert cluster.snapshot("cities", memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
 
 
 def test_a_snapshot_of_nothing_but_old_tombstones_is_empty(spark: SparkSession, cluster: Cluster) -> None:
     """Spark runs no task for no rows; there is a snapshot all the same."""
     append(spark, cluster, numbers(spark, 10, "", 0, gone=True))
-    made = cluster.snapshot(by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
+    made = cluster.snapshot("cities", by_hand=True, memory_bytes=OUT_OF_CORE).raise_for_failures()
     assert [row["records"] for row in made.rows] == [0, 0]
     assert cluster.read_snapshot("cities").collect() == []
 
@@ -151,7 +283,8 @@ def test_the_lag_of_a_group_as_a_frame(spark: SparkSession, cluster: Cluster) ->
     append(spark, cluster, numbers(spark, 40, "first", 0))
     cluster.commit("g", {("cities", 0): 3})
     frame = cluster.lag_frame("g")
-    assert frame.columns == ["topic", "partition", "committed", "log_end", "high_watermark", "lag", "metadata"]
+    assert frame.columns == list(cluster.lag("g").rows[0])
+    assert {row.expires for row in frame.collect()} == {frame.first().expires}
     by_partition = {row.partition: row for row in frame.collect()}
     assert (by_partition[0].committed, by_partition[1].committed) == (3, None)
     assert sum(row.lag for row in by_partition.values()) == 40 - 3

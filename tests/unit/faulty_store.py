@@ -63,6 +63,9 @@ class FaultyStore:
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         return self._through("sweep", "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))
 
+    def names(self, prefix: str) -> frozenset[str]:
+        return self._through("list", prefix, lambda: self.inner.names(prefix))
+
     def delete(self, names: Iterable[str]) -> None:
         doomed = list(names)
         self._through("delete", " ".join(doomed), lambda: self.inner.delete(doomed))

@@ -11,9 +11,12 @@ from typing import BinaryIO, cast
 from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
 from engine.quorum.bootstrap import bootstrap, find_log
 from engine.quorum.client import MetadataClient
-from engine.quorum.log import MetadataLog, Patience
+from engine.quorum.log import MetadataLog
+from engine.quorum.patience import Patience
+from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from partitions.clock import Clock, ManualClock
+from partitions.errors import StorageError
 from partitions.replica import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
@@ -51,6 +54,11 @@ class HookedStore:
         listing = self.hook("list", prefix, lambda: self.inner.list(prefix))
         assert isinstance(listing, Sequence)
         return listing
+
+    def names(self, prefix: str) -> frozenset[str]:
+        names = self.hook("list", prefix, lambda: self.inner.names(prefix))
+        assert isinstance(names, frozenset)
+        return names
 
     def stage_writer(self, name: str) -> StagedWriter:
         staged = self.hook("stage_writer", name, lambda: _HookedStaged(self, self.inner.stage_writer(name), name))
@@ -126,7 +134,11 @@ class Quorum:
         return [HookedStore(store) for store in self.stores.values()]
 
     def log(
-        self, seed: int = 0, through: Sequence[Store] | None = None, patience: Patience | None = None
+        self,
+        seed: int = 0,
+        through: Sequence[Store] | None = None,
+        patience: Patience | None = None,
+        hint: LogState = LogState(),  # noqa: B008 - immutable
     ) -> MetadataLog:
         """A driver of its own, optionally through other stores onto the same storage."""
         stores = self.stores if through is None else dict(enumerate(through, start=1))
@@ -139,6 +151,7 @@ class Quorum:
             new_id=self.new_id,
             patience=patience if patience is not None else Patience(),
             stores=stores,
+            hint=hint,
             note=self.notes.append,
         )
 
@@ -171,3 +184,27 @@ def config(value: int) -> list[MetadataRecord]:
     return [
         ConfigRecord(resource=ConfigResource.CLUSTER, name="", key="segment.bytes", value=str(value)),
     ]
+
+
+def data(name: str) -> bool:
+    return name.endswith(".parquet")
+
+
+def once(
+    store: HookedStore, what: str, when: Callable[[str], bool], instead: Callable[[Callable[[], object]], object]
+) -> None:
+    """At the first such call on ``store`` do ``instead(call)``."""
+    done = False
+
+    def hook(asked: str, name: str, call: Callable[[], object]) -> object:
+        nonlocal done
+        if asked == what and when(name) and not done:
+            done = True
+            return instead(call)
+        return call()
+
+    store.hook = hook
+
+
+def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
+    raise StorageError("no such mount")

@@ -16,6 +16,7 @@ from jobs import arguments, main, run
 from jobs.arguments import bound, count, job_parser, names, numbers, pair, position, time
 from jobs.progress import TerminalProgress, terminal_progress
 from jobs.run import run_job
+from jobs.topics import arguments as topic_arguments
 from partitions.errors import CorruptSegmentError, StratalogError, UnknownTopicOrPartitionError
 
 
@@ -90,6 +91,25 @@ def outcome(result: Report | Exception, *argv: str) -> int:
         return result
 
     return run_job("x", job_parser("x", "about"), body, argv)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["--cluster", "mine.toml", "--json", "list"],
+        ["list", "--cluster", "mine.toml", "--json"],
+        ["--cluster", "other.toml", "list", "--cluster", "mine.toml", "--json"],
+    ],
+)
+def test_what_every_job_takes_may_stand_before_a_subcommand_or_after_it(argv: list[str]) -> None:
+    given = topic_arguments().parse_args(argv)
+    assert (given.cluster, given.json) == ("mine.toml", True)
+
+
+def test_a_subcommand_keeps_the_defaults_of_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRATALOG_CLUSTER", "mine.toml")
+    given = topic_arguments().parse_args(["list"])
+    assert (given.cluster, given.json) == ("mine.toml", False)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The pure parts of the benchmarks: options and the table. No timing is ever asserted."""
+"""The benchmarks: options, the table, and what those of the metadata measure. No timing is ever asserted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from engine.metadata.fold import apply
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import FenceBrokerRecord
+from jobs.benchmarks import checkpointing, large_cluster, opening, replaying
+from jobs.benchmarks.memory import own_peak
 from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Limit, Line, ratio_text, render, speed_line
 from jobs.sizes import parse_size
@@ -47,7 +52,7 @@ def test_sizes_are_told_in_three_digits(size: float, text: str) -> None:
 
 def test_an_empty_environment_measures_everything_on_two_gigabytes() -> None:
     options = bench_options({}, HERE)
-    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000)
+    assert options == BenchOptions(2_000_000_000, 8, HERE.absolute(), NAMES, 10_000, 1_000_000, 100_000)
     assert options.records == 1_953_125
 
 
@@ -58,8 +63,10 @@ def test_the_environment_chooses() -> None:
         "BENCH_DIR": "/tmp/b",
         "ONLY": "scan, append",
         "IDLE_PARTITIONS": "5",
+        "METADATA_PARTITIONS": "2000",
+        "COMMITS": "300",
     }
-    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), ("scan", "append"), 5)
+    assert bench_options(given, HERE) == BenchOptions(1 << 30, 3, Path("/tmp/b"), ("scan", "append"), 5, 2000, 300)
     assert bench_options(dict.fromkeys(given, ""), HERE) == bench_options({}, HERE)
 
 
@@ -71,6 +78,8 @@ def test_the_environment_chooses() -> None:
         ("PARTITIONS", "0", "PARTITIONS is '0'"),
         ("PARTITIONS", "x", "PARTITIONS is 'x'"),
         ("IDLE_PARTITIONS", "0", "IDLE_PARTITIONS is '0'"),
+        ("METADATA_PARTITIONS", "10", "METADATA_PARTITIONS is '10': a number from 1000 to"),
+        ("COMMITS", "-1", "COMMITS is '-1'"),
         ("ONLY", "scan,scam", "ONLY names 'scam': it takes some of calls, append"),
     ],
 )
@@ -116,3 +125,112 @@ def test_the_table_is_markdown_with_notes_below_it() -> None:
         "",
         "[1] The disk.",
     ]
+
+
+# --------------------------------------------------------------------------------- the metadata
+
+
+def test_the_large_cluster_is_that_of_the_kip() -> None:
+    """KIP-630: 100 brokers, topics of 10 partitions with three replicas."""
+    image = large_cluster.folded(ClusterImage(), large_cluster.example_records(25))
+    assert len(image.brokers) == 100
+    assert sorted(len(topic.partitions) for topic in image.topics.values()) == [5, 10, 10]
+    assert {len(p.isr) for topic in image.topics.values() for p in topic.partitions} == {3}
+    assert image == large_cluster.folded(ClusterImage(), large_cluster.example_records(25)), "the same every time"
+
+
+def test_one_record_for_each_partition_leads_where_one_record_in_all_does() -> None:
+    """What the few bytes of a fenced broker are compared with says the same."""
+    image = large_cluster.folded(ClusterImage(), large_cluster.example_records(200))
+    after = apply(image, image.next_offset, [FenceBrokerRecord(broker_id=large_cluster.FENCED)])
+    records = list(large_cluster.one_record_each(image, after))
+    spelt = apply(image, image.next_offset, records)
+    assert len(records) > 0
+    for one, other in zip(after.topics.values(), spelt.topics.values(), strict=True):
+        assert [(p.leader, p.isr) for p in one.partitions] == [(p.leader, p.isr) for p in other.partitions]
+    led = {broker: large_cluster.partitions_led(after, broker) for broker in after.brokers}
+    assert led[large_cluster.FENCED] == []
+    assert sum(map(len, led.values())) == 200
+
+
+def test_each_measured_commit_changes_a_partition() -> None:
+    image = large_cluster.folded(ClusterImage(), large_cluster.example_records(20))
+    after = large_cluster.commit_each(image, 45)
+    assert after.next_offset == image.next_offset + 45
+    epochs = [partition.partition_epoch for partition in after.topic("topic-000000").partitions]
+    assert epochs == [5] * 5 + [4] * 5
+    assert after.topic("topic-000000").partitions[0].isr == image.topic("topic-000000").partitions[0].isr[:2]
+
+
+def test_what_one_small_record_costs_is_measured_at_any_size() -> None:
+    measured = large_cluster.measure_fencing(200)
+    assert measured.changed > 0
+    assert measured.bytes_per_partition > measured.changed * 50
+    lines = large_cluster.fencing_lines(measured, measured)
+    assert lines[0].cells[:2] == ("fence a broker, 200 partitions", "42 B")
+    assert lines[0].ratio == measured.bytes_per_partition / 42
+    assert lines[-1].ratio == 1
+    assert all(line.limit is not None for line in lines)
+
+
+def test_snapshots_are_measured_at_any_size(tmp_path: Path) -> None:
+    generated = checkpointing.generate(tmp_path, 30)
+    loaded, codec_s = checkpointing.load(tmp_path, 30)
+    assert generated.size_bytes == loaded.size_bytes > 0
+    with pytest.raises(AssertionError, match="of 31 partitions was loaded as 30"):
+        checkpointing.load(tmp_path, 31)
+    assert codec_s > 0
+
+
+def test_a_shape_is_the_time_for_a_partition_beside_that_at_the_size_before() -> None:
+    def taken(seconds: float) -> checkpointing.Taken:
+        return checkpointing.Taken(seconds, 200_000_000, 1000)
+
+    lines = checkpointing.checkpoint_lines(
+        [
+            checkpointing.Checkpointing(10, taken(1.0), taken(2.0), 1.0),
+            checkpointing.Checkpointing(100, taken(9.0), taken(30.0), 5.0),
+        ]
+    )
+    assert [line.cells[1:] for line in lines] == [
+        ("1.00 s, 1 kB, peak memory 200 MB", "", "", "", ""),
+        ("2.00 s, 1 kB, peak memory 200 MB", "", "", "", ""),
+        ("2.00 s", "1.00 s", "2.00", "<= 3", "ok"),
+        ("9.00 s, 1 kB, peak memory 200 MB", "", "0.90", "<= 1.25", "ok"),
+        ("30.00 s, 1 kB, peak memory 200 MB", "", "1.50", "<= 1.25", "above"),
+        ("30.00 s", "5.00 s", "6.00", "<= 3", "above"),
+    ]
+
+
+def test_the_peak_is_that_of_the_work_and_not_of_earlier_work() -> None:
+    size = 64_000_000
+    with own_peak() as first:
+        held = bytes(size) + b"1"
+    del held
+    with own_peak() as second:
+        pass
+    told = first.bytes is not None and second.bytes is not None
+    assert told == Path("/proc/self/status").exists()
+    assert not told or first.bytes - second.bytes > size // 2
+
+
+def test_opening_is_measured_at_any_size(tmp_path: Path) -> None:
+    measured = opening.measure_opening(tmp_path, 30)
+    assert measured.cache_bytes > 0
+    [line] = opening.opening_lines([measured])
+    assert line.what.startswith("open, 30 partitions remembered in ")
+    measured = opening.Opening(30, 2.0, 0.15, 0.05, 1000)
+    [line] = opening.opening_lines([measured])
+    assert line.cells[1:] == ("150 ms; from a snapshot 2.00 s", "50 ms + 100 ms", "1.00", "<= 1", "ok")
+
+
+def test_replaying_is_measured_at_any_size(tmp_path: Path) -> None:
+    log = replaying.begin_log(tmp_path)
+    replaying.write_commits(log, range(0, 20, 2))
+    replaying.write_commits(log, range(1, 20, 2))
+    measured = replaying.measure_replay(tmp_path, log, 20)
+    assert measured.replay_bytes > measured.load_bytes > 0
+    with pytest.raises(AssertionError, match="21 commits were replayed up to offset"):
+        replaying.measure_replay(tmp_path, log, 21)
+    line = replaying.replay_line(replaying.Replaying(20, 5.0, 2000, 0.25, 1000))
+    assert line.cells[1:] == ("0.250 s, 1 kB", "5.0 s, 2 kB", "20.0", ">= 10", "ok")

@@ -12,7 +12,7 @@ from jobs.snapshot import again_and_again
 from jobs.snapshot import main as snapshot
 from partitions.clock import ManualClock
 from partitions.errors import InvalidCallError, NoMajorityError
-from tests.unit.test_operations_snapshot import Keyed
+from tests.unit.snapshot_harness import Keyed
 
 
 @pytest.fixture

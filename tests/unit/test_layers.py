@@ -31,7 +31,7 @@ PURE = (
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
     *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects", "expiry")),
     "engine/metadata/*.py",
-    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "discovery", "messages")),
+    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "messages")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
 )
 IMPURE = {

@@ -73,6 +73,17 @@ def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int
     assert continued.epoch_at(log_end) == lineage.latest_epoch + 1
 
 
+@given(lineages, st.integers(0, 50))
+def test_what_is_left_when_the_log_start_moves_tells_of_every_offset_from_there_on(
+    lineage: Lineage, log_start: int
+) -> None:
+    """Kafka's epoch cache: entries that lie wholly below the log start go."""
+    left = lineage.truncated_from_start(log_start)
+    assert left.latest_epoch == lineage.latest_epoch
+    assert all(left.epoch_at(offset) == lineage.epoch_at(offset) for offset in range(log_start, 60))
+    assert sum(entry.start_offset <= log_start for entry in left) <= 1
+
+
 @pytest.mark.parametrize("entries", [[(2, 0), (1, 5)], [(1, 0), (1, 5)], [(1, 5), (2, 4)]])
 def test_a_lineage_that_does_not_ascend_is_corrupt(entries: list[tuple[int, int]]) -> None:
     with pytest.raises(CorruptionError, match="must ascend"):

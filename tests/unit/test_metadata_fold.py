@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 
 import pytest
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from engine.metadata.commands import UnfenceBroker
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage, Incarnation
+from engine.metadata.overlay import Overlay
 from engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
@@ -187,6 +189,22 @@ def test_a_view_is_small_whole_and_picklable() -> None:
     assert view.brokers.keys() == view.assignments.keys() == {1, 2, 3}
     assert pickle.loads(pickle.dumps(view)) == view
     assert len(pickle.dumps(view)) < 2000
+
+
+def test_what_a_record_does_not_change_is_shared_with_the_image_before() -> None:
+    """One small commit on a large cluster must not cost a copy of the cluster."""
+    metadata = Metadata()
+    for number in range(40):
+        metadata.do(CreateTopic(name=f"u{number}", topic_id=an_id(200 + number), partitions=2))
+    before = dataclasses.replace(metadata.image, topics=dict(metadata.image.topics))
+    change = PartitionChangeRecord(topic_id=an_id(207), partition=1, log_start_offset=5)
+    after = apply(before, before.next_offset, [change])
+    assert isinstance(after.topics, Overlay)
+    assert after.topics.base is before.topics
+    assert after.topics.changed.keys() == {an_id(207)}
+    assert after.partition(an_id(207), 1).log_start_offset == 5
+    assert before.partition(an_id(207), 1).log_start_offset == 0
+    assert pickle.loads(pickle.dumps(after)) == after
 
 
 @pytest.mark.parametrize(("partition", "message"), [(1, "has no partition 1: it has 1"), (-1, "no partition -1")])

@@ -105,6 +105,12 @@ def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> 
         assert rows_of(live.cluster.unfence(2), "was", "now") == [("unfenced", "as before")]
 
 
+def test_unfencing_tells_what_a_broker_leads_then(live: LiveCluster) -> None:
+    """It was the last in every ISR, and what waited for it is led again."""
+    live.cluster.fence([1, 3, 2], force=True).raise_for_failures()
+    assert rows_of(live.cluster.unfence(2), "broker", "leads") == [(2, 3)]
+
+
 def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: LiveCluster) -> None:
     """Somebody has changed the disk while the broker was fenced."""
     live.cluster.fence(2).raise_for_failures()

@@ -47,7 +47,6 @@ def any_voters(live: LiveCluster) -> Cluster:
 
 
 def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
-    """The issue: "`jobs/quorum` describes it (leader, epoch, each voter's end offset and lag, snapshots)"."""
     with three.unreachable(3):
         three.cluster.create_topic("t", replication_factor=1)
         away = three.driver().describe_quorum()
@@ -107,7 +106,7 @@ def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
 
 
 def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
-    """The issue: "A wiped voter comes back by itself by fetching snapshot and log"."""
+    """It gets snapshot and log before it votes again."""
     for name in ("t", "u", "v"):
         three.cluster.create_topic(name, replication_factor=1)
         three.cluster.snapshot_metadata().raise_for_failures()
@@ -172,8 +171,7 @@ def test_a_voter_with_a_root_that_is_not_registered_is_refused(three: LiveCluste
 
 
 def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) -> None:
-    """The issue: "a majority: reads of the last known state still work and say so, writes fail with one clear
-    error"."""
+    """Reads of it say so; writes fail with one clear error."""
     three.cluster.create_topic("t", replication_factor=1)
     known = three.cluster.image
     with three.unreachable(2), three.unreachable(3):
@@ -186,6 +184,10 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
         assert opened.last_known_image == known
         with pytest.raises(NoMajorityError):
             _ = opened.image
+        described = opened.describe_quorum()
+        assert [(row["voter"], row["lag"]) for row in described.rows] == [(1, 0), (2, None), (3, None)]
+        assert described.failures[0].code == "NO_MAJORITY"
+        assert described.totals["high_watermark"] == known.next_offset
 
 
 def test_the_job_describes_and_changes(three: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

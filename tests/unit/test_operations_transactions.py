@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from engine import Cluster
 from engine.context import Context
 from engine.operations import transactions
+from engine.operations.state_log import append_state
+from engine.state import transaction_steps as steps
 from engine.state.internal_topics import TRANSACTIONS_TOPIC, partition_for
+from engine.state.keyed import TRANSACTIONS
 from engine.state.transaction_state import State
 from partitions.errors import (
     ConcurrentTransactionsError,
@@ -105,8 +109,9 @@ def test_what_is_wrong_is_said_and_nothing_changed(live: Producers) -> None:
     context = live.context()
     producer = transactions.init_producer(context, "x")
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="must not be empty"):
-            transactions.init_producer(context, "")
+        for bad in ("", "x" * 256, "\ud800", 7):
+            with pytest.raises(InvalidCallError, match=r"transactional id .*: its name is"):
+                transactions.init_producer(context, bad)  # type: ignore[arg-type]
         with pytest.raises(UnknownTopicOrPartitionError):
             transactions.add_partitions(context, producer, [(live.partition[0], 7)])
         with pytest.raises(InvalidCallError, match="Empty: it cannot become PrepareCommit"):
@@ -125,3 +130,97 @@ def test_a_snapshot_stands_for_the_log(live: Producers) -> None:
     fresh = live.context()
     assert transactions.present_state(fresh, "x") == transactions.present_state(context, "x")
     assert transactions.end(fresh, producer, commit=False).state is State.PREPARE_ABORT
+
+
+def begin(live: Producers, context: Context, *names: str) -> None:
+    """An open transaction of each of these ids."""
+    for name in names:
+        transactions.add_partitions(context, transactions.init_producer(context, name, 5000), [live.partition])
+
+
+def upkeep(live: Producers, driver: Cluster | None = None) -> int:
+    """For how many ids a run of the snapshot job decides something."""
+    report = (driver or live.cluster).snapshot(TRANSACTIONS_TOPIC).raise_for_failures()
+    return sum(int(str(row["expired"])) for row in report.rows)
+
+
+def test_overdue_transactions_are_aborted_by_the_snapshot_job(live: Producers) -> None:
+    """KIP-98: Kafka's coordinator does it by itself; here whoever keeps the internal topics short."""
+    context = live.context()
+    producer = transactions.init_producer(context, "x", 5000)
+    transactions.add_partitions(context, producer, [live.partition])
+    live.clock.sleep(4.999)
+    begin(live, context, "later")
+    assert upkeep(live) == 0
+    live.clock.sleep(0.001)
+    assert upkeep(live) == 1
+    aborted = transactions.present_state(context, "x")
+    assert aborted is not None
+    assert (aborted.state, aborted.partitions) == (State.PREPARE_ABORT, (live.partition,))
+    with pytest.raises(ProducerFencedError):
+        transactions.end(context, producer, commit=True)
+    open_still = transactions.present_state(context, "later")
+    assert open_still is not None
+    assert open_still.state is State.ONGOING
+
+
+def test_what_a_driver_left_fenced_when_it_died_is_aborted(live: Producers) -> None:
+    """Between PrepareEpochFence and PrepareAbort it came to its end."""
+    context = live.context()
+    begin(live, context, "x")
+    fence = steps.init_producer(
+        transactions.present_state(context, "x"),
+        "x",
+        producer_id="new",
+        timeout_ms=5000,
+        max_timeout_ms=5000,
+        now_ms=live.clock.now_ms(),
+    )
+    topic = live.cluster.image.topic(TRANSACTIONS_TOPIC)
+    append_state(context, topic, partition_for("x", 2), TRANSACTIONS, [fence])
+    assert upkeep(live) == 1
+    aborted = transactions.present_state(context, "x")
+    assert aborted is not None
+    assert aborted.state is State.PREPARE_ABORT
+
+
+def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: Path) -> None:
+    """Between the look and the append its producer commits: the log decides who was faster."""
+    faults = Faults()
+    live = Producers(tmp_path, through=faults.wrap).begin()
+    context = live.context()
+    producer = transactions.init_producer(context, "x", 5000)
+    transactions.add_partitions(context, producer, [live.partition])
+    live.clock.sleep(10)
+
+    def overtake(uri: str, what: str, name: str) -> None:
+        if what == "stage" and TRANSACTIONS_TOPIC in name:
+            faults.none()
+            transactions.end(context, producer, commit=True)
+
+    faults.before = overtake
+    assert upkeep(live) == 1
+    after = transactions.present_state(live.context(), "x")
+    assert after is not None
+    assert after.state is State.PREPARE_COMMIT
+
+
+def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
+    """transactional.id.expiration.ms; never one with a transaction that is not over."""
+    live.cluster.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
+    context = live.context()
+    transactions.init_producer(context, "x")
+    begin(live, context, "y")
+    live.clock.sleep(59)
+    transactions.init_producer(context, "z")
+    live.clock.sleep(1)
+    assert upkeep(live) == 2  # x is forgotten, y aborted
+    states = {name: transactions.present_state(live.context(), name) for name in "xyz"}
+    assert states["x"] is None
+    assert {name: state.state for name, state in states.items() if state} == {
+        "y": State.PREPARE_ABORT,
+        "z": State.EMPTY,
+    }
+    live.clock.sleep(120)
+    assert upkeep(live) == 1
+    assert transactions.present_state(live.context(), "y") is not None

@@ -54,8 +54,8 @@ def rewritten(
 
 def test_a_cluster_without_damage_has_no_findings(live: LiveCluster) -> None:
     with live.unchanged():
-        assert rows_of(live.cluster.verify(), "replicas", "files", "findings") == [(3, 15, 0)]
-        assert rows_of(live.cluster.verify(deep=True), "replicas", "files", "findings") == [(3, 15, 0)]
+        assert rows_of(live.cluster.verify("t"), "replicas", "files", "findings") == [(3, 15, 0)]
+        assert rows_of(live.cluster.verify("t", deep=True), "replicas", "files", "findings") == [(3, 15, 0)]
 
 
 def test_without_deep_no_records_are_read(live: LiveCluster) -> None:

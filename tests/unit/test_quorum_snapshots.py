@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 
 import pytest
 
-from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage
 from engine.quorum.checkpoints import read_checkpoint
 from engine.quorum.log import MetadataLog, Patience
@@ -18,11 +16,10 @@ from partitions.errors import (
     LogGapError,
     NotControllerError,
     OutcomeUnknownError,
-    RetriableError,
     StorageError,
 )
 from partitions.paths import CheckpointName, DataName, parse_name
-from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, config
+from tests.unit.quorum_harness import CLUSTER, Quorum, config
 
 IMPATIENT = Patience(attempts=3, courtesy=1)
 LAG_MS = 7 * 24 * 60 * 60 * 1000
@@ -457,6 +454,43 @@ def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
     assert ends(quorum, 2) == [4, 5]
 
 
+def test_a_damaged_copy_is_superseded_by_whoever_commits_first() -> None:
+    quorum = Quorum(3)
+    committed(quorum.log(), 1)
+    snapshot(quorum)
+    damage(quorum, 2, 2)
+    through = quorum.hooked()
+    done = False
+
+    def overtaken(what: str, name: str, call: Callable[[], object]) -> object:
+        nonlocal done
+        if what == "create" and isinstance(parse_name(name.rsplit("/", 1)[-1]), DataName) and not done:
+            done = True
+            committed(quorum.log(7), 2)
+        return call()
+
+    for store in through:
+        store.hook = overtaken
+    taken = snapshot(quorum, quorum.log(through=through, patience=IMPATIENT))
+    assert done
+    assert taken.snapshot.end_offset == 3
+
+
+def test_a_damaged_batch_is_read_from_a_voter_that_a_majority_can_do_without() -> None:
+    """Of the two that are looked at first, one lags, and the other's copy is damaged."""
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    log = quorum.log(through=through)
+    committed(log, 1)
+    through[1].hook = unreachable
+    image = committed(log, 2)
+    where = path(quorum, 1, DataName(2, None, 2))
+    content = quorum.stores[1].read(where)
+    quorum.stores[1].delete([where])
+    quorum.stores[1].create(where, content[:-1])
+    assert quorum.log().read() == image
+
+
 def test_a_gap_behind_a_snapshot_is_named() -> None:
     quorum = Quorum()
     log = quorum.log()
@@ -479,58 +513,3 @@ def test_history_that_was_read_and_whose_snapshot_is_gone_is_corruption() -> Non
     quorum.stores[1].delete([path(quorum, 1, CheckpointName(2, 2))])
     with pytest.raises(CorruptionError, match="lacks what was committed"):
         log.read()
-
-
-# ------------------------------------------------------------------------------- every crash
-
-
-class CrashError(BaseException):
-    """The process is gone."""
-
-
-@pytest.mark.parametrize("voters", [1, 3])
-@pytest.mark.parametrize("effect", ["before", "after"])
-@pytest.mark.parametrize("fault", [CrashError, StorageError])
-def test_everything_goes_on_after_a_fault_at_any_store_call(
-    voters: int, effect: str, fault: type[BaseException]
-) -> None:
-    """I7, for snapshot, freeze, copy, log start, deletion: and what was committed is there."""
-    for nth in range(1, 1000):
-        quorum = Quorum(voters)
-        log = quorum.log()
-        committed(log, 1)
-        snapshot(quorum)
-        image = committed(log, 2)
-        through = quorum.hooked()
-        calls = failing_at(through, nth, fault, effect)
-        with suppress(CrashError, RetriableError):
-            keep_up(quorum.log(through=through, patience=IMPATIENT), quorum.clock, lag_ms=LAG_MS)
-        assert quorum.log().read() == image == log.read()
-        snapshot(quorum)
-        for broker in range(1, voters + 1):
-            assert ends(quorum, broker) == [2, 3]
-            assert bases(quorum, broker) == [2]
-        assert committed(quorum.log(), 3) == quorum.log().read()
-        assert apply(image, 3, config(3)) == quorum.log().read()
-        if calls[0] < nth:
-            return
-    raise AssertionError("it never came to an end")
-
-
-def failing_at(stores: list[HookedStore], nth: int, fault: type[BaseException], effect: str) -> list[int]:
-    """Raise at the nth call, before or after it takes effect; what is returned counts the calls."""
-    calls = [0]
-
-    def hook(what: str, name: str, call: Callable[[], object]) -> object:
-        calls[0] += 1
-        if calls[0] != nth:
-            return call()
-        if effect == "after":
-            call()
-            if fault is not CrashError and what in ("create", "commit"):
-                raise OutcomeUnknownError("no answer")
-        raise fault("failed")
-
-    for store in stores:
-        store.hook = hook
-    return calls

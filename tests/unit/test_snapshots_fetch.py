@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -17,8 +16,6 @@ from partitions.errors import (
     FencedLeaderEpochError,
     InconsistentClusterIdError,
     InvalidCallError,
-    NotLeaderOrFollowerError,
-    PositionOutOfRangeError,
     SnapshotNotFoundError,
     StorageError,
     StratalogError,
@@ -36,99 +33,29 @@ from snapshots.fetch import (
     Fetched,
     NotFetched,
     NotNeeded,
-    Outcome,
     Rule,
     SnapshotFetch,
     Wanted,
     fetch_snapshots,
 )
 from snapshots.messages import (
-    RESPONSE_MAX_BYTES,
     Chunk,
-    FetchSnapshotRequest,
-    PartitionAnswer,
-    PartitionRequest,
     Refused,
-    share,
 )
-from snapshots.snapshot_id import SnapshotId
-from snapshots.source import HostedPartition, SnapshotSource
 from tests.unit.faulty_store import CHANGES, Faults
+from tests.unit.fetch_harness import (
+    CLUSTER,
+    EPOCH,
+    FOLLOWER,
+    LEADER,
+    VALUES,
+    WANTED,
+    Leader,
+    fetch,
+    leader_with,
+    parts,
+)
 from tests.unit.snapshot_files import FOLDER, ID, LATER, OWNER, PARTITION, names, read, write
-
-CLUSTER = "c"
-LEADER, FOLLOWER = 1, 2
-EPOCH = 7
-VALUES = [bytes([n]) * 300 for n in range(20)]
-WANTED = Wanted(ID, EPOCH)
-
-
-class Leader:
-    """A broker that leads every partition it has a folder for; ``folders`` by partition."""
-
-    def __init__(self, store: Store | None = None, response_max_bytes: int = RESPONSE_MAX_BYTES) -> None:
-        self.store = store or MemoryStore("memory://leader")
-        self.folders = {PARTITION: FOLDER}
-        self.leader: int | None = LEADER
-        self.epoch = EPOCH
-        self.asked: list[FetchSnapshotRequest] = []
-        self.before: Callable[[int], None] = lambda count: None
-        """Called before each answer with how many there were."""
-        self._source = SnapshotSource(CLUSTER, self._hosted, response_max_bytes=response_max_bytes)
-
-    def _hosted(self, topic_id: str, partition: int) -> HostedPartition | None:
-        folder = self.folders.get(partition)
-        if topic_id != OWNER or folder is None:
-            return None
-        return HostedPartition(
-            store=self.store, folder=folder, broker_id=LEADER, leader=self.leader, leader_epoch=self.epoch
-        )
-
-    def ask(self, request: FetchSnapshotRequest) -> list[PartitionAnswer]:
-        self.before(len(self.asked))
-        self.asked.append(request)
-        return self._source.answer(request)
-
-    def ask_one(self, **changes: Any) -> PartitionAnswer:
-        fields: dict[str, Any] = {
-            "topic_id": OWNER,
-            "partition": PARTITION,
-            "current_leader_epoch": EPOCH,
-            "snapshot_id": ID,
-            "position": 0,
-        }
-        return self.ask(of(PartitionRequest(**{**fields, **changes})))[0]
-
-
-def of(*partitions: PartitionRequest, max_bytes: int = 10_000_000) -> FetchSnapshotRequest:
-    return FetchSnapshotRequest(
-        cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=max_bytes, partitions=partitions
-    )
-
-
-def fetch(
-    store: Store,
-    leader: Leader,
-    *,
-    discover: Callable[[], Wanted | None] = lambda: WANTED,
-    max_bytes: int = 1000,
-    owner: str | None = None,
-) -> Outcome:
-    """One run of a follower."""
-    one = SnapshotFetch(store, FOLDER, topic_id=OWNER, partition=PARTITION, discover=discover, owner=owner)
-    [outcome] = fetch_snapshots([one], leader.ask, cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=max_bytes)
-    return outcome
-
-
-def leader_with(values: Sequence[bytes] = VALUES) -> Leader:
-    leader = Leader()
-    write(leader.store, values)
-    return leader
-
-
-def parts(store: Store) -> list[str]:
-    return [name for name in names(store) if name.endswith(".part")]
-
 
 # ------------------------------------------------------------------------------------ the whole way
 
@@ -196,7 +123,6 @@ def test_parts_of_any_sizes_are_one_file(spans: list[tuple[int, int]]) -> None:
 
 
 def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() -> None:
-    """Issue: "resumes after an interruption"."""
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for stop in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -215,7 +141,7 @@ def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() ->
 
 
 def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_removes() -> None:
-    """Issue: "a crash between every two storage calls of ... transfer"; before the call, and after it."""
+    """Before the call, and after it."""
     calls = 0
     while True:
         calls += 1
@@ -259,7 +185,7 @@ def crash_at(leader: Leader, follower: Store, calls: int, *, late: bool, intact:
 
 
 def test_two_runs_at_once_do_no_harm() -> None:
-    """Issue: "Two runs at once do no harm": at each chunk of one run another one does everything."""
+    """At each chunk of one run another one does everything."""
     size = leader_with().store.list(FOLDER)[0].size_bytes
     for meanwhile in range(-(-size // 1000)):
         leader, follower = leader_with(), MemoryStore()
@@ -325,7 +251,7 @@ def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified(late: bool) -> None:
-    """Issue: a bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
+    """A bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
     storage calls keeps the next run from nothing."""
     crashed = True
     calls = 0
@@ -371,63 +297,6 @@ def test_parts_of_snapshots_that_are_not_needed_any_more_are_litter() -> None:
     assert names(follower) == [str(ID.name), str(newer)], "somebody fetches the newer one, perhaps"
 
 
-# ------------------------------------------------------------------------------- errors of the leader
-
-
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
-        pytest.param({"snapshot_id": LATER}, SnapshotNotFoundError, id="no such snapshot"),
-        pytest.param({"position": 10**6}, PositionOutOfRangeError, id="behind the end"),
-        pytest.param({"position": -1}, PositionOutOfRangeError, id="before the beginning"),
-        pytest.param({"current_leader_epoch": EPOCH - 1}, FencedLeaderEpochError, id="an older leader epoch"),
-        pytest.param({"current_leader_epoch": EPOCH + 1}, UnknownLeaderEpochError, id="a newer leader epoch"),
-        pytest.param({"partition": 99}, UnknownTopicOrPartitionError, id="no such partition"),
-        pytest.param({"topic_id": "0" * 32}, UnknownTopicOrPartitionError, id="no such topic"),
-    ],
-)
-def test_what_the_leader_refuses(changes: dict[str, Any], error: type[StratalogError]) -> None:
-    """KIP-630, "Request Handling", "Errors": SNAPSHOT_NOT_FOUND "a SnapshotId that doesn't exists on the leader",
-    POSITION_OUT_OF_RANGE "a position that is greater than the size of the snapshot"; and KIP-595's."""
-    answer = leader_with().ask_one(**changes)
-    assert isinstance(answer, Refused)
-    assert type(answer.error) is error
-
-
-def test_a_replica_that_does_not_lead_names_the_leader() -> None:
-    """KIP-630, "Request Handling": NOT_LEADER "when the fetch snapshot request is sent to a replica that is not
-    the leader"; "Response Schema": CurrentLeader."""
-    leader = leader_with()
-    leader.leader = 5
-    answer = leader.ask_one(current_leader_epoch=None)
-    assert isinstance(answer, Refused)
-    assert isinstance(answer.error, NotLeaderOrFollowerError)
-    assert (answer.leader, answer.leader_epoch) == (5, EPOCH)
-
-
-def test_the_end_of_the_snapshot_is_a_position_in_range() -> None:
-    leader = leader_with()
-    size = leader.store.list(FOLDER)[0].size_bytes
-    assert leader.ask_one(position=size) == Chunk(ID, size, size, b"")
-    assert isinstance(leader.ask_one(position=size + 1), Refused)
-
-
-def test_a_request_of_another_cluster_is_refused_whole() -> None:
-    """KIP-630, "Request Schema": ClusterId "is used to validate"; the top level error."""
-    request = FetchSnapshotRequest(cluster_id="other", replica_id=FOLLOWER, max_bytes=1, partitions=())
-    with pytest.raises(InconsistentClusterIdError, match="of cluster other, and this is cluster c"):
-        leader_with().ask(request)
-    assert (
-        leader_with().ask(FetchSnapshotRequest(cluster_id=None, replica_id=FOLLOWER, max_bytes=1, partitions=()))
-        == []
-    )
-
-
-def test_a_leader_epoch_that_is_not_known_is_not_checked() -> None:
-    """KIP-630, "Request Schema": CurrentLeaderEpoch "-1 for unknown leader epoch"; None here."""
-    assert isinstance(leader_with().ask_one(current_leader_epoch=None), Chunk)
-
-
 # ---------------------------------------------------------------------------- the follower's rules
 
 
@@ -446,7 +315,7 @@ def test_every_error_of_the_response_has_its_rule() -> None:
 
 @pytest.mark.parametrize("when", [0, 1, 2, 3])
 def test_a_snapshot_that_is_deleted_in_the_middle_is_given_up_for_the_new_one(when: int) -> None:
-    """Issue: "a snapshot deleted in the middle: start over with the new id"."""
+    """KIP-630, "Response Handling": SNAPSHOT_NOT_FOUND makes a follower ask again for the id."""
     leader, follower = leader_with(), MemoryStore()
     latest = [ID]
 
@@ -571,84 +440,3 @@ def test_a_fetch_that_cannot_discover_fails_with_the_reason() -> None:
     outcome = fetch(MemoryStore(), leader_with(), discover=discover)
     assert isinstance(outcome, NotFetched)
     assert str(outcome.error) == "nothing fits"
-
-
-# ---------------------------------------------------------------------------------------- fairness
-
-
-@pytest.mark.parametrize(
-    ("max_bytes", "remaining", "shares"),
-    [
-        (90, [100, 100, 100], [30, 30, 30]),
-        (90, [10, 100, 100], [10, 40, 40]),
-        (90, [100, 10, 5], [75, 10, 5]),
-        (90, [0, 0, 100], [0, 0, 90]),
-        (90, [1, 2, 3], [1, 2, 3]),
-        (1, [5, 5], [0, 1]),
-        (90, [], []),
-    ],
-)
-def test_bytes_are_shared_evenly_and_what_one_leaves_goes_to_others(
-    max_bytes: int, remaining: list[int], shares: list[int]
-) -> None:
-    """KIP-630, "Request Handling", 3: "the leader will evenly distribute the number of bytes sent across all of
-    the partitions"."""
-    assert share(max_bytes, remaining) == shares
-
-
-@given(st.integers(1, 1000), st.lists(st.integers(0, 400), min_size=1, max_size=8))
-def test_each_gets_at_least_the_average_and_nothing_is_wasted(max_bytes: int, remaining: list[int]) -> None:
-    """KIP-630, "Request Handling", 3.1: "Each topic partition is guaranteed to receive at least the average of
-    ResponseMaxBytes if that snapshot has enough bytes remaining"; 3.2; "will not send more bytes"."""
-    shares = share(max_bytes, remaining)
-    average = max_bytes // len(remaining)
-    assert all(given >= min(average, left) for given, left in zip(shares, remaining, strict=True))
-    assert all(given <= left for given, left in zip(shares, remaining, strict=True))
-    assert sum(shares) == min(max_bytes, sum(remaining))
-
-
-def test_a_response_is_no_larger_than_the_least_of_two_limits() -> None:
-    """KIP-630, "Request Handling", 3: "the minimum of MaxBytes in the request and the value configured in
-    replica.fetch.response.max.bytes"."""
-    leader = Leader(response_max_bytes=300)
-    write(leader.store, VALUES)
-    request = PartitionRequest(
-        topic_id=OWNER, partition=PARTITION, current_leader_epoch=None, snapshot_id=ID, position=0
-    )
-    for max_bytes, sent in ((200, 200), (400, 300)):
-        [answer] = leader.ask(of(request, max_bytes=max_bytes))
-        assert isinstance(answer, Chunk)
-        assert len(answer.data) == sent
-
-
-def test_several_partitions_share_a_response_and_each_gets_its_snapshot() -> None:
-    leader, stores = Leader(), [MemoryStore() for _ in range(3)]
-    for partition in range(3):
-        leader.folders[partition] = f"p{partition}"
-        write(leader.store, VALUES * (1 + 10 * partition), folder=f"p{partition}", partition=partition)
-    sizes: list[int] = []
-
-    def ask(request: FetchSnapshotRequest) -> list[PartitionAnswer]:
-        answers = leader.ask(request)
-        sizes.append(sum(len(one.data) for one in answers if isinstance(one, Chunk)))
-        return answers
-
-    fetches = [
-        SnapshotFetch(store, FOLDER, topic_id=OWNER, partition=partition, discover=lambda: WANTED)
-        for partition, store in enumerate(stores)
-    ]
-    outcomes = fetch_snapshots(fetches, ask, cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=900)
-    wanted = [leader.store.stat(f"p{partition}/{ID.name}").size_bytes for partition in range(3)]
-    assert outcomes == [Fetched(ID, size) for size in wanted]
-    assert all(size == 900 for size in sizes[:-1]), "no response has room left while there is more to send"
-
-
-def test_a_request_for_no_bytes_is_refused() -> None:
-    with pytest.raises(InvalidCallError, match="at least one"):
-        of(max_bytes=0)
-
-
-def test_the_id_of_a_chunk_is_the_one_that_was_asked_for() -> None:
-    answer = leader_with().ask_one()
-    assert isinstance(answer, Chunk)
-    assert answer.snapshot_id == SnapshotId(20, 2)

@@ -356,7 +356,7 @@ def test_the_greatest_snapshot_is_used() -> None:
 
 
 def test_the_one_before_a_damaged_one_is_used_and_the_damage_is_told() -> None:
-    """Issue: "the previous one plus the log are used"."""
+    """The previous one plus the log after it say the same."""
     store = MemoryStore()
     write(store, [b"early"])
     late = write(store, [b"late"], LATER)

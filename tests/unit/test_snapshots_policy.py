@@ -5,12 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from partitions.errors import CorruptionError, InvalidConfigError
-from partitions.lineage import Lineage
-from snapshots.discovery import Diverging, FetchAnswer, InLog, InSnapshot, LeaderLog, answer_fetch
 from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, counts_as_changed, reason_to_wait
 from snapshots.snapshot_id import EMPTY, SnapshotId
 from snapshots.start_offset import (
@@ -18,12 +14,11 @@ from snapshots.start_offset import (
     check_invariant,
     follower_start_offset,
     leader_start_offset,
-    log_bounds,
-    replica_end,
     to_delete,
 )
 
 MB = 1024 * 1024
+HOUR_MS = 60 * 60 * 1000
 POLICY = SnapshotPolicy()
 SINCE: dict[str, Any] = {
     "latest": SnapshotId(100, 2),
@@ -31,6 +26,7 @@ SINCE: dict[str, Any] = {
     "log_bytes": 20 * MB,
     "snapshot_records": 10,
     "changed_records": 5,
+    "age_ms": HOUR_MS - 1,
 }
 
 
@@ -69,9 +65,33 @@ def test_both_conditions_are_needed(changes: dict[str, Any], by_hand: bool, reas
     assert (reason or "") in (found or "")
 
 
-def test_the_defaults_are_the_kip_s() -> None:
-    """KIP-630, "Topic configuration": "The default is .5 (50%)", "The default is 20MB"."""
-    assert (POLICY.min_changed_records_ratio, POLICY.max_record_bytes_between_snapshots) == (0.5, 20 * MB)
+@pytest.mark.parametrize(
+    ("changes", "interval_ms", "reason"),
+    [
+        pytest.param({}, HOUR_MS, None, id="old enough, whatever its size and its changes"),
+        pytest.param({"age_ms": HOUR_MS - 1}, HOUR_MS, "100 bytes of log since", id="not quite"),
+        pytest.param({"next": SnapshotId(100, 2)}, HOUR_MS, "nothing was committed", id="nothing new"),
+        pytest.param({"age_ms": 10**12}, 0, "100 bytes of log since", id="0: never"),
+        pytest.param({"latest": EMPTY, "snapshot_records": 0}, HOUR_MS, None, id="the first"),
+    ],
+)
+def test_an_old_snapshot_is_reason_enough(changes: dict[str, Any], interval_ms: int, reason: str | None) -> None:
+    """KIP-876: "the maximum number of milliseconds to wait to generate a snapshot if there are committed records
+    in the log that are not included in the latest snapshot. A value of zero disables time based snapshot
+    generation"."""
+    little = {**SINCE, "log_bytes": 100, "changed_records": 0, "age_ms": HOUR_MS}
+    found = reason_to_wait(
+        SnapshotPolicy(max_snapshot_interval_ms=interval_ms), SinceSnapshot(**{**little, **changes})
+    )
+    assert (found is None) == (reason is None)
+    assert (reason or "") in (found or "")
+
+
+def test_the_defaults_are_the_kips() -> None:
+    """KIP-630, "Topic configuration": "The default is .5 (50%)", "The default is 20MB"; KIP-876: an hour."""
+    assert POLICY.min_changed_records_ratio == 0.5
+    assert POLICY.max_record_bytes_between_snapshots == 20 * MB
+    assert POLICY.max_snapshot_interval_ms == HOUR_MS
 
 
 @pytest.mark.parametrize(
@@ -80,6 +100,7 @@ def test_the_defaults_are_the_kip_s() -> None:
         {"min_changed_records_ratio": -0.1},
         {"min_changed_records_ratio": 1.1},
         {"max_record_bytes_between_snapshots": -1},
+        {"max_snapshot_interval_ms": -1},
     ],
 )
 def test_policies_that_cannot_be_are_refused(wrong: dict[str, Any]) -> None:
@@ -176,7 +197,7 @@ def test_a_follower_s_log_start_is_the_lesser_of_its_leader_s_and_its_snapshot(
 )
 def test_snapshots_below_the_log_start_go(ends: list[int], log_start: int, deleted: list[int]) -> None:
     """KIP-630, "When to Delete Snapshots": "The broker will delete any snapshot with a end offset and epoch
-    (SnapshotId) less than the LogStartOffset"; issue: "the latest one never"."""
+    (SnapshotId) less than the LogStartOffset"; never the latest one."""
     found = to_delete([SnapshotId(end, 2) for end in ends], log_start)
     assert [one.end_offset for one in found] == deleted
 
@@ -205,113 +226,3 @@ def test_a_log_that_does_not_start_at_0_has_a_snapshot(log_start: int, ends: lis
         return
     with pytest.raises(CorruptionError, match="replica: the log starts at 10"):
         check_invariant(log_start, 40, snapshots, "replica")
-
-
-@pytest.mark.parametrize(
-    ("log", "snapshots", "end"),
-    [
-        (SnapshotId(50, 3), [SnapshotId(40, 3)], SnapshotId(50, 3)),
-        (SnapshotId(50, 3), [SnapshotId(60, 3)], SnapshotId(60, 3)),
-        (SnapshotId(50, 3), [SnapshotId(40, 4)], SnapshotId(40, 4)),
-        (EMPTY, [SnapshotId(40, 4), SnapshotId(20, 1)], SnapshotId(40, 4)),
-        (EMPTY, [], EMPTY),
-    ],
-)
-def test_a_replica_ends_where_its_latest_snapshot_or_its_log_does(
-    log: SnapshotId, snapshots: list[SnapshotId], end: SnapshotId
-) -> None:
-    """KIP-630, "Changes to Leader Election": "the latest epoch and end offset for a replica is the latest snapshot
-    or replicated log"; "Snapshot Format": "a follower to have a snapshot and an empty log"."""
-    assert replica_end(log, snapshots) == end
-
-
-@pytest.mark.parametrize(
-    ("log", "snapshot", "bounds"),
-    [
-        pytest.param(SnapshotId(50, 3), SnapshotId(40, 3), (10, SnapshotId(50, 3)), id="the log goes on"),
-        pytest.param(SnapshotId(50, 3), SnapshotId(50, 3), (10, SnapshotId(50, 3)), id="both end there"),
-        pytest.param(SnapshotId(50, 3), SnapshotId(60, 3), (60, SnapshotId(60, 3)), id="the log is behind"),
-        pytest.param(SnapshotId(70, 3), SnapshotId(60, 4), (60, SnapshotId(60, 4)), id="of another history"),
-    ],
-)
-def test_a_log_behind_the_latest_snapshot_starts_and_ends_with_it(
-    log: SnapshotId, snapshot: SnapshotId, bounds: tuple[int, SnapshotId]
-) -> None:
-    """KIP-630, "Validation of Snapshot and Log": "If the latest snapshot has an epoch E1 and end offset O1 and
-    is it newer than the LEO of the replicated log, then the replica must set the LogStartOffset and LEO to O1";
-    "Changes to Leader Election", 6: "Follower resumes fetch requests by" these and the snapshot's epoch."""
-    assert log_bounds(10, log, [snapshot]) == bounds
-
-
-# ---------------------------------------------------------------------------- Handling Fetch Request
-
-WHOLE = LeaderLog(0, 50, Lineage([(1, 0), (2, 10), (4, 30)]), EMPTY)
-CUT = LeaderLog(20, 50, Lineage([(1, 0), (2, 10), (4, 30)]), SnapshotId(40, 4))
-LATEST = InSnapshot(SnapshotId(40, 4))
-
-
-@pytest.mark.parametrize(
-    ("leader", "offset", "epoch", "answer"),
-    [
-        pytest.param(WHOLE, 0, 0, InLog(0), id="from the beginning"),
-        pytest.param(WHOLE, 15, 2, InLog(15), id="in the log"),
-        pytest.param(WHOLE, 50, 4, InLog(50), id="at the end"),
-        pytest.param(WHOLE, 15, 1, Diverging(1, 10), id="an epoch that ended before"),
-        pytest.param(WHOLE, 35, 3, Diverging(2, 30), id="an epoch that the leader has not"),
-        pytest.param(WHOLE, 60, 5, Diverging(4, 50), id="a later epoch"),
-        pytest.param(WHOLE, 60, 4, Diverging(4, 50), id="beyond the end"),
-        pytest.param(CUT, 0, 0, LATEST, id="an empty replica, the log begins later"),
-        pytest.param(CUT, 19, 2, LATEST, id="below the log start"),
-        pytest.param(CUT, 20, 2, InLog(20), id="a snapshot and an empty log"),
-        pytest.param(CUT, 20, 1, LATEST, id="at the log start, of another history"),
-        pytest.param(CUT, 25, 1, LATEST, id="parted ways below the log start"),
-        pytest.param(CUT, 35, 2, Diverging(2, 30), id="parted ways above the log start"),
-        pytest.param(CUT, 40, 4, InLog(40), id="after the latest snapshot"),
-    ],
-)
-def test_a_fetch_below_the_log_start_is_told_the_latest_snapshot(
-    leader: LeaderLog, offset: int, epoch: int, answer: FetchAnswer
-) -> None:
-    """KIP-630, "Overview": "with an offset and last fetched epoch greater than or equal to the LogStartOffset then
-    the leader handles the request as describe in KIP-595. Otherwise, the leader will respond with the SnapshotId
-    ... of the latest snapshot"; "Handling Fetch Request"."""
-    assert answer_fetch(leader, offset, epoch) == answer
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=5),
-    st.data(),
-)
-def test_following_the_answers_ends_in_the_leader_s_log(spans: list[tuple[int, int]], data: st.DataObject) -> None:
-    """KIP-595: who truncates as it is told, or takes the snapshot, has a prefix of the leader's log."""
-    epoch = offset = 0
-    entries: list[tuple[int, int]] = []
-    for step, length in spans:
-        epoch += step
-        entries.append((epoch, offset))
-        offset += length
-    lineage = Lineage(entries)
-    start = data.draw(st.integers(0, offset))
-    latest = data.draw(st.integers(start, offset))
-    snapshot = SnapshotId(latest, lineage.epoch_at(latest - 1) or 0) if start else EMPTY
-    leader = LeaderLog(start, offset, lineage, snapshot)
-    position, last = data.draw(st.integers(0, offset + 3)), data.draw(st.integers(1, epoch + 2))
-    if position == 0:
-        last = 0
-    for _ in range(20):
-        match answer_fetch(leader, position, last):
-            case InLog(at):
-                assert at == position >= start
-                assert position == 0 or position <= offset
-                return
-            case InSnapshot(snapshot_id):
-                position, last = snapshot_id.end_offset, snapshot_id.epoch
-            case Diverging(epoch=known, end_offset=end):
-                position = min(position, end)
-                last = known if position else 0
-    raise AssertionError("it goes round in circles")
-
-
-def test_a_leader_whose_log_starts_above_its_latest_snapshot_is_corrupt() -> None:
-    with pytest.raises(CorruptionError, match="starts at 10, and its latest snapshot is 0-0"):
-        LeaderLog(10, 50, Lineage([(1, 0)]), EMPTY)

@@ -10,8 +10,8 @@ from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
 from snapshots.fetch import Fetched
 from tests.s3_server import S3Endpoint
+from tests.unit.fetch_harness import VALUES, Leader, fetch
 from tests.unit.snapshot_files import FOLDER, ID, names, read, stored, write, writer
-from tests.unit.test_snapshots_fetch import VALUES, Leader, fetch
 
 pytestmark = pytest.mark.s3
 

@@ -107,7 +107,6 @@ def test_one_fold_equals_a_fold_in_steps_with_snapshots_anywhere(log: list[Event
 
 
 def test_a_topic_that_is_deleted_and_made_again_has_none_of_its_old_configs() -> None:
-    """Issue: "deleting and re-creating a topic of the same name with other configs included"."""
     log: list[Event] = [Create("a"), SetConfig("a", "x", 1), Delete("a"), Create("a"), SetConfig("a", "y", 2)]
     for cut in range(len(log) + 1):
         check_laws(SUBJECT, log, [cut])

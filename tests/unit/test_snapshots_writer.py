@@ -18,7 +18,7 @@ from tests.unit.snapshot_files import ID, LINEAGE, names, read, write, writer
 
 
 def test_nothing_is_seen_until_it_is_frozen() -> None:
-    """Issue: "written to a temporary name and frozen atomically"."""
+    """KIP-630, "Response Handling": a snapshot is written under another name, and moved atomically."""
     store = MemoryStore()
     target = writer(store)
     target.append([b"a"])
@@ -28,7 +28,7 @@ def test_nothing_is_seen_until_it_is_frozen() -> None:
 
 
 def test_a_snapshot_is_never_changed() -> None:
-    """Issue: "never changed": the first that freezes an id wins."""
+    """The first that freezes an id wins."""
     store = MemoryStore()
     write(store, [b"first"])
     second = writer(store)
@@ -153,9 +153,8 @@ LOG: dict[str, Any] = {
 def test_a_snapshot_is_made_at_given_offsets_only(
     snapshot_id: SnapshotId, changes: dict[str, Any], complaint: str | None
 ) -> None:
-    """KIP-630, "Loading State and Frequency of Compaction": "the snapshot can include up to the high watermark";
-    issue: "on an offset that is a batch boundary, with the epoch of the last contained record; never changed,
-    never regressing"."""
+    """KIP-630, "Loading State and Frequency of Compaction": "the snapshot can include up to the high watermark".
+    Also: it ends at a batch boundary, carries the epoch of its last record, and never goes back."""
     if complaint is None:
         check_may_snapshot(snapshot_id, **{**LOG, **changes})
         return

@@ -9,15 +9,17 @@ from hypothesis import strategies as st
 from engine.state import consumer_offsets
 from engine.state.consumer_offsets import (
     ConsumerOffsets,
-    GroupExpiry,
+    ForgetGroup,
+    ForgetOffset,
+    GroupMetadata,
     OffsetCommit,
-    OffsetExpiry,
     OffsetsRecord,
     OffsetTombstone,
 )
 from engine.state.internal_topics import java_hash, partition_for
 from engine.state.keyed import OFFSETS
 from partitions.errors import CorruptionError
+from snapshots.policy import changed_records
 from snapshots.state_machine import Codec
 from tests.unit.state_machine_laws import Subject, check_laws
 
@@ -45,7 +47,7 @@ def commit(
 
 
 GROUPS, TOPICS = st.sampled_from(["g", "h", "ü"]), st.sampled_from(["t", "u"])
-PARTITIONS, TIMES = st.integers(0, 2), st.integers(100, 130)
+PARTITIONS, TIMES, SEEN = st.integers(0, 2), st.integers(100, 130), st.integers(0, 40)
 RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
     st.builds(
         commit,
@@ -56,9 +58,9 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
         expires_ms=TIMES,
         member_epoch=st.none() | st.integers(0, 3),
     ),
-    st.builds(OffsetExpiry, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS, until_ms=TIMES),
     st.builds(OffsetTombstone, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS),
-    st.builds(GroupExpiry, group=GROUPS, until_ms=TIMES),
+    st.builds(ForgetOffset, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS, seen=SEEN),
+    st.builds(ForgetGroup, group=GROUPS, seen=SEEN),
 )
 
 
@@ -101,32 +103,79 @@ def test_who_is_no_member_is_never_stale() -> None:
     assert offsets(state_after(commit(3, member_epoch=2), commit(0))) == {("t", 0): 0}
 
 
-def test_expiry_does_not_take_a_commit_that_overtook_it() -> None:
-    """Between the look at what has expired and the append, the group may have committed again."""
-    expiry = OffsetExpiry(group="g", topic_id="t", partition=0, until_ms=100)
-    assert state_after(commit(3, expires_ms=100), expiry) == ConsumerOffsets({}, 2)
-    assert offsets(state_after(commit(3, expires_ms=100), commit(4, expires_ms=150), expiry)) == {("t", 0): 4}
+def test_a_group_expires_with_its_latest_commit() -> None:
+    """KIP-211: while a group lives it keeps the offsets of partitions in which nothing happens."""
+    state = state_after(commit(1, expires_ms=100), commit(2, partition=1, expires_ms=200))
+    assert state.expired(199, ["t"]) == []
+    after = state.apply(2, state.expired(200, ["t"]))
+    assert after.groups == {}
+    assert after.expired(200, ["t"]) == []
 
 
-def test_what_has_expired_and_what_is_of_deleted_topics_is_forgotten() -> None:
-    """offsets.retention.minutes; a topic id never comes back."""
-    state = state_after(
-        commit(1, expires_ms=100),
-        commit(2, partition=1, expires_ms=200),
-        commit(3, topic_id="gone", expires_ms=200),
-    )
-    after = state.apply(3, state.expired(150, ["t"]))
-    assert offsets(after) == {("t", 1): 2}
+@given(st.integers(0, 2), st.none() | st.integers(5, 6))
+def test_a_commit_that_overtakes_its_groups_expiry_keeps_all_of_the_group(
+    partition: int, epoch: int | None
+) -> None:
+    """Between the look at what has expired and the append, the group may have committed again, for any partition:
+    it lives."""
+    state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
+    forget = state.expired(100, ["t"])
+    overtaken = state.apply(2, [commit(9, partition=partition, expires_ms=200, member_epoch=epoch)])
+    after = overtaken.apply(3, forget)
+    assert after.groups == overtaken.groups
+    assert offsets(after) == {("t", 0): 3, ("t", 1): 4} | {("t", partition): 9}
+
+
+def test_a_stale_commit_does_not_keep_a_group_alive() -> None:
+    """What counts for nothing counts for nothing here, too."""
+    state = state_after(commit(3, member_epoch=5))
+    forget = state.expired(100, ["t"])
+    assert state.apply(1, [commit(9, expires_ms=200, member_epoch=4), *forget]).groups == {}
+
+
+def test_a_commit_after_the_expiry_begins_the_group_anew() -> None:
+    state = state_after(commit(3, member_epoch=5), commit(4, partition=1, member_epoch=5))
+    again = commit(9, expires_ms=200, member_epoch=1)
+    after = state.apply(2, [*state.expired(100, ["t"]), again])
+    assert offsets(after) == {("t", 0): 9}
+    assert (after.groups["g"].member_epoch, after.groups["g"].expires_ms) == (1, 200)
+
+
+def test_an_expiry_of_long_ago_does_not_meet_the_group_that_came_after() -> None:
+    """A driver that slept between its look and its append, for as long as it likes."""
+    state = state_after(commit(3))
+    forget = state.expired(100, ["t"])
+    assert offsets(state.apply(1, [*forget, commit(5), *forget])) == {("t", 0): 5}
+
+
+def test_what_was_committed_for_deleted_topics_is_forgotten() -> None:
+    """A topic id never comes back; the rest of the group stays."""
+    state = state_after(commit(1, expires_ms=200), commit(3, topic_id="gone", expires_ms=200))
+    after = state.apply(2, state.expired(150, ["t"]))
+    assert offsets(after) == {("t", 0): 1}
     assert after.expired(150, ["t"]) == []
 
 
-def test_a_member_epoch_is_forgotten_with_the_last_offset_and_not_before() -> None:
-    """Else a member that was thought dead could commit for a group that is merely quiet."""
-    state = state_after(commit(1, expires_ms=100, member_epoch=5), commit(2, partition=1, expires_ms=300))
-    half = state.apply(2, state.expired(200, ["t"]))
-    assert half.groups["g"].member_epoch == 5
-    empty = half.apply(half.next_offset, half.expired(300, ["t"]))
-    assert empty.groups == {}
+def test_a_group_of_which_nothing_is_known_is_no_group() -> None:
+    """Whose offsets were all of deleted topics, and whose committer was no member."""
+    state = state_after(commit(3, topic_id="gone", expires_ms=200))
+    assert state.apply(1, state.expired(150, ["t"])) == ConsumerOffsets({}, 2)
+
+
+def test_a_member_epoch_is_forgotten_with_the_group_and_not_before() -> None:
+    """Else a member that was thought dead could commit for a group whose topics were deleted meanwhile."""
+    state = state_after(commit(1, topic_id="gone", expires_ms=300, member_epoch=5))
+    empty = state.apply(1, state.expired(200, ["t"]))
+    assert (empty.groups["g"].member_epoch, empty.groups["g"].offsets) == (5, {})
+    assert empty.apply(empty.next_offset, empty.expired(300, ["t"])).groups == {}
+
+
+def test_a_forgotten_group_is_one_change_per_key() -> None:
+    """KIP-630, "When to Snapshot": deletions of what the snapshot holds count."""
+    state = state_after(commit(1), commit(2, partition=1))
+    held = {key for key, _ in map(consumer_offsets.encode, state.dump())}
+    touched = [key for key, _ in map(consumer_offsets.encode, state.expired(100, ["t"]))]
+    assert changed_records(held, touched) == len(held) == 3
 
 
 def test_a_large_commit_is_linear() -> None:
@@ -144,16 +193,35 @@ def test_what_is_no_record_is_refused(key: bytes | None, value: bytes | None) ->
         consumer_offsets.decode(key, value)
 
 
-def test_a_snapshot_holds_nothing_but_state() -> None:
+@pytest.mark.parametrize("record", [OffsetTombstone(group="g", topic_id="t", partition=0), commit(1)], ids=str)
+def test_a_snapshot_holds_nothing_but_state(record: OffsetsRecord) -> None:
+    """An offset belongs to a group that stands before it."""
     with pytest.raises(CorruptionError, match="which is no state"):
-        OFFSETS.load([OffsetTombstone(group="g", topic_id="t", partition=0)], 1)
+        OFFSETS.load([record], 1)
+
+
+def test_the_log_holds_nothing_but_changes() -> None:
+    with pytest.raises(CorruptionError, match="in snapshots only"):
+        state_after(GroupMetadata(group="g", latest_commit=0, expires_ms=1))
 
 
 @pytest.mark.parametrize(
-    ("text", "value"),
-    [("", 0), ("a", 97), ("hello", 99162322), ("polygenelubricants", -2147483648), ("😀x", 54959989)],
+    ("text", "hashed", "partition"),
+    [
+        ("", 0, 0),
+        ("hello", 99162322, 22),
+        ("Hello World", -862545276, 26),
+        ("console-consumer-4711", 836489572, 22),
+        ("my-group", -1906497762, 12),
+        ("loader", -1097519085, 35),
+        ("connect-sink-orders", -646484228, 28),
+        ("ünïcødé", -609219977, 27),
+        ("\N{GRINNING FACE}x", 54959989, 39),
+        ("polygenelubricants", -2147483648, 0),
+    ],
 )
-def test_keys_choose_their_partition_as_in_kafka(text: str, value: int) -> None:
-    """Java's ``String.hashCode``, without its sign, modulo the number of partitions."""
-    assert java_hash(text) == value
-    assert partition_for(text, 50) == (value & 0x7FFFFFFF) % 50
+def test_keys_choose_their_partition_as_in_kafka(text: str, hashed: int, partition: int) -> None:
+    """``Utils.abs(groupId.hashCode) % 50``, as Java answers it: the absolute value, not the hash without its
+    sign bit."""
+    assert java_hash(text) == hashed
+    assert partition_for(text, 50) == partition

@@ -370,6 +370,8 @@ class TestList:
         assert names(store, "b") == names(store, "b/") == ["b/10", "b/2", "b/c/1"]
         assert names(store, "b/c") == ["b/c/1"]
         assert [each.size_bytes for each in store.list("b")] == [4, 3, 5]
+        for prefix in ("", "b", "b/", "b/c", "no/such", "a"):
+            assert store.names(prefix) == set(names(store, prefix))
 
     def test_a_missing_folder_is_empty(self, store: Store) -> None:
         assert names(store, "no/such") == []

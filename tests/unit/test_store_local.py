@@ -6,9 +6,10 @@ import errno
 import itertools
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -235,6 +236,32 @@ class TestSettling:
     def test_a_snapshot_needs_no_second_look(self) -> None:
         seen = iter(["page", "other"])
         assert settle(lambda: next(seen), "folder", is_snapshot=lambda _: True) == "page"
+
+    @pytest.mark.parametrize("listed", [LocalStore.list, LocalStore.names])
+    def test_a_file_that_appears_meanwhile_is_listed(
+        self,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        listed: Callable[[LocalStore, str], Iterable[object]],
+    ) -> None:
+        """Also one that is there only because the one that was seen is gone: a scan may show neither."""
+        root, empty = tmp_path / "root", tmp_path / "empty"
+        root.mkdir()
+        empty.mkdir()
+        (root / "a").touch()
+        scans = itertools.count()
+
+        def scan(folder: str) -> Any:
+            if folder != f"{root}/" or next(scans) > 0:
+                return real(folder)
+            (root / "b").touch()
+            (root / "a").unlink()
+            return real(str(empty))
+
+        real = os.scandir
+        monkeypatch.setattr(os, "scandir", scan)
+        found = listed(LocalStore(str(root)), "")
+        assert {getattr(one, "name", one) for one in found} == {"b"}
 
 
 class TestCopyFile:

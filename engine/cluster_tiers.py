@@ -1,0 +1,44 @@
+"""The cluster as one object: how records reach the remote tier, and how they leave the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from engine.cluster_state import Topics, names
+from engine.context import Context
+from engine.operations import retain, tier
+from engine.operations import vacuum as vacuuming
+from engine.operations.delete_records import delete_records
+from engine.report import Report
+
+
+class TiersOfCluster:
+    """A part of ``engine.cluster.Cluster``."""
+
+    _context: Context
+
+    def tier(self, topics: Topics = None, *, due: bool = False, dry_run: bool = False) -> Report:
+        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
+        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
+
+    def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
+        """Apply local and total retention, and delete what left the log long enough ago."""
+        return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
+
+    def delete_records(self, topic: str, before: Mapping[int, int], *, dry_run: bool = False) -> Report:
+        """Delete the records of a topic below these offsets, by partition: ``cluster.delete_records("trips", {0:
+        1000})``. -1: all that are committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
+
+        Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
+            the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+        """
+        offsets = {(topic, partition): offset for partition, offset in before.items()}
+        return delete_records(self._context, offsets, dry_run=dry_run)
+
+    def vacuum(
+        self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
+    ) -> Report:
+        """Delete litter: in the remote tier, and, of all topics, on the brokers; see
+        ``engine.operations.vacuum``.
+        """
+        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)

@@ -1,0 +1,113 @@
+"""Copies of large mappings that cost what has changed, not what they hold. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from typing import TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+_PART = 32
+"""Changes of up to this part of a base are kept beside it."""
+
+
+class Overlay(MutableMapping[K, V]):
+    """A copy of a mapping that shares with it what is not changed afterwards. The original must not change any
+    more.
+
+    A copy copies the changes since ``base``; ``settle`` makes them a new base when they have become a good part
+    of the old one. So a few changes of a large mapping cost next to nothing, and many of them no more than they
+    would in a dict.
+    """
+
+    __slots__ = ("_size", "base", "changed", "gone")
+
+    def __init__(self, original: Mapping[K, V]) -> None:
+        self.base: Mapping[K, V] = original
+        self.changed: dict[K, V] = {}
+        """What was set since; wins over ``base``."""
+        self.gone: set[K] = set()
+        """Keys of ``base`` that are gone; none of them is in ``changed``."""
+        self._size = len(original)
+        if isinstance(original, Overlay):
+            self.base, self.changed, self.gone = original.base, original.changed.copy(), original.gone.copy()
+
+    def settle(self) -> None:
+        """To be called after the last change."""
+        if _PART * (len(self.changed) + len(self.gone)) > len(self.base):
+            base = dict(self.base)
+            base.update(self.changed)
+            for key in self.gone:
+                del base[key]
+            self.base, self.changed, self.gone = base, {}, set()
+
+    def __getitem__(self, key: K) -> V:
+        if key in self.changed:
+            return self.changed[key]
+        if key in self.gone:
+            raise KeyError(key)
+        return self.base[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self._size += key not in self
+        self.changed[key] = value
+        self.gone.discard(key)
+
+    def __delitem__(self, key: K) -> None:
+        if key not in self:
+            raise KeyError(key)
+        self._size -= 1
+        self.changed.pop(key, None)
+        if key in self.base:
+            self.gone.add(key)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.changed or (key in self.base and key not in self.gone)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[K]:
+        """The keys of ``base`` in its order, then the new ones in theirs."""
+        for key in self.base:
+            if key not in self.gone:
+                yield key
+        for key in self.changed:
+            if key not in self.base:
+                yield key
+
+    def items(self) -> ItemsView[K, V]:
+        """As of a dict."""
+        return _Items(self) if self.changed or self.gone else self.base.items()
+
+    def values(self) -> ValuesView[V]:
+        """As of a dict."""
+        return _Values(self) if self.changed or self.gone else self.base.values()
+
+    def __repr__(self) -> str:
+        return repr(dict(self.items()))
+
+
+class _Items(ItemsView[K, V]):
+    """Faster than by looking up each key."""
+
+    _mapping: Overlay[K, V]
+
+    def __iter__(self) -> Iterator[tuple[K, V]]:
+        base, changed, gone = self._mapping.base, self._mapping.changed, self._mapping.gone
+        for key, value in base.items():
+            if key in changed:
+                yield key, changed[key]
+            elif key not in gone:
+                yield key, value
+        for key, value in changed.items():
+            if key not in base:
+                yield key, value
+
+
+class _Values(ValuesView[V]):
+    _mapping: Overlay[object, V]
+
+    def __iter__(self) -> Iterator[V]:
+        return (value for _, value in self._mapping.items())

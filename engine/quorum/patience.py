@@ -1,0 +1,61 @@
+"""How long drivers wait for each other. Nothing but time depends on it. Pure, but for the waiting."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+from engine.quorum.voter import Position, VoterLook, position_of
+from partitions.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to try. Waits are random, up to a limit that doubles, but not often: where it grows far, whoever
+    has waited long looks rarely, and those that come and go take turns before its eyes."""
+
+    attempts: int = 60
+    first_wait_s: float = 0.08
+    longest_wait_s: float = 0.16
+    courtesy: int = 10
+    """How many attempts to leave to a claimant that has not committed yet before claiming above it."""
+    indulgence: int = 2
+    """How many to one that goes on committing."""
+
+    def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
+        """0, 1, ..., with a random wait between them."""
+        limit = self.first_wait_s
+        for attempt in range(self.attempts):
+            if attempt > 0:
+                clock.sleep(rng.uniform(0, limit))
+                limit = min(2 * limit, self.longest_wait_s)
+            yield attempt
+
+
+class Courtesy:
+    """Of a driver that wants to claim, towards the one that has.
+
+    One that has not committed yet is about to. One that was seen to commit may have more to commit, and whoever
+    claims then makes its next commit fail. Attempts are counted for each claimant from its first one on: one that
+    has died, or never rests, stops nobody for longer.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._claimed = 0
+        self._last: Position | None = None
+        self._waited = 0
+
+    def asks_to_wait(self, looks: Collection[VoterLook]) -> bool:
+        """Whether the claimant of the greatest epoch that is seen may yet go on."""
+        claimed = max(look.epoch for look in looks)
+        last = max((position_of(look.last) for look in looks if look.last is not None), default=None)
+        busy = self._claimed > 0 and last != self._last
+        if claimed != self._claimed:
+            self._claimed, self._waited = claimed, 0
+        self._last = last
+        self._waited += 1
+        about_to_commit = claimed > max(look.last_epoch for look in looks)
+        limit = self._patience.courtesy if about_to_commit else self._patience.indulgence if busy else 0
+        return self._waited <= limit

@@ -1,0 +1,108 @@
+"""Delete the records of partitions below given offsets, as kafka-delete-records.sh does.
+
+  jobs/delete_records.py --topic trips --partition 0 --offset 1000
+  jobs/delete_records.py --offset-json-file offsets.json
+
+The file is Kafka's: {"partitions": [{"topic": "trips", "partition": 0, "offset": 1000}], "version": 1}. Offset -1:
+everything that is committed. The report tells the low watermarks; jobs/retain.py deletes the bytes. Topics whose
+log only snapshots may shorten (cleanup.policy=snapshot, __cluster_metadata) are refused: POLICY_VIOLATION.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from engine import Report
+from jobs.arguments import add_dry_run, job_parser, number
+from jobs.run import Job, run_job
+from partitions.errors import InvalidCallError
+
+
+class _Partition(msgspec.Struct, frozen=True):
+    topic: str
+    partition: int
+    offset: int
+
+
+class _OffsetsFile(msgspec.Struct, frozen=True):
+    partitions: tuple[_Partition, ...]
+    version: int = 1
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("delete_records", __doc__ or "", runs="driver")
+    add_dry_run(parser, "check, and print the low watermarks that would be reached; change nothing")
+    parser.add_argument("--offset-json-file", metavar="JSON", type=Path, help="topics, partitions and offsets")
+    parser.add_argument("--topic", metavar="NAME")
+    parser.add_argument("--partition", metavar="N", type=number)
+    parser.add_argument("--offset", metavar="N", type=int, help="the first one that stays; -1: the high watermark")
+    return parser
+
+
+def delete_records(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    by_topic: dict[str, dict[int, int]] = {}
+    for one in _wanted(given):
+        offsets = by_topic.setdefault(one.topic, {})
+        if one.partition in offsets:
+            raise InvalidCallError(f"partition {one.partition} of topic {one.topic!r} is named twice")
+        offsets[one.partition] = one.offset
+    cluster = job.cluster()
+    with cluster.measured() as measure:
+        # What is wrong with the last of several topics is found before the first one is changed.
+        reports = [cluster.delete_records(topic, before, dry_run=True) for topic, before in by_topic.items()]
+        if not given.dry_run:
+            reports = [cluster.delete_records(topic, before) for topic, before in by_topic.items()]
+    return Report(
+        operation="delete_records",
+        rows=[row for report in reports for row in report.rows],
+        failures=[failure for report in reports for failure in report.failures],
+        dry_run=given.dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _wanted(given: argparse.Namespace) -> list[_Partition]:
+    """Raises: InvalidCallError."""
+    named = (given.topic, given.partition, given.offset)
+    wanted = [] if given.offset_json_file is None else _read(given.offset_json_file)
+    if all(one is not None for one in named):
+        wanted.append(_Partition(*named))
+    elif any(one is not None for one in named):
+        raise InvalidCallError("--topic, --partition and --offset go together")
+    if not wanted:
+        raise InvalidCallError(
+            "nothing is to be deleted: give --offset-json-file, or --topic, --partition, --offset"
+        )
+    return wanted
+
+
+def _read(path: Path) -> list[_Partition]:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_OffsetsFile)
+    except OSError as error:
+        raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise InvalidCallError(
+            f"{path} is no list of offsets as kafka-delete-records.sh takes it: {error}"
+        ) from error
+    if found.version != 1:
+        raise InvalidCallError(f"{path} is of version {found.version}: this job reads version 1")
+    return list(found.partitions)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("delete_records", arguments(), delete_records, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,132 @@
+"""List consumer groups, describe one and its lag, move its offsets, delete it or its offsets of a topic.
+
+  jobs/groups.py --list
+  jobs/groups.py --describe --group dashboard
+  jobs/groups.py --reset-offsets --group dashboard --topics trips --to-datetime 2013-06-01 --dry-run
+Stop the consumers of a group before its offsets are moved: their next commit would take their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from engine import OffsetSpec, Report
+from jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers, time
+from jobs.run import Job, run_job
+from partitions.errors import InvalidCallError
+
+_PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("groups", __doc__ or "", runs="driver")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--list", action="store_true", help="every group")
+    what.add_argument(
+        "--describe", action="store_true", help="what a group has committed, and how far it is behind"
+    )
+    what.add_argument("--reset-offsets", action="store_true", help="move what a group has committed")
+    what.add_argument("--delete", action="store_true", help="forget a group")
+    what.add_argument("--delete-offsets", action="store_true", help="forget what it has committed for --topics")
+    parser.add_argument("--group", metavar="NAME")
+    add_topics(parser)
+    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="reset only these (default: all)")
+    add_dry_run(parser)
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--to-earliest", action="store_true", help="to the log start")
+    place.add_argument("--to-latest", action="store_true", help="to the high watermark")
+    place.add_argument("--to-offset", metavar="N", type=number)
+    place.add_argument("--to-datetime", metavar="T", type=time, help="to the first record at or after an ISO time")
+    place.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back: --shift-by=-10")
+    place.add_argument(
+        "--by-duration", metavar="PnDTnHnMnS", type=duration, help="to where the log was so long ago"
+    )
+    return parser
+
+
+def groups(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    _check(given)
+    cluster = job.cluster()
+    if given.list:
+        return cluster.groups()
+    if given.describe:
+        return cluster.lag(given.group)
+    if given.delete:
+        return cluster.delete_group(given.group, dry_run=given.dry_run)
+    if given.delete_offsets:
+        return cluster.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
+    to: Any = given.to_offset if given.to_offset is not None else given.to_datetime
+    if given.to_earliest or given.to_latest:
+        to = OffsetSpec.EARLIEST if given.to_earliest else OffsetSpec.LATEST
+    return cluster.reset_offsets(
+        given.group,
+        given.topics,
+        to=to,
+        shift_by=given.shift_by,
+        by_duration=given.by_duration,
+        partitions=given.partitions,
+        dry_run=given.dry_run,
+    )
+
+
+_TAKES = {
+    "list": (),
+    "describe": ("group",),
+    "reset_offsets": ("group", "topics", "partitions", *_PLACES),
+    "delete": ("group",),
+    "delete_offsets": ("group", "topics"),
+}
+"""The options of each action. A group and topics are needed where they are taken, and a place."""
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raises: InvalidCallError for options that do not go together."""
+    action = next(name for name in _TAKES if getattr(given, name))
+    options = {"group", "topics", "partitions", *_PLACES}
+    used = {name for name in options if getattr(given, name) is not None and getattr(given, name) is not False}
+    if wrong := used - {*_TAKES[action]}:
+        raise InvalidCallError(f"{_option(min(wrong))} means nothing to {_option(action)}")
+    for name in ("group", "topics"):
+        if name in _TAKES[action] and name not in used:
+            raise InvalidCallError(f"{_option(action)} needs {_option(name)}")
+    if action == "reset_offsets" and not used & {*_PLACES}:
+        raise InvalidCallError(f"say where to reset offsets to: {', '.join(map(_option, _PLACES))}")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _shift(text: str) -> int:
+    if not re.fullmatch(r"[+-]?\d+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r}: give a number of records, negative to go back")
+    return int(text)
+
+
+def duration(text: str) -> timedelta:
+    """An ISO 8601 duration of days, hours, minutes and seconds: ``P7D``, ``PT1H30M``."""
+    found = re.fullmatch(r"P(?:(\d+)D)?(?:T(?=\d)(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", text, re.ASCII)
+    if found is None or not any(found.groups()):
+        raise argparse.ArgumentTypeError(f"{text!r}: write durations as P7D, PT1H30M or P1DT12H")
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    try:
+        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than any log") from error
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("groups", arguments(), groups, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,22 @@
+"""A deterministic simulation of the metadata quorum: every storage call of every driver a point of interleaving.
+
+One seed gives the voters, what drivers do, the faults, and the schedule. What is committed is followed by a naive
+twin; after every call that changed a voter, and every answer of the log, what must hold is checked (protocol
+section 6: I6, I7). Scheduler, roots and shrinking are those of ``tests.simulation``, which runs the whole engine;
+here nothing but the quorum runs, some sixty seeds a second.
+
+    configuration  what a seed stands for: sizes, operations, faults
+    schedule       who goes on; zombies, slow voters, calls that take effect after their error
+    stores         a process's view of a root
+    world          the truth, and processes on it: the product's own log and client
+    actions        what processes do: one line for each operation
+    faults         what may happen to roots, and the bound within which the promises hold
+    history        the naive twin: what was committed, what was answered; and what a voter must keep
+    running        one seed: the faulty part, the part in turn, the operator who brings everything in order
+    remembering    the same bytes are decoded once in a process
+    variants       steps of the protocol left out
+    mutations      which sentence each of them is: each must fail
+    crashing       one fault at every call of an operation, in turn
+
+``python -m tests.quorum --seeds 20000`` runs many seeds; ``--seed 7`` alone shows the trace of one.
+"""

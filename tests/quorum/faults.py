@@ -1,0 +1,237 @@
+"""What happens to roots, and the bound within which the quorum keeps its promises.
+
+The rule: storage is lost, damaged or gone for ever only while in every electorate that is in force, or may come
+into force by what is under way, a majority stays sound without it. The one exception is a snapshot that is damaged
+on every voter: while each of them can do without it. Whatever only is away, or full, comes back before the end.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from engine.metadata.records import VoterId
+from partitions.paths import BROKER_FILE, CheckpointName, DataName, base_name, voter_path
+from partitions.replica import BrokerFile
+from tests.quorum.remembering import broker_file_of, parsed_name
+from tests.simulation.roots import Root
+
+if TYPE_CHECKING:
+    from tests.quorum.world import World
+
+Electorate = tuple[VoterId, ...]
+
+
+class Events:
+    """Changes the world; what the bound does not allow does not happen."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._rng = random.Random(f"damage {world.configuration.seed}")
+        self.gone: set[int] = set()
+        """Brokers that are away for ever."""
+        self.damaged: dict[str, set[str]] = {}
+        """By directory id: names of files in which a bit is flipped."""
+        self.lost: set[str] = set()
+        """Directory ids that are not to be relied on."""
+        self.changing: list[tuple[str, int]] = []
+        """Changes of voters that are under way: ``add``, ``remove`` or ``replace``, and the broker."""
+        self.restart = lambda slot: None
+        """Starts the job of a slot again."""
+        self._formatted = 0
+
+    def apply(self, what: str, target: int) -> None:
+        """One event."""
+        done = getattr(self, f"_{what}")(target)
+        if done is not False:
+            self._world.counts[f"event: {what}"] += 1
+        self._world.note_event(f"{what} {target}" + (" (not allowed now)" if done is False else ""))
+
+    def calm(self) -> None:
+        """The faults that pass are over."""
+        for broker in self._world.roots:
+            if broker not in self.gone:
+                self._mend(broker)
+        self._world.page = 0
+
+    def mend_everything(self) -> None:
+        """What was away for ever is there again."""
+        self.gone.clear()
+        self.calm()
+
+    # ------------------------------------------------------------------------------ the bound
+
+    def electorates(self) -> list[Electorate]:
+        """All that decide now, or may do so by what is under way."""
+        history = self._world.history
+        found = [history.image.voters, *history.voters_ahead()]
+        for what, broker in self.changing:
+            steps = ("remove", "add") if what == "replace" else (what,)
+            found += [self._changed(voters, step, broker) for voters in list(found) for step in steps]
+        return [voters for voters in dict.fromkeys(found) if voters]
+
+    def _changed(self, voters: Electorate, what: str, broker: int) -> Electorate:
+        kept = tuple(voter for voter in voters if voter.broker_id != broker)
+        if what == "remove":
+            return kept
+        there = self._world.directory_of(broker)
+        return (*kept, VoterId(broker, there)) if there else voters
+
+    def is_sound(self, voter: VoterId) -> bool:
+        """Whether its storage is what it was, and comes back if it is away."""
+        directory = self._world.directory_of(voter.broker_id)
+        return directory == voter.directory_id and directory not in self.lost and voter.broker_id not in self.gone
+
+    def may_lose(self, broker: int) -> bool:
+        """The rule."""
+        return all(self._holds(voters, without=broker) for voters in self.electorates())
+
+    def may_change(self, what: str, broker: int) -> bool:
+        """Whether a change of voters leaves the rule in force."""
+        return all(
+            self._holds(voters) and self._holds(self._changed(voters, what, broker))
+            for voters in self.electorates()
+        )
+
+    def _holds(self, voters: Electorate, without: int | None = None) -> bool:
+        sound = [voter for voter in voters if voter.broker_id != without and self.is_sound(voter)]
+        return 2 * len(sound) > len(voters)
+
+    # --------------------------------------------------------------------------------- away
+
+    def _cut(self, broker: int) -> None:
+        self._world.roots[broker].reachable = False
+
+    def _fill(self, broker: int) -> None:
+        self._world.roots[broker].full = True
+
+    def _mend(self, broker: int) -> None:
+        root = self._world.roots[broker]
+        root.reachable, root.full = broker not in self.gone, False
+
+    def _leave(self, broker: int) -> bool | None:
+        if not self.may_lose(broker):
+            return False
+        self.gone.add(broker)
+        self._cut(broker)
+        return None
+
+    def _outage(self, broker: int) -> None:
+        """A majority is away."""
+        voters = [voter.broker_id for voter in self._world.history.image.voters]
+        at = voters.index(broker) if broker in voters else 0
+        for away in (voters[at:] + voters[:at])[: len(voters) // 2 + 1]:
+            self._cut(away)
+
+    def _mend_all(self, broker: int) -> None:
+        for each in self._world.roots:
+            self._mend(each)
+
+    def _double(self, slot: int) -> None:
+        """Somebody thinks that the process is dead."""
+        self.restart(slot)
+
+    def _restart(self, slot: int) -> None:
+        self.restart(slot)
+
+    # --------------------------------------------------------------------------- lost storage
+
+    def _wipe(self, broker: int) -> bool | None:
+        """The disk is lost, an empty one in its place; nobody has formatted it."""
+        if not self.may_lose(broker):
+            return False
+        self.replace_disk(broker)
+        return None
+
+    def replace_disk(self, broker: int) -> None:
+        """An empty disk."""
+        self._world.roots[broker].wipe()
+        self._world.counts["voters wiped"] += 1
+
+    def format(self, broker: int) -> None:
+        """A root without a ``broker.json`` gets one."""
+        root = self._world.roots[broker]
+        if root.get(BROKER_FILE) is None:
+            self._formatted += 1
+            fresh = BrokerFile(
+                cluster_id="c", broker_id=broker, directory_id=f"{0xF0000000 + self._formatted:032x}"
+            )
+            root.create(BROKER_FILE, msgspec.json.encode(fresh), self._world.now_ms())
+
+    def _damage(self, broker: int) -> bool | None:
+        """A bit of some file of a voter is flipped. Another one has the file whole."""
+        directory = self._world.directory_of(broker)
+        if not directory or not self.may_lose(broker):
+            return False
+        history, root = self._world.history, self._world.roots[broker]
+        names = [
+            stored.name
+            for stored in root.listing(voter_path(directory))
+            if isinstance(name := parsed_name(base_name(stored.name)), CheckpointName)
+            or (isinstance(name, DataName) and name in history.files and self._is_elsewhere(name, broker))
+        ]
+        names = [name for name in names if not self._is_copied(broker, name)]
+        if not names:
+            return False
+        self.lost.add(directory)
+        self._flip(root, directory, self._rng.choice(names))
+        return None
+
+    def _is_elsewhere(self, name: DataName, broker: int) -> bool:
+        return any(
+            voter.broker_id != broker
+            and self.is_sound(voter)
+            and name in self._world.whole_names(voter.broker_id, voter.directory_id)
+            for voter in self._world.history.image.voters
+        )
+
+    def _is_copied(self, broker: int, name: str) -> bool:
+        """Whether somebody is about to read it, who may have verified it a moment ago."""
+        drivers = self._world.scheduler.drivers.values()
+        return any(one.object == name and one.place == str(broker) and not one.done for one in drivers)
+
+    def _damage_all(self, broker: int) -> bool | None:
+        """A bit of the latest snapshot is flipped on each voter that has it, all of which can do without."""
+        world = self._world
+        voters = [voter for voter in world.history.image.voters if self.is_sound(voter)]
+        names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}
+        latest = max(world.history.snapshots, default=None)
+        if latest is None or len(voters) < len(world.history.image.voters):
+            return False
+        serves = world.history.serves
+        if any(serves(held) and not serves(held - {latest}) for held in names.values()):
+            return False
+        return self._rot(broker)
+
+    def _rot(self, broker: int) -> bool | None:
+        """The same, whether or not they can do without: the product promises that they can, while the log start
+        moves only to the second latest snapshot."""
+        world, voters = self._world, self._world.history.image.voters
+        latest = max(world.history.snapshots, default=None)
+        names = {voter: world.whole_names(voter.broker_id, voter.directory_id) for voter in voters}
+        having = [voter for voter, held in names.items() if latest in held]
+        if not having or any(
+            self._is_copied(voter.broker_id, f"{voter_path(voter.directory_id)}/{latest}") for voter in having
+        ):
+            return False
+        for voter in having:
+            path = f"{voter_path(voter.directory_id)}/{latest}"
+            self._flip(world.roots[voter.broker_id], voter.directory_id, path)
+        return None
+
+    def _flip(self, root: Root, directory: str, path: str) -> None:
+        """The object stays the same one for whoever listed it: so a disk rots."""
+        folder, _, name = path.rpartition("/")
+        stored, data = root.folders[folder][path]
+        at = self._rng.randrange(len(data))
+        flipped = data[:at] + bytes([data[at] ^ (1 << self._rng.randrange(8))]) + data[at + 1 :]
+        root.folders[folder][path] = (stored, flipped)
+        self.damaged.setdefault(directory, set()).add(name)
+
+
+def directory_in(root: Root) -> str:
+    """The directory id of a root; empty when it has none."""
+    found = root.get(BROKER_FILE)
+    return "" if found is None else broker_file_of(found[1]).directory_id

@@ -1,0 +1,314 @@
+"""Steps of the quorum left out: each is a sentence of the protocol or of the product. The simulation must find it.
+
+A proof that cannot fail proves nothing. The variants are made by patching; the product has no switch.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+
+import engine.quorum.checkpoints
+import engine.quorum.client
+import engine.quorum.contents
+import engine.quorum.log
+import engine.quorum.state
+import engine.quorum.upkeep
+import engine.quorum.voter
+import tests.simulation.stores
+from engine.quorum.client import MetadataClient
+from engine.quorum.electorate import Electorate
+from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
+from engine.quorum.voter import Voter
+from tests.quorum import variants
+from tests.quorum.configuration import FOR_EVER, Configuration, configuration_of, directed
+from tests.quorum.running import Run, run_configuration
+from tests.quorum.schedule import Script
+from tests.quorum.variants import all_of, everywhere, patched
+from tests.simulation.running import Result
+from tests.simulation.variants import list_once
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One step left out."""
+
+    name: str
+    what: str
+    """The sentence."""
+    apply: Callable[[], AbstractContextManager[object]]
+    theme: str | None = None
+    """Of which runs; None: of all kinds."""
+    directed: Configuration | None = None
+    """Runs of this configuration only, with schedules by seed."""
+    shaped: Callable[[Configuration], Configuration] = lambda configuration: configuration
+    """What the runs have in common besides."""
+    script: Sequence[tuple[str, str]] = ()
+    """The schedule of the directed configuration by hand."""
+    first: int = 1
+    """Seeds from here on ..."""
+    seeds: int = 60
+    """... so many: one of them must fail."""
+
+    def configuration(self, seed: int) -> Configuration:
+        """Of a seed, as this mutation needs it."""
+        if self.directed is not None:
+            return self.shaped(replace(self.directed, seed=seed))
+        return self.shaped(configuration_of(seed, self.theme))
+
+    def run(self, seed: int) -> Result:
+        """The run of a seed; patch the product before."""
+        if self.script:
+            return Run(self.configuration(seed)).run(Script(*self.script))
+        return run_configuration(self.configuration(seed))
+
+
+def _of_three(configuration: Configuration) -> Configuration:
+    """Three voters, and events on them alone."""
+    events = tuple(
+        (at, what, target if what == "double" else 1 + target % 3) for at, what, target in configuration.events
+    )
+    return replace(configuration, voters=3, events=events)
+
+
+def _paged(configuration: Configuration) -> Configuration:
+    return replace(configuration, page=1 + configuration.seed % 3)
+
+
+def _damaged(configuration: Configuration) -> Configuration:
+    """A voter lags, the log below is deleted, and a snapshot is damaged before the voter gets it."""
+    rng = random.Random(configuration.seed)
+    away = rng.randrange(60)
+    events = ((away, "cut", 3), (rng.randrange(200), "damage", 1), (away + 300, "mend", 3))
+    return replace(configuration, voters=3, slow=0, events=tuple(sorted(events)))
+
+
+def _troubled(configuration: Configuration) -> Configuration:
+    """Three voters of which one or two are often not written, and many zombies."""
+    troubled = replace(configuration, fault_rate=0.15, zombie_rate=0.1, crashes=3, courtesy=0, slow=0)
+    return _of_three(troubled)
+
+
+def _at_random_times(configuration: Configuration) -> Configuration:
+    """Its events in the same order, at other steps."""
+    rng = random.Random(configuration.seed)
+    times = sorted(rng.randrange(configuration.horizon) for _ in configuration.events)
+    events = ((at, what, target) for at, (_, what, target) in zip(times, configuration.events, strict=True))
+    return replace(configuration, events=tuple(events))
+
+
+_SNAPSHOTS = directed(
+    "commit; snapshot; commit; snapshot; commit", "commit; read; commit; read", schedule="bursts"
+)
+_WIPED = directed(
+    "commit; commit; commit; commit",
+    "read; read; commit",
+    schedule="bursts",
+    horizon=120,
+    constant_roots=False,
+    events=((0, "cut", 2), (1, "wipe", 1), (2, "mend", 2)),
+)
+_CHANGING = directed("alter 5; commit", "alter 1", "enrol 1; enrol 5", voters=4, others=1)
+_TWO_CHANGES = (
+    ("d2", ""),
+    ("d1", "create 3.claim b1"),  # it has read, and does not see what comes now
+    ("d0", "create 3.3 b2"),  # voter 5 more: on voter 1 alone
+    ("", "cut 1"),
+    ("d1", "create 3.4 b4"),  # voter 1 less: on voters 2 and 3, two of the three that are left
+    ("d1", "refused"),
+    ("d1", ""),
+    ("", "cut 2"),
+    ("", "cut 3"),
+    ("", "mend 1"),
+    ("d0", ""),  # 1, 4, 5: three of five
+)
+_ROTTING = directed(
+    "commit; snapshot; commit; snapshot; commit; snapshot; commit; snapshot; open 0; read",
+    "read; open 0; read; commit; snapshot",
+    schedule="bursts",
+    horizon=400,
+    lag_ms=FOR_EVER,
+    events=((0, "rot", 1), (1, "rot", 1), (2, "rot", 1)),
+)
+
+MUTATIONS: Sequence[Mutation] = (
+    # ---------------------------------------------------------------------------- claim
+    Mutation(
+        "unstable listing",
+        "Store.list repeats until two in a row agree",
+        patched(tests.simulation.stores, "settle", list_once),
+        shaped=_paged,
+        seeds=600,
+    ),
+    Mutation(
+        "no root check",
+        "after every listing, broker.json must hold the directory id that is registered",
+        patched(Voter, "_check_root", variants.nothing),
+        directed=_WIPED,
+        shaped=_at_random_times,
+        seeds=800,
+    ),
+    Mutation(
+        "claim: looked before",
+        "claim: then list the claimed majority",
+        all_of(
+            patched(MetadataLog, "_survey", variants.survey_and_remember),
+            patched(engine.quorum.log, "looks_at", variants.looks_from_before),
+        ),
+    ),
+    Mutation(
+        "claim: any log",
+        "claim: the log with the greatest (epoch of the last file, log end)",
+        everywhere(engine.quorum.state.greatest_of, variants.first_of),
+    ),
+    Mutation(
+        "claim: of two",
+        "claim: one claimant an epoch, exclusive create decides",
+        patched(Voter, "claim", variants.claim_of_anybody),
+    ),
+    Mutation(
+        "snapshots are no log",
+        "claim: snapshots counting as log up to their end",
+        patched(engine.quorum.voter, "_last", variants.last_batch),
+        theme="snapshots",
+    ),
+    Mutation(
+        "offset before epoch",
+        "claim: the greatest by the epoch first",
+        everywhere(engine.quorum.voter.position_of, variants.by_offset),
+        theme="threads",
+        shaped=_troubled,
+        seeds=1500,
+    ),
+    Mutation(
+        "snapshot after the batch",
+        "a batch is after the snapshot that it goes on from",
+        everywhere(engine.quorum.voter.position_of, variants.snapshot_after_batch),
+        directed=_SNAPSHOTS,
+    ),
+    # --------------------------------------------------------------------------- commit
+    Mutation(
+        "commit without looking again",
+        "commit: then list it again",
+        all_of(
+            patched(Voter, "look", variants.look_of_memory),
+            patched(Voter, "create", variants.create_and_believe),
+        ),
+    ),
+    Mutation(
+        "another batch after a failure",
+        "commit: go on with the same batch, or give the claim up",
+        patched(MetadataLog, "commit", variants.commit_and_keep_the_claim),
+    ),
+    Mutation(
+        "claims do not count",
+        "commit, read: no claim above its epoch",
+        patched(LogState, "shown_by", variants.shown_whatever_is_claimed),
+        seeds=600,
+    ),
+    Mutation(
+        "the end alone counts",
+        "commit, read: a voter counts when it has every file of the log",
+        patched(LogState, "held_by", variants.held_by_its_end),
+    ),
+    Mutation(
+        "landed batches are not recognised",
+        "after an unknown outcome: a retry is recognised",
+        patched(MetadataLog, "contains", variants.never),
+    ),
+    # ----------------------------------------------------------------------------- read
+    Mutation(
+        "read without settling",
+        "linearizable read: a majority shows that tail",
+        patched(MetadataLog, "_is_settled", variants.always),
+    ),
+    Mutation(
+        "hints are believed",
+        "a hint is believed where the log goes on from it",
+        patched(engine.quorum.contents, "_lies_on", variants.always),
+        theme="caches",
+        seeds=2000,
+    ),
+    # --------------------------------------------------------------------------- upkeep
+    Mutation(
+        "snapshot of what is seen",
+        "upkeep 1: settle the log",
+        patched(MetadataLog, "settle", variants.settle_what_is_seen),
+        theme="snapshots",
+        seeds=300,
+    ),
+    Mutation(
+        "the latest snapshot is deleted",
+        "upkeep 4: never the latest snapshot",
+        patched(engine.quorum.upkeep, "doomed_on", variants.doomed_with_the_latest),
+        theme="snapshots",
+    ),
+    Mutation(
+        "the greatest claim is deleted",
+        "upkeep 4: never the greatest claim",
+        patched(engine.quorum.upkeep, "doomed_on", variants.doomed_with_all_claims),
+        theme="snapshots",
+        seeds=500,
+    ),
+    Mutation(
+        "deleted without a snapshot",
+        "upkeep 4: a voter loses nothing that its own snapshot does not stand for",
+        all_of(
+            patched(engine.quorum.upkeep, "doomed_on", variants.doomed_wherever),
+            patched(engine.quorum.upkeep, "log_start_of", variants.latest_of_any),
+        ),
+        theme="snapshots",
+        seeds=600,
+    ),
+    Mutation(
+        "copies are not verified",
+        "upkeep 3: read back and verify every copy",
+        patched(engine.quorum.upkeep, "verify_checkpoint", variants.nothing),
+        directed=_ROTTING,
+        shaped=_at_random_times,
+    ),
+    Mutation(
+        "the log starts at the latest snapshot",
+        "upkeep 4: at the second latest, until the latest is old",
+        patched(engine.quorum.upkeep, "log_start_of", variants.latest_of_all),
+        directed=_ROTTING,
+        shaped=_at_random_times,
+    ),
+    Mutation(
+        "damage is copied",
+        "a snapshot is verified before it is copied",
+        everywhere(engine.quorum.checkpoints.copy_checkpoint, variants.copy_as_it_is),
+        shaped=_damaged,
+        theme="snapshots",
+    ),
+    # --------------------------------------------------------------------------- voters
+    Mutation(
+        "voters of old",
+        "the latest VotersRecord of a log names the electorate of that log",
+        patched(Electorate, "of", variants.electorate_of_old),
+        theme="voters",
+    ),
+    Mutation(
+        "a majority of either electorate",
+        "a commit of a change counts when a majority of each of the two electorates shows it",
+        lambda: variants.patch.object(engine.quorum.log, "all", any, create=True),
+        theme="voters",
+        seeds=1000,
+    ),
+    Mutation(
+        "a change on top of a change",
+        "a change of voters goes on from something that is committed",
+        all_of(
+            patched(MetadataLog, "_check_change", variants.nothing),
+            patched(MetadataClient, "change_voters", variants.change_without_commit),
+            # Of the two electorates the new one alone, as in Raft: where both count, it takes three such changes.
+            lambda: variants.patch.object(engine.quorum.log, "all", variants.the_last, create=True),
+        ),
+        directed=_CHANGING,
+        script=_TWO_CHANGES,
+        seeds=1,
+    ),
+)

@@ -1,0 +1,235 @@
+"""Files that cost less than Parquet.
+
+What real files hold is remembered by their bytes, errors included: a pure function of them. Most runs go further:
+their files are *stand-ins*, a digest of what they hold, which is looked up where a real file would be decoded. A
+stand-in with a flipped bit is none, and is refused as a damaged file. Formats are explored elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
+from types import TracebackType
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+import engine.metadata.fold
+import engine.quorum.checkpoints
+import engine.quorum.contents
+import engine.quorum.log
+import partitions.replica
+import snapshots.reader
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import MetadataRecord
+from engine.quorum.batch import Batch, decode_batch, encode_batch
+from partitions.clock import Clock
+from partitions.errors import CorruptSegmentError, StratalogError
+from partitions.lineage import Lineage
+from partitions.paths import DataName, base_name, join, parse_name
+from partitions.store import Store
+from partitions.store.protocol import StoredObject
+from snapshots.reader import Snapshot, verify_snapshot
+from snapshots.snapshot_id import SnapshotId
+
+_MOST = 4096
+_PARQUET = b"PAR1"
+
+_stand_ins: dict[bytes, object] = {}
+
+parsed_name = lru_cache(maxsize=65536)(parse_name)
+broker_file_of = lru_cache(maxsize=_MOST)(
+    lambda data: msgspec.json.decode(data, type=partitions.replica.BrokerFile)
+)
+
+
+@lru_cache(maxsize=_MOST)
+def _decoded(cluster_id: str, name: DataName, data: bytes) -> Batch | StratalogError:
+    try:
+        return decode_batch(cluster_id, name, data, "")
+    except StratalogError as error:
+        return error
+
+
+def decoded(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
+    """As ``decode_batch``."""
+    if not data.startswith(_PARQUET):
+        batch = _stand_in(Batch, data, what)
+        if batch.name != name:
+            raise CorruptSegmentError(f"{what} is {batch.name}")
+        return batch
+    found = _decoded(cluster_id, name, data)
+    if isinstance(found, Batch):
+        return found
+    raise type(found)(f"{what}{found}")
+
+
+@lru_cache(maxsize=_MOST)
+def _encoded(
+    cluster_id: str, name: DataName, lineage: Lineage, records: tuple[MetadataRecord, ...], now_ms: int
+) -> bytes:
+    return encode_batch(cluster_id, name, lineage, records, now_ms)
+
+
+def encoded(
+    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+) -> bytes:
+    """As ``encode_batch``."""
+    return _encoded(cluster_id, name, lineage, tuple(batch), now_ms)
+
+
+class _Bytes:
+    """A whole file as something to read, which is the same as another with the same bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self._held = snapshots.reader._Held(data, "")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Bytes) and self.data == other.data
+
+    def __hash__(self) -> int:
+        return hash(self.data)
+
+    @property
+    def held(self) -> snapshots.reader._Held:
+        return self._held
+
+
+class _ReadOnce(Snapshot):
+    """A snapshot whose values are decoded once."""
+
+    __slots__ = ("_rows", "_values")
+
+    def rows(self) -> Iterator[tuple[bytes | None, bytes | None]]:
+        if not hasattr(self, "_rows"):
+            object.__setattr__(self, "_rows", list(super().rows()))
+        return iter(self._rows)
+
+    def values(self) -> Iterator[bytes]:
+        if not hasattr(self, "_values"):
+            object.__setattr__(self, "_values", list(super().values()))
+        return iter(self._values)
+
+
+@lru_cache(maxsize=_MOST)
+def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot | StratalogError:
+    stored = StoredObject(name, len(data.data), 0, "")
+    try:
+        found = verify_snapshot(data.held, stored, owner=owner, partition=partition)
+    except StratalogError as error:
+        return error
+    return _ReadOnce(**{field: getattr(found, field) for field in Snapshot.__dataclass_fields__})
+
+
+def verified(source: object, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
+    """As ``verify_snapshot`` of bytes that are in memory."""
+    assert isinstance(source, snapshots.reader._Held)
+    if not source._data.startswith(_PARQUET):
+        return _stand_in(Snapshot, source._data, source.uri_of(stored.name))
+    found = _verified(_Bytes(source._data), base_name(stored.name), owner, partition)
+    if isinstance(found, Snapshot):
+        return found
+    raise type(found)(f"{source.uri_of(stored.name)}: {found}")
+
+
+# -------------------------------------------------------------------------------- stand-ins
+
+
+def _put(value: object, *content: object) -> bytes:
+    data = hashlib.blake2b(repr(content).encode(), digest_size=24).digest()
+    _stand_ins[data] = value
+    return data
+
+
+def _stand_in(kind: type[Any], data: bytes, what: str) -> Any:
+    found = _stand_ins.get(data)
+    if not isinstance(found, kind):
+        raise CorruptSegmentError(f"{what} is damaged")
+    return found
+
+
+def _stand_in_for_batch(
+    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+) -> bytes:
+    made = Batch(name, name.base_offset + len(batch), lineage, tuple(batch), now_ms)
+    return _put(made, cluster_id, str(name), lineage, made.records, now_ms)
+
+
+class _StandInWriter:
+    """As ``SnapshotWriter``."""
+
+    def __init__(
+        self,
+        store: Store,
+        folder: str,
+        snapshot_id: SnapshotId,
+        *,
+        owner: str,
+        partition: int,
+        lineage: Lineage,
+        last_contained_log_timestamp_ms: int,
+        schema: object,
+        clock: Clock,
+    ) -> None:
+        self._what = snapshot_id, lineage, last_contained_log_timestamp_ms, clock.now_ms()
+        self._staged = store.stage_writer(join(folder, str(snapshot_id.name)))
+        self._rows: list[tuple[bytes | None, bytes | None]] = []
+
+    def __enter__(self) -> _StandInWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._staged.abort()
+
+    def append_rows(self, rows: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+        self._rows += rows
+
+    def freeze(self) -> bool:
+        snapshot_id, lineage, timestamp_ms, now_ms = self._what
+        nothing: Any = None
+        made = _ReadOnce(
+            snapshot_id=snapshot_id,
+            lineage=lineage,
+            last_contained_log_timestamp_ms=timestamp_ms,
+            records=len(self._rows),
+            size_bytes=24,
+            created_ms=now_ms,
+            producers={},
+            digest="",
+            _source=nothing,
+            _file=nothing,
+        )
+        object.__setattr__(made, "_rows", self._rows)
+        object.__setattr__(made, "_values", [value for _, value in self._rows])
+        self._staged.file.write(_put(made, *self._what, self._rows))
+        return self._staged.commit()
+
+
+@contextmanager
+def remembered(*, real_files: bool, chunk_bytes: int = 0) -> Iterator[None]:
+    """Inside, the product's pure work on bytes is remembered; without ``real_files`` most files are stand-ins.
+    ``chunk_bytes``: snapshots above this size are fetched in chunks.
+    """
+    patches: list[tuple[object, str, object]] = [
+        (engine.quorum.contents, "decode_batch", decoded),
+        (engine.quorum.log, "encode_batch", encoded if real_files else _stand_in_for_batch),
+        (snapshots.reader, "verify_snapshot", verified),
+    ]
+    if chunk_bytes:
+        patches.append((engine.quorum.checkpoints, "RESPONSE_MAX_BYTES", chunk_bytes))
+    if not real_files:
+        patches.append((engine.quorum.checkpoints, "SnapshotWriter", _StandInWriter))
+    _stand_ins.clear()
+    with ExitStack() as stack:
+        for target, name, variant in patches:
+            stack.enter_context(patch.object(target, name, variant))
+        yield
+
+
+def fold(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
+    """As the product folds."""
+    return engine.metadata.fold.apply(image, offset, records)

@@ -1,0 +1,167 @@
+"""One seed: the faulty part, the part in turn, the operator who brings everything in order."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from engine.quorum.upkeep import keep_up
+from partitions.errors import StratalogError
+from tests.quorum import actions
+from tests.quorum.actions import Actor
+from tests.quorum.configuration import FOR_EVER, Configuration, configuration_of
+from tests.quorum.remembering import remembered
+from tests.quorum.schedule import InTurnButWaiting, QuorumSchedule
+from tests.quorum.world import World
+from tests.simulation.running import Result
+from tests.simulation.scheduler import Decision, Driver, Replay, Strategy, Violation
+
+_MOST_STEPS = 30_000
+_TRIES = 4
+
+
+class Run:
+    """One run of a configuration."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self.configuration = configuration
+        self.result = Result(configuration)
+        self.world = World(configuration, self._note, self._note_event)
+        self.world.events.restart = self._start
+        self._next = [0] * len(configuration.operations)
+        """By slot: the operation that it is at."""
+        self._owner = [""] * len(configuration.operations)
+        self._started: Counter[int] = Counter()
+
+    def seeded(self) -> Result:
+        """With the schedule of its seed."""
+        return self.run(QuorumSchedule(self.configuration, lambda: self.world.claims, self.world.waits))
+
+    def run(self, strategy: Strategy) -> Result:
+        """To the end, or to the first violation."""
+        scheduler, world, configuration = self.world.scheduler, self.world, self.configuration
+        try:
+            with remembered(real_files=configuration.real_files, chunk_bytes=configuration.chunk_bytes):
+                for slot in range(len(configuration.operations)):
+                    self._start(slot)
+                scheduler.run(strategy, configuration.most_steps)
+                self._note_event("the faults are over")
+                world.events.calm()
+                self._finish("a process")
+                self._alone("one alone", self._go_on)
+                world.events.mend_everything()
+                self._alone("the operator", self._bring_in_order)
+                world.history.check_refusals()
+        except Violation as violation:
+            self.result.violation = str(violation)
+        except Exception as bug:
+            self.result.violation = f"bug: {type(bug).__name__}: {bug}"
+        finally:
+            scheduler.kill_all()
+        counts = self.result.counts
+        counts.update(world.counts)
+        counts.update(steps=scheduler.step, drivers=len(scheduler.drivers), epochs=world.claims)
+        counts.update(f"fault: {one.verdict}" for one in scheduler.decisions if one.verdict != "go")
+        self.result.decisions = scheduler.decisions
+        return self.result
+
+    # ------------------------------------------------------------------------------- processes
+
+    def _start(self, slot: int) -> None:
+        if slot < 0 or self._next[slot] >= len(self.configuration.operations[slot]):
+            return
+        self._started[slot] += 1
+        name = f"d{slot}" + (f".{self._started[slot]}" if self._started[slot] > 1 else "")
+        self._owner[slot] = name
+        self.world.scheduler.spawn(name, slot, self._work)
+
+    def _work(self, driver: Driver) -> None:
+        """The job of a slot, from the operation on that it is at."""
+        slot, operations = driver.slot, self.configuration.operations[driver.slot]
+        actor = Actor(driver, self.world.process(driver))
+        if self._started[slot] > 1:
+            try:
+                actions.open_again(actor, actor.process.rng.randrange(6))
+            except StratalogError as error:
+                self._note(driver, "cannot open", "", "", str(error))
+        while self._owner[slot] == driver.name and self._next[slot] < len(operations):
+            operation = operations[self._next[slot]]
+            driver.operation = str(operation)
+            self._note(driver, "ends", "", "", actions.perform(actor, operation))
+            if self._owner[slot] == driver.name:
+                self._next[slot] += 1
+
+    # ------------------------------------------------------------------------------ the ending
+
+    def _finish(self, who: str) -> None:
+        in_turn = InTurnButWaiting(self.world.now_ms, self.world.waits)
+        if not self.world.scheduler.run(in_turn, _MOST_STEPS):
+            raise Violation(f"I7: {who} does not come to an end, though nothing fails")
+
+    def _alone(self, name: str, work: Any) -> None:
+        def main(driver: Driver) -> None:
+            actor = Actor(driver, self.world.process(driver))
+            driver.operation = name
+            try:
+                work(actor)
+            except StratalogError as error:
+                raise Violation(f"I7: {name}, though nothing fails: {type(error).__name__}: {error}") from error
+
+        self.world.scheduler.spawn(name, -1, main)
+        self._finish(name)
+
+    def _go_on(self, actor: Actor) -> None:
+        """A minority may be away for ever."""
+        world = self.world
+        actor.process.open(world.remembered[0])
+        actions.read(actor)
+        actions.commit(actor)
+        if self.configuration.seed % 3 == 0:
+            actions.snapshot(actor)
+
+    def _bring_in_order(self, actor: Actor) -> None:
+        """Whatever is lost is replaced; then every voter has the whole log, and all agree."""
+        world, process = self.world, actor.process
+        process.open(world.remembered[0])
+        process.client.with_log(lambda log: keep_up(log, process.clock, lag_ms=FOR_EVER))
+        for _ in range(3):
+            if actions.replace(actor) == "nothing to replace":
+                break
+        process.client.with_log(lambda log: keep_up(log, process.clock, lag_ms=0))
+        actions.commit(actor)
+        image = process.client.image()
+        for voter in image.voters:
+            if not world.history.serves(world.whole_names(voter.broker_id, voter.directory_id)):
+                raise Violation(f"I7: voter {voter.broker_id} lacks what is committed when all is in order")
+        if len(image.voters) != len(world.events.electorates()[0]):
+            raise Violation("I7: the voters are not those that were committed")
+
+    # ----------------------------------------------------------------------------------- trace
+
+    def _note(self, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
+        shown: Any = outcome
+        if isinstance(outcome, bytes | list | tuple):
+            shown = len(outcome)
+        elif outcome is not None and not isinstance(outcome, bool | str):
+            shown = getattr(outcome, "version", "")
+        self.result.lines.append(
+            (self.world.scheduler.step, driver.name, driver.operation, what, place, name, shown)
+        )
+
+    def _note_event(self, what: str) -> None:
+        self.result.lines.append((self.world.scheduler.step, "", "", what, "", "", None))
+
+
+def run_seed(seed: int) -> Result:
+    """The run of a seed."""
+    return run_configuration(configuration_of(seed))
+
+
+def run_configuration(configuration: Configuration) -> Result:
+    """The run of a configuration, with the schedule of its seed."""
+    return Run(configuration).seeded()
+
+
+def replay(configuration: Configuration, decisions: list[Decision]) -> Result:
+    """The run of a configuration with these decisions."""
+    return Run(configuration).run(Replay(iter(decisions)))

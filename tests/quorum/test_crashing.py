@@ -1,0 +1,50 @@
+"""A fault at every storage call of claim, commit, read, snapshot, freeze, log start, deletion, transfer, change of
+voters (protocol section 6, I7): every operation can go on from there, and nothing that is committed is lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.quorum.crashing import AGAIN, FAULTS, FAULTY, SCENARIOS, Scenario, outcomes_of, run_each
+from tests.simulation.scheduler import Verdict
+
+QUICK = ("claim and commit", "snapshot and freeze", "transfer to a wiped voter")
+
+
+def is_slow(scenario: Scenario, verdict: Verdict) -> bool:
+    return scenario.name not in QUICK or verdict is not Verdict.DIE_BEFORE
+
+
+@pytest.mark.parametrize(
+    ("scenario", "verdict"),
+    [
+        pytest.param(
+            scenario,
+            verdict,
+            id=f"{scenario.name}: {verdict}",
+            marks=[pytest.mark.slow] if is_slow(scenario, verdict) else [],
+        )
+        for scenario in SCENARIOS
+        for verdict in FAULTS
+    ],
+)
+def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdict: Verdict) -> None:
+    """Afterwards the same operation goes well, one process alone reads, commits and takes a snapshot, and lost
+    voters are replaced (see ``running.Run``)."""
+    runs = 0
+    for nth, result in run_each(scenario, verdict):
+        assert result.violation is None, f"call {nth}: {result.violation}"
+        (again,) = outcomes_of(result, AGAIN)
+        assert "Error" not in again, f"call {nth}: {again}"
+        runs += 1
+    assert runs > 0 or (
+        verdict in (Verdict.LOSE_ANSWER, Verdict.LATE) and scenario.operation in ("read", "open 0")
+    )
+
+
+@pytest.mark.parametrize("operation", ["commit", "read"])
+def test_one_voter_of_three_that_fails_a_call_is_nobodys_business(operation: str) -> None:
+    """Whichever call it is: nobody is told of an error."""
+    for nth, result in run_each(Scenario("", operation), Verdict.REFUSE):
+        (outcome,) = outcomes_of(result, FAULTY)
+        assert "Error" not in outcome, f"call {nth}: {outcome}"

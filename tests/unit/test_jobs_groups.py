@@ -1,0 +1,138 @@
+"""The command line of jobs/groups, with the options of kafka-consumer-groups.sh."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.groups import duration
+from jobs.groups import main as groups
+from tests.unit.cluster_harness import LiveCluster
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "2"})
+    live.topic()
+    live.append(["a", "b", "c"]).raise_for_failures()
+    live.cluster.commit("g", {("t", 0): 1})
+    return live
+
+
+def run(live: LiveCluster, *argv: str) -> int:
+    return groups(["--cluster", str(live.file), "--json", *argv])
+
+
+def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
+    """Those of the object on the last line of standard output."""
+    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
+    return found
+
+
+def test_list_and_describe(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with live.unchanged():
+        assert run(live, "--list") == 0
+        assert [row["group"] for row in rows(capsys)] == ["g"]
+        assert run(live, "--describe", "--group", "g") == 0
+    (row,) = rows(capsys)
+    assert list(row) == [
+        *("topic", "partition", "committed", "log_end", "high_watermark", "lag", "leader_epoch", "metadata"),
+        "expires",
+    ]
+    assert (row["committed"], row["log_end"], row["lag"]) == (1, 3, 2)
+
+
+@pytest.mark.parametrize(
+    ("place", "offset"),
+    [
+        (("--to-earliest",), 0),
+        (("--to-latest",), 3),
+        (("--to-offset", "0"), 0),
+        (("--to-offset", "2"), 2),
+        (("--to-datetime", "1970-01-01T00:00:00.001001"), 1),
+        (("--shift-by", "1"), 2),
+        (("--shift-by=-1",), 0),
+        (("--by-duration", "P30000D"), 0),  # the records are of 1970
+        (("--by-duration", "PT0S"), 3),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """A dry run prints the plan that the run carries out."""
+    with live.unchanged():
+        assert run(live, "--reset-offsets", "--group", "g", "--topics", "t", *place, "--dry-run") == 0
+    (planned,) = rows(capsys)
+    assert (planned["old_offset"], planned["new_offset"]) == (1, offset)
+    assert run(live, "--reset-offsets", "--group", "g", "--topics", "t", *place) == 0
+    assert rows(capsys) == [planned]
+    assert live.driver().committed("g")["t", 0].offset == offset
+
+
+def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    live.topic("u")
+    live.cluster.commit("g", {("u", 0): 0})
+    with live.unchanged():
+        assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--dry-run") == 0
+        assert run(live, "--delete", "--group", "g", "--dry-run") == 0
+    assert run(live, "--delete-offsets", "--group", "g", "--topics", "u") == 0
+    assert set(live.driver().committed("g")) == {("t", 0)}
+    assert run(live, "--delete", "--group", "g") == 0
+    assert live.driver().groups().rows == []
+    with live.unchanged():
+        assert run(live, "--delete", "--group", "g") == 2
+    assert "ERROR GROUP_ID_NOT_FOUND: group 'g' does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("argv", "says"),
+    [
+        ((), "one of the arguments --list --describe --reset-offsets --delete --delete-offsets is required"),
+        (("--list", "--delete"), "not allowed with argument"),
+        (("--list", "--group", "g"), "--group means nothing to --list"),
+        (("--describe",), "--describe needs --group"),
+        (("--describe", "--group", "g", "--topics", "t"), "--topics means nothing to --describe"),
+        (("--delete", "--group", "g", "--to-offset", "0"), "--to-offset means nothing to --delete"),
+        (("--delete-offsets", "--group", "g"), "--delete-offsets needs --topics"),
+        (("--reset-offsets", "--group", "g", "--to-latest"), "--reset-offsets needs --topics"),
+        (("--reset-offsets", "--group", "g", "--topics", "t"), "say where to reset offsets to: --to-earliest, "),
+        (("--reset-offsets", "--group", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
+        (("--reset-offsets", "--group", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
+        (("--reset-offsets", "--group", "g", "--topics", "t", "--shift-by", "one"), "a number of records"),
+        (("--reset-offsets", "--group", "g", "--topics", "t", "--by-duration", "7d"), "write durations as P7D"),
+        (("--reset-offsets", "--group", "g", "--topics", "nix", "--to-latest"), "topic 'nix' does not exist"),
+        (("--reset-offsets", "--group", "nix", "--topics", "t", "--to-latest"), "group 'nix' does not exist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_call_changes_nothing(
+    live: LiveCluster, argv: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with live.unchanged():
+        assert run(live, *argv) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "span"),
+    [
+        ("P7D", timedelta(days=7)),
+        ("PT1H30M", timedelta(minutes=90)),
+        ("P1DT12H", timedelta(hours=36)),
+        ("PT45S", timedelta(seconds=45)),
+        ("P0D", timedelta(0)),
+    ],
+)
+def test_durations(text: str, span: timedelta) -> None:
+    assert duration(text) == span
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "7D", "P1W", "P-1D", "P1.5D", "P1DT", "P99999999999D"])
+def test_what_is_no_duration(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        duration(text)

@@ -1,0 +1,279 @@
+"""The metadata log read: linearizable, and from what is lost or damaged (protocol section 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from engine.metadata.commands import RegisterBroker
+from engine.metadata.image import ClusterImage
+from engine.metadata.records import NoOpRecord
+from engine.metadata.topic_commands import AlterConfigs
+from engine.quorum.batch import decode_batch, encode_batch
+from engine.quorum.patience import Patience
+from engine.quorum.state import LogState
+from engine.quorum.upkeep import keep_up
+from partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    InconsistentClusterIdError,
+    LogGapError,
+    NoMajorityError,
+    NotControllerError,
+    OutcomeUnknownError,
+)
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+from partitions.replica import format_root
+from partitions.store.memory import MemoryStore
+from tests.unit.metadata_harness import an_id
+from tests.unit.quorum_harness import CLUSTER, Quorum, config, data, once, unreachable
+
+IMPATIENT = Patience(attempts=3, courtesy=1)
+
+
+# ------------------------------------------------------------------------------------- read
+
+
+def test_a_read_helps_a_batch_that_only_a_minority_has() -> None:
+    """ "Else copy the tail on and list again"."""
+    quorum = Quorum(3)
+    cut = quorum.hooked()
+    log = quorum.log(through=cut, patience=IMPATIENT)
+    log.claim()
+    cut[1].hook = cut[2].hook = unreachable
+    with pytest.raises(OutcomeUnknownError):
+        log.commit(config(1))
+    assert quorum.log().read().configs == {"segment.bytes": "1"}
+    assert quorum.log().read().configs == {"segment.bytes": "1"}
+
+
+def test_a_read_does_not_return_what_a_later_claimant_may_not_know() -> None:
+    """V7a of the attack: claims above the tail's epoch are in the way; whoever reads on waits, and at last
+    claims an epoch and commits an empty batch."""
+    quorum = Quorum(3)
+    cut = quorum.hooked()
+    log = quorum.log(through=cut, patience=IMPATIENT)
+    log.claim()
+    cut[1].hook = cut[2].hook = unreachable
+    with pytest.raises(OutcomeUnknownError):
+        log.commit(config(1))  # on voter 1 alone
+    away = quorum.hooked()
+    away[0].hook = unreachable
+    later = quorum.log(through=away)
+    later.claim()  # on voters 2 and 3: it does not know of the batch
+    image = quorum.log().read()
+    with pytest.raises(NotControllerError):
+        later.commit(config(2))  # were it not fenced by now, the read above would have been wrong
+    assert quorum.log().read().configs == image.configs
+
+
+def test_a_dead_claimant_does_not_stop_reads() -> None:
+    """Attack C1."""
+    quorum = Quorum()
+    quorum.log().claim()
+    log = quorum.log()
+    assert log.read().next_offset == 2  # its own empty batch
+    assert log.read().next_offset == 2
+
+
+def test_an_idle_read_costs_one_listing_and_one_look_at_the_root() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    log.read()
+    before = quorum.stores[1].counts.snapshot()
+    log.read()
+    spent = quorum.stores[1].counts - before
+    assert (spent.lists, spent.reads, spent.creates) == (1, 1, 0)
+
+
+def test_a_read_after_others_costs_the_tail() -> None:
+    quorum = Quorum()
+    log, other = quorum.log(), quorum.log()
+    log.read()
+    other.claim()
+    for value in range(3):
+        other.commit(config(value))
+    before = quorum.stores[1].counts.snapshot()
+    log.read()
+    spent = quorum.stores[1].counts - before
+    assert (spent.lists, spent.reads, spent.creates) == (1, 1 + 3, 0)
+
+
+def test_a_commit_costs_one_create_and_one_listing_a_voter() -> None:
+    quorum = Quorum(3)
+    log = quorum.log()
+    log.claim()
+    before = [store.counts.snapshot() for store in quorum.stores.values()]
+    log.commit(config(1))
+    for store, was in zip(quorum.stores.values(), before, strict=True):
+        spent = store.counts - was
+        assert (spent.creates, spent.lists, spent.reads) == (1, 1, 1)
+
+
+def test_a_read_looks_at_a_majority() -> None:
+    quorum = Quorum(3)
+    before = [store.counts.lists for store in quorum.stores.values()]
+    quorum.log().read()
+    spent = [store.counts.lists - was for store, was in zip(quorum.stores.values(), before, strict=True)]
+    assert spent == [1, 1, 0]
+
+
+# ------------------------------------------------------------------------- a lineage that ends
+
+
+def after_snapshots(quorum: Quorum, commits: int) -> None:
+    """So many claims, with a snapshot after each, and what lies below it deleted."""
+    for value in range(commits):
+        log = quorum.log(value)
+        log.claim()
+        log.commit(config(value + 1))
+        keep_up(log, quorum.clock, lag_ms=0)
+
+
+def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
+    """Kafka truncates the leader epoch cache when the log start moves. Else every batch would hold an entry for
+    every claim that there ever was."""
+    quorum = Quorum(3)
+    sleeper = quorum.log()
+    sleeper.read()
+    after_snapshots(quorum, 10)
+    log = quorum.log()
+    image = log.read()
+    assert len(log.last_known.lineage.entries) <= 4
+    assert sleeper.read() == image, "also for one that knows only what is forgotten"
+    hint = LogState(ClusterImage(next_offset=1), Lineage([(1, 0)]), 1)
+    assert quorum.log(hint=hint).read() == image, "what nobody can tell is not believed"
+
+
+def test_an_outcome_that_the_lineage_no_longer_tells_stays_unknown() -> None:
+    """The driver must not decide its command again: the batch may have been committed."""
+    quorum = Quorum()
+    (store,) = through = quorum.hooked()
+
+    def much_happens(call: Callable[[], object]) -> object:
+        created = call()
+        after_snapshots(quorum, 10)
+        return created
+
+    once(store, "create", data, much_happens)
+    with pytest.raises(OutcomeUnknownError, match=r"whether .* was committed is not known"):
+        quorum.client(through=through).submit(RegisterBroker(1, an_id(1), "a", "x"))
+    assert quorum.log().read().brokers[1].broker_epoch == 1
+
+
+# --------------------------------------------------------------------------- lost and damaged
+
+
+def test_without_a_majority_the_error_names_the_voters() -> None:
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    through[0].hook = through[2].hook = unreachable
+    with pytest.raises(NoMajorityError, match=r"1 of 3 metadata voters can be reached.*no such mount"):
+        quorum.log(through=through).read()
+
+
+def test_a_minority_of_unreachable_voters_stops_nothing() -> None:
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    through[0].hook = unreachable
+    client = quorum.client(through=through)
+    client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    assert client.image().configs == {"segment.bytes": "1"}
+
+
+@pytest.mark.parametrize("formatted_anew", [False, True])
+def test_a_wiped_voter_does_not_count(formatted_anew: bool) -> None:
+    """Section 5: a wiped voter is no voter until it is added again (V9 of the attack)."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    for broker in (1, 2):
+        wiped = MemoryStore(f"memory://wiped-{broker}", quorum.clock)
+        if formatted_anew:
+            format_root(wiped, CLUSTER, broker, quorum.new_id)
+        quorum.stores[broker] = wiped
+    with pytest.raises(NoMajorityError, match="wiped" if formatted_anew else "no broker.json"):
+        quorum.log(through=list(quorum.stores.values())).read()
+    quorum.stores[1] = quorum.voters[0].store  # one of them comes back
+    assert quorum.log(through=list(quorum.stores.values())).read().configs == {"segment.bytes": "1"}
+
+
+def damage(quorum: Quorum, broker: int, change: Callable[[bytes], bytes]) -> None:
+    """Change the bytes of the last data file of a voter."""
+    store = quorum.stores[broker]
+    name = [n for n in quorum.names(broker) if data(n)][-1]
+    path = f"{quorum.voters[broker - 1].directory_id}/__cluster_metadata/{name}"
+    content = change(store.read(path))
+    store.delete([path])
+    store.create(path, content)
+
+
+def flipped(content: bytes) -> bytes:
+    """With one bit of the lineage in the footer flipped."""
+    position = content.index(b'"lineage":[[') + len(b'"lineage":[[')
+    return content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :]
+
+
+@pytest.mark.parametrize("change", [flipped, lambda c: c[:-9], lambda c: b"", lambda c: b"foreign"])
+def test_a_damaged_batch_is_named_and_read_from_another_voter(change: Callable[[bytes], bytes]) -> None:
+    alone = Quorum(1)
+    alone.client().submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    damage(alone, 1, change)
+    with pytest.raises(CorruptSegmentError, match=r"voter 1.*00000000000000000001\.0000000002\.parquet"):
+        alone.log().read()
+    three = Quorum(3)
+    three.client().submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    damage(three, 1, change)
+    assert three.log().read().configs == {"segment.bytes": "1"}
+
+
+def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
+    name = DataName(2, None, 3)
+    lineage = Lineage([(1, 0), (3, 2)])
+    content = encode_batch("c", name, lineage, config(1), 0)
+    good = decode_batch("c", name, content, "here")
+    found = 0
+    for position in range(len(content)):
+        bad = content[:position] + bytes([content[position] ^ (1 << position % 8)]) + content[position + 1 :]
+        try:
+            assert decode_batch("c", name, bad, "here") == good
+        except (CorruptSegmentError, InconsistentClusterIdError):
+            found += 1
+    assert found > 500
+
+
+def test_a_batch_of_another_cluster_is_refused() -> None:
+    name = DataName(0, None, 1)
+    content = encode_batch("other", name, Lineage([(1, 0)]), [NoOpRecord()], 0)
+    with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'other', not 'c'"):
+        decode_batch("c", name, content, "here")
+    with pytest.raises(CorruptSegmentError, match="from offset 0 on"):
+        decode_batch("other", DataName(1, None, 1), content, "here")
+    assert decode_batch("other", name, content, "here").records == (NoOpRecord(),)
+
+
+def delete_file(quorum: Quorum, index: int) -> None:
+    name = [n for n in quorum.names(1) if data(n)][index]
+    quorum.stores[1].delete([f"{quorum.voters[0].directory_id}/__cluster_metadata/{name}"])
+
+
+def test_a_gap_is_named() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    log.claim()
+    for value in range(3):
+        log.commit(config(value))
+    delete_file(quorum, 1)
+    with pytest.raises(LogGapError, match="gap at offset 1"):
+        quorum.log().read()
+
+
+def test_history_that_was_read_and_is_gone_is_corruption() -> None:
+    quorum = Quorum()
+    log = quorum.log()
+    log.claim()
+    log.commit(config(1))
+    delete_file(quorum, -1)
+    with pytest.raises(CorruptionError, match="lacks what was committed"):
+        log.read()
