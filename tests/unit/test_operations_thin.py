@@ -93,6 +93,6 @@ def test_among_equals_an_unclean_election_takes_a_thin_replica_last(live: LiveCl
 
 
 def test_what_a_candidate_holds_is_seen(live: LiveCluster) -> None:
-    found = look_for_candidates(CandidateWork(live.site(), None))
+    found = look_for_candidates(CandidateWork(live.site(), None, snapshots=False))
     thin, full = live.site().view.replicas
     assert {one.broker_id: one.held for one in found.able} == {thin: 2, full: 8}

@@ -45,10 +45,16 @@ def test_a_segment_that_fails_discards_nothing_of_the_others(live: RemoteFaults)
     for _ in range(4):
         live.append({n: ["x"] for n in range(3)}).raise_for_failures()
 
+    behind = threading.Event()
+
     def full(what: str, name: str, call: Call) -> object:
         if what == "stage" and of_partition(name) == 1 and base_of(name) == 2:
+            assert behind.wait(60), "the segment behind it is uploaded meanwhile"
             raise StorageError(f"no space left for {name}")
-        return call()
+        done = call()
+        if what == "commit" and of_partition(name) == 1 and base_of(name) == 3:
+            behind.set()
+        return done
 
     live.on_remote = full
     report = live.cluster.tier()
