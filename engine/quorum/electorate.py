@@ -102,7 +102,7 @@ class Electorate:
         """
         looks: dict[VoterId, VoterLook] = {}
         failures: dict[VoterId, StratalogError] = {}
-        voters, searched = self.voters, False
+        voters, searched, looked_again = self.voters, False, False
         for _ in range(_CHANGES):
             ids, before = ids_of(voters), set(voters)
             for voter in voters:
@@ -115,9 +115,11 @@ class Electorate:
                 try:
                     state = contents.greatest(tuple(looks.values()), known, hint)
                 except CorruptionError:
-                    if everybody:
+                    if looked_again:
                         raise
-                    everybody = True  # what is damaged, or lacks, on these voters another one may have whole
+                    # What is damaged on one of these voters another one may have whole, or have by now.
+                    everybody = looked_again = True
+                    looks.clear()
                     continue
                 voters = self.of(state)
                 if set(voters) == before:

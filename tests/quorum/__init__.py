@@ -3,7 +3,7 @@
 One seed gives the voters, what drivers do, the faults, and the schedule. What is committed is followed by a naive
 twin; after every call that changed a voter, and every answer of the log, what must hold is checked (protocol
 section 6: I6, I7). Scheduler, roots and shrinking are those of ``tests.simulation``, which runs the whole engine;
-here nothing but the quorum runs, some sixty seeds a second.
+here nothing but the quorum runs, and a run takes some hundredths of a second.
 
     configuration  what a seed stands for: sizes, operations, faults
     schedule       who goes on; zombies, slow voters, calls that take effect after their error

@@ -28,7 +28,7 @@ FIRST_TOKEN = 100_000
 """Tokens are ids of brokers that are registered once; below are those that several processes want."""
 
 _TAKEN = 100
-_NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot", "describe"})
+_NEEDS_MAJORITY = frozenset({"commit", "take", "together", "read", "snapshot"})
 
 
 @dataclass(slots=True)
@@ -261,7 +261,6 @@ ACTIONS: dict[str, Act] = {
     "together": together,
     "read": read,
     "snapshot": snapshot,
-    "job": snapshot,
     "describe": describe,
     "open": open_again,
     "change": change,

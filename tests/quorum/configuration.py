@@ -54,7 +54,7 @@ class Theme:
 _BASE = (("commit", 8), ("read", 4), ("snapshot", 2), ("take", 1), ("together", 1))
 THEMES: Sequence[Theme] = (
     Theme("commits", (*_BASE, ("open", 1), ("take", 2)), weight=20),
-    Theme("snapshots", (*_BASE, ("snapshot", 6), ("job", 2), ("open", 2)), ("cut", "leave"), weight=20),
+    Theme("snapshots", (*_BASE, ("snapshot", 8), ("open", 2)), ("cut", "leave"), weight=20),
     Theme("threads", (*_BASE, ("together", 8)), weight=8),
     Theme("caches", (*_BASE, ("open", 8), ("snapshot", 2)), weight=10),
     Theme("voters", (*_BASE, ("change", 7), ("open", 1)), ("cut", "leave", "fill"), weight=16),

@@ -75,7 +75,10 @@ def _of_three(configuration: Configuration) -> Configuration:
 
 
 def _paged(configuration: Configuration) -> Configuration:
-    return replace(configuration, page=1 + configuration.seed % 3)
+    """Listings in small pages."""
+    seed = configuration.seed
+    schedule = ("bursts", "uniform", "priorities")[seed % 3]
+    return replace(configuration, page=1 + seed % 2, voters=3 if seed % 2 else 1, schedule=schedule)
 
 
 def _damaged(configuration: Configuration) -> Configuration:
@@ -102,6 +105,15 @@ def _at_random_times(configuration: Configuration) -> Configuration:
 
 _SNAPSHOTS = directed(
     "commit; snapshot; commit; snapshot; commit", "commit; read; commit; read", schedule="bursts"
+)
+_LISTED = directed(
+    "commit; snapshot; commit; snapshot; commit",
+    "commit; commit; commit",
+    "commit; snapshot; commit; read",
+    horizon=400,
+    courtesy=0,
+    stall_rate=0.1,
+    zombie_rate=0.1,
 )
 _WIPED = directed(
     "commit; commit; commit; commit",
@@ -140,6 +152,7 @@ MUTATIONS: Sequence[Mutation] = (
         "unstable listing",
         "Store.list repeats until two in a row agree",
         patched(tests.simulation.stores, "settle", list_once),
+        directed=_LISTED,
         shaped=_paged,
         seeds=600,
     ),
@@ -181,6 +194,7 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
+        first=261,
         seeds=1500,
     ),
     Mutation(
@@ -230,6 +244,7 @@ MUTATIONS: Sequence[Mutation] = (
         "a hint is believed where the log goes on from it",
         patched(engine.quorum.contents, "_lies_on", variants.always),
         theme="caches",
+        first=181,
         seeds=2000,
     ),
     # --------------------------------------------------------------------------- upkeep

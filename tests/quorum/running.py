@@ -17,7 +17,6 @@ from tests.simulation.running import Result
 from tests.simulation.scheduler import Decision, Driver, Replay, Strategy, Violation
 
 _MOST_STEPS = 30_000
-_TRIES = 4
 
 
 class Run:
