@@ -7,6 +7,7 @@ SHELL := /bin/bash
 SEEDS := 1000
 RUNS := 100
 SEED := 1
+S3 :=
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := .cache/setup.log
@@ -44,8 +45,8 @@ quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)
 
-demo: setup ## real data through the whole life of a log, in a terminal
-	@$(BIN)/python -m jobs.demo $(ARGS)
+demo: setup ## real data through the whole life of a log, in a terminal; on a real S3 server: make demo S3=1
+	@$(BIN)/python -m jobs.demo $(if $(S3),--s3) $(ARGS)
 
 bench: setup ## throughput on this machine: make bench BYTES=1GiB PARTITIONS=8
 	@$(BIN)/python -m jobs.bench $(ARGS)

@@ -236,6 +236,24 @@ class Cluster(QuorumOfCluster, StateOfCluster, TiersOfCluster, FetchOfCluster, R
         """Delete a topic and its data, in both tiers unless ``keep_remote``."""
         return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
 
+    def alter_topic(
+        self,
+        name: str,
+        *,
+        key: DataType | str | None = None,
+        value: DataType | str | None = None,
+        dry_run: bool = False,
+    ) -> tuple[str, ...]:
+        """Let the declared types of a topic grow by nullable fields at the end of structs, to ``key`` and
+        ``value`` (as for ``create_topic``; None: it stays). The fields that were added, such as ``value.gate``:
+        records that are there have null in them, and producers that do not know them go on.
+        """
+        from engine.spark.types import declared
+
+        return topics.alter_topic(
+            self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
+        )
+
     def alter_configs(
         self, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False
     ) -> None:

@@ -28,8 +28,9 @@ class FetchOfCluster:
         has them: at least one if there is one, and as many more as take at most ``max_bytes`` in memory. Go on at
         ``next_offset``. Faults that may pass are tried again until ``timeout_s`` are over.
 
-        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError; StorageError and other
-            errors that may pass, and have not; RemoteObjectMissingError and other CorruptionError kinds.
+        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError;
+            ThrottlingQuotaExceededError; StorageError and other errors that may pass, and have not;
+            RemoteObjectMissingError and other CorruptionError kinds.
         """
         return fetch.fetch(self._context, topic, partition, offset, max_bytes=max_bytes, timeout_s=timeout_s)
 

@@ -21,9 +21,9 @@ class TiersOfCluster:
         """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
         return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
 
-    def retain(self, topics: Topics = None, *, dry_run: bool = False, sweep: bool = False) -> Report:
+    def retain(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Apply local and total retention, and delete what left the log long enough ago."""
-        return retain.retain(self._context, names(topics), dry_run=dry_run, sweep=sweep)
+        return retain.retain(self._context, names(topics), dry_run=dry_run)
 
     def delete_records(self, topic: str, before: Mapping[int, int], *, dry_run: bool = False) -> Report:
         """Delete the records of a topic below these offsets, by partition: ``cluster.delete_records("trips", {0:
@@ -38,7 +38,7 @@ class TiersOfCluster:
     def vacuum(
         self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
-        """Delete litter: in the remote tier, and, of all topics, on the brokers; see
-        ``engine.operations.vacuum``.
+        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, what replicas that
+        are none any more have left there too; see ``engine.operations.vacuum``.
         """
         return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)

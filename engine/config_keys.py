@@ -371,7 +371,7 @@ CLUSTER_CONFIGS = table(
         NO_LIMIT,
         1,
         "bytes/s",
-        "What one run fetches from the remote tier, all its tasks together (KIP-956). The default is no limit.",
+        "What all fetches of one driver read of the remote tier together (KIP-956). The default is no limit.",
     ),
     integer(
         Scope.CLUSTER,

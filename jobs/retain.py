@@ -16,18 +16,12 @@ def arguments() -> argparse.ArgumentParser:
     parser = job_parser("retain", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
-    parser.add_argument(
-        "--sweep",
-        action="store_true",
-        help="also delete folders that no topic owns any more; lists every root",
-    )
     return parser
 
 
 def retain(job: Job) -> Report:
     """The job."""
-    given = job.arguments
-    return job.on_workers().retain(given.topics, dry_run=given.dry_run, sweep=given.sweep)
+    return job.on_workers().retain(job.arguments.topics, dry_run=job.arguments.dry_run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -6,7 +6,9 @@ Three ways lead here, and all give the same session:
     spark-submit jobs/append.py       the JVM and its settings are spark-submit's; ours fill the gaps
     a notebook, another job           a session is active: it is used as it is
 
-No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance.
+No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance. Spark itself
+copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan:
+of a session that is set up here, they are taken out again.
 """
 
 from __future__ import annotations
@@ -37,6 +39,12 @@ _NOISE = (b"WARNING: Using incubator modules",)
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers by which PySpark prints an error as a page of JSON before it raises it."""
+
+_COPIED = (
+    *("fs.s3a.access.key", "fs.s3a.secret.key", "fs.s3a.session.token"),
+    *("fs.s3.awsAccessKeyId", "fs.s3.awsSecretAccessKey", "fs.s3n.awsAccessKeyId", "fs.s3n.awsSecretAccessKey"),
+)
+"""Hadoop's settings to which Spark copies ``AWS_*`` of the environment (``SparkHadoopUtil``)."""
 
 _PROFILE_PROVIDER = "org.apache.hadoop.fs.s3a.auth.ProfileAWSCredentialsProvider"
 
@@ -166,7 +174,17 @@ def _own_session(app_name: str, master: str | None, settings: Mapping[str, str])
     conf = SparkConf(loadDefaults=False).setAppName(app_name).setAll(list(chosen.items()))
     if SparkContext._gateway is None:
         SparkContext._ensure_initialized(gateway=_start_jvm(conf), conf=conf)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    return _without_secrets(SparkSession.builder.config(conf=conf).getOrCreate())
+
+
+def _without_secrets(session: SparkSession) -> SparkSession:
+    """Take out what Spark has copied from the environment; what the user has set stays."""
+    given = session.sparkContext.getConf()
+    hadoop = session.sparkContext._jsc.hadoopConfiguration()
+    for key in _COPIED:
+        if not given.contains(f"spark.hadoop.{key}"):
+            hadoop.unset(key)
+    return session
 
 
 def _placed_here(master: str, folder: Path) -> dict[str, str]:
@@ -206,7 +224,7 @@ def _submitted_session(app_name: str, settings: Mapping[str, str]) -> SparkSessi
         _require_class(extension.strip())
     conf = SparkConf().setAppName(submitted.get("spark.app.name") or app_name)
     conf.setAll(list((chosen | dict(settings)).items()))
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+    return _without_secrets(SparkSession.builder.config(conf=conf).getOrCreate())
 
 
 def _require_class(name: str) -> None:

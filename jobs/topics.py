@@ -1,4 +1,4 @@
-"""List, create, configure and delete topics."""
+"""List, create, alter, configure and delete topics."""
 
 from __future__ import annotations
 
@@ -50,6 +50,10 @@ def arguments() -> argparse.ArgumentParser:
     create.add_argument("--key", metavar="TYPE", help=f"the type of keys, {_SCHEMA}")
     create.add_argument("--value", metavar="TYPE", help=f"the type of values, {_SCHEMA}")
     create.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
+    alter = command("alter", "let the declared types of a topic grow by nullable fields at the end of a struct")
+    alter.add_argument("name", metavar="NAME")
+    alter.add_argument("--key", metavar="TYPE", help="the whole type of keys as it is to be; stays when left out")
+    alter.add_argument("--value", metavar="TYPE", help="the same of values; both are given as to `create`")
     configs = command("configs", "set configs of a topic or of the cluster, or take them back to their defaults")
     of = configs.add_mutually_exclusive_group(required=True)
     of.add_argument("--topic", metavar="NAME")
@@ -72,7 +76,12 @@ def topics(job: Job) -> Report:
         return renamed(cluster.describe_topics(), "topics list")
     key, value = _types(job, cluster) if given.command == "create" else (None, None)
     with cluster.measured() as measure:
-        rows = [_create(given, cluster, key, value)] if given.command == "create" else _configs(job, cluster)
+        if given.command == "create":
+            rows = [_create(given, cluster, key, value)]
+        elif given.command == "alter":
+            rows = _alter(given, cluster, _declared(job, given.key), _declared(job, given.value))
+        else:
+            rows = _configs(job, cluster)
     report = Report("", rows, seconds=measure.seconds, counts=measure.counts)
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
@@ -108,6 +117,11 @@ def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: D
         "replication_factor": made.replication_factor,
         "topic_id": None if given.dry_run else made.topic_id,
     }
+
+
+def _alter(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> list[dict[str, Value]]:
+    added = cluster.alter_topic(given.name, key=key, value=value, dry_run=given.dry_run)
+    return [{"topic": given.name, "added": name} for name in added]
 
 
 def _declared(job: Job, text: str | None) -> Declared:

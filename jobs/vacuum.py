@@ -1,5 +1,5 @@
 """Delete what nobody needs any more: uploads that were never committed, remote files past their delay, what was
-left of deleted topics, temporary files."""
+left of deleted topics and of replicas that were moved, temporary files."""
 
 from __future__ import annotations
 

@@ -80,6 +80,12 @@ class RemoteNotReadyError(RetriableError):
     code = "REMOTE_NOT_READY"
 
 
+class ThrottlingQuotaExceededError(RetriableError):
+    """A quota leaves no room for the bytes before the time-out; nothing was read."""
+
+    code = "THROTTLING_QUOTA_EXCEEDED"
+
+
 class NoMajorityError(RetriableError):
     """Fewer than a majority of the metadata voters could be reached."""
 

@@ -50,6 +50,7 @@ _CLAIM = re.compile(r"([0-9]{10})\.claim\Z")
 _CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint(?:\.([0-9]{20})\.part)?\Z")
 _SCHEDULE = re.compile(r"([0-9]{20})\.schedule\Z")
 _DESCRIPTION = re.compile(r"([0-9]{20})\.([0-9a-f]{16})\.json\Z")
+_DIGEST = re.compile(r"[0-9a-f]{8}\Z")
 _PARTITION = re.compile(r"(?:0|[1-9][0-9]*)\Z")
 
 
@@ -203,6 +204,18 @@ def home_folder(directory_id: str, root: str) -> str:
     """
     digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
     return f"{directory_id}.{digest}" if root else directory_id
+
+
+def is_top_folder(folder: str) -> bool:
+    """Whether a folder right below a root may be one of ours: a home, a topic's in the remote tier, or that of the
+    descriptions. A bucket, or a folder in it, may have other tenants beside them.
+    """
+    home, _, digest = folder.partition(".")
+    return (
+        folder == DESCRIPTIONS
+        or parse_topic_folder(folder) is not None
+        or (is_id(home) and (folder == home or _DIGEST.match(digest) is not None))
+    )
 
 
 def topic_path(home: str, topic: str, topic_id: str) -> str:

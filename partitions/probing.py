@@ -63,14 +63,14 @@ class ThreadProber:
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
         """See ``Prober.probe``."""
-        outcomes: dict[T, Outcome[T, R] | Exception] = {}
+        outcomes: dict[T, Outcome[T, R] | BaseException] = {}
         answered = threading.Condition()
 
         def ask(item: T) -> None:
-            outcome: Outcome[T, R] | Exception
+            outcome: Outcome[T, R] | BaseException
             try:
                 outcome = attempt(question, item)
-            except Exception as bug:  # it is raised below, where somebody sees it
+            except BaseException as bug:  # it is raised below, where somebody sees it, and at once
                 outcome = bug
             with answered:
                 outcomes[item] = outcome
@@ -93,7 +93,7 @@ class ThreadProber:
         found: list[Outcome[T, R]] = []
         for item in items:
             outcome = seen.get(item)
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException):
                 raise outcome
             found.append(
                 Failed(item, NoAnswerError(f"no answer in {deadline_s:g} s")) if outcome is None else outcome

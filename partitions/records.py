@@ -8,7 +8,7 @@ that Delta tables hold), so the metadata needs neither Spark nor Arrow to carry 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -115,8 +115,14 @@ def _spark(data_type: pa.DataType) -> Any:
     raise InvalidCallError(f"a topic's schema cannot hold the Arrow type {data_type}")
 
 
-def check_columns(given: pa.Schema, wanted: pa.Schema, what: str) -> None:
-    """Compare the record columns of a batch with those of the topic.
+def check_columns(
+    given: pa.Schema,
+    wanted: pa.Schema,
+    what: str,
+    fits: Callable[[pa.DataType, pa.DataType], bool] | None = None,
+) -> None:
+    """Compare the record columns of a batch with those of the topic: the types are the same, or, where a test is
+    given, ``fits(given, wanted)``.
 
     Raises: InvalidRecordError naming the first column that is missing or of another type.
     """
@@ -124,7 +130,7 @@ def check_columns(given: pa.Schema, wanted: pa.Schema, what: str) -> None:
         index = given.get_field_index(name)
         if index < 0:
             raise InvalidRecordError(f"{what}: column {name!r} is missing")
-        if not same_type(given.field(index).type, wanted.field(name).type):
+        if not (fits or same_type)(given.field(index).type, wanted.field(name).type):
             raise InvalidRecordError(
                 f"{what}: column {name!r} is {given.field(index).type}, declared is {wanted.field(name).type}"
             )

@@ -2,6 +2,10 @@
 
 The only step of the engine that decodes and encodes again. The name appears at once or not at all; the
 files it covers stay until a later vacuum.
+
+Files of a run may have schemas of which one grew from the other (``partitions.growth``). The segment has the
+widest of them, not the topic's present one: so it follows from the files alone, and whoever merges the same files
+still makes the same bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import cast
 import pyarrow as pa
 
 from partitions.errors import LogGapError, SourceChangedError
+from partitions.growth import widest
 from partitions.lineage import Lineage
 from partitions.merge import Run
 from partitions.producers import ProducerEntry
@@ -71,9 +76,11 @@ def stage_run(
                 f"file starts at {link.end}: offsets are missing"
             )
     last = segments[-1].footer
+    schemas = (cast(pa.Schema, segment.parquet.schema.to_arrow_schema()) for segment in segments)
+    schema = widest((found.remove_metadata() for found in schemas), source.uri_of(run.links[0].file.object.name))
     staged = target.stage_writer(name)
     try:
-        footer = _write(source, run, staged, last, compression)
+        footer = _write(source, run, schema, staged, last, compression)
     except BaseException:
         with suppress(Exception):
             staged.abort()
@@ -81,35 +88,31 @@ def stage_run(
     return staged, footer
 
 
-def _write(source: Store, run: Run, staged: StagedWriter, last: SegmentFooter, compression: str) -> SegmentFooter:
-    writer: SegmentWriter | None = None
+def _write(
+    source: Store, run: Run, schema: pa.Schema, staged: StagedWriter, last: SegmentFooter, compression: str
+) -> SegmentFooter:
+    writer = SegmentWriter(
+        staged.file,
+        schema,
+        topic_id=last.topic_id,
+        partition=last.partition,
+        base_offset=run.start,
+        compression=compression,
+    )
     try:
         for link in run.links:
             for batch in read_batches(source, link.file, link.start, link.end):
-                if writer is None:
-                    writer = SegmentWriter(
-                        staged.file,
-                        _binary_schema(batch.schema),
-                        topic_id=last.topic_id,
-                        partition=last.partition,
-                        base_offset=run.start,
-                        compression=compression,
-                    )
                 writer.write(batch)
+        if writer.next_offset != run.end:
+            raise LogGapError(
+                f"a run of offsets [{run.start}, {run.end}) holds records up to {writer.next_offset} only"
+            )
     except BaseException:
-        if writer is not None:
-            writer.abort()
+        writer.abort()
         raise
-    if writer is None or writer.next_offset != run.end:
-        found = run.start if writer is None else writer.next_offset
-        raise LogGapError(f"a run of offsets [{run.start}, {run.end}) holds records up to {found} only")
 
     def producers(_: int) -> dict[str, ProducerEntry]:
         return last.producers
 
     # Nothing of the moment: whoever merges the same files makes the same bytes.
     return writer.close(lineage=Lineage(last.lineage), producers=producers, created_ms=last.created_ms)
-
-
-def _binary_schema(schema: pa.Schema) -> pa.Schema:
-    return cast(pa.Schema, schema.remove_metadata())

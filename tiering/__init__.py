@@ -44,7 +44,9 @@ Where KIP-405 has no counterpart
     updated in Kafka I/O threads": it is compared with the metadata at the beginning of each run. "Marked as
     "deleted"": a run that ends finds the topic gone, or its leader deposed, when it commits and when it writes the
     list. Segments of a partition are copied side by side, not "one by one"; they become part of the remote log in
-    order, from the earliest on. Followers keep no index of remote
-    segments up to date (RLM task, step 3): whoever needs the remote log opens the table. Remote reads
-    are planned scans of files, or small fetches whose caller waits; neither needs a purgatory.
+    order, from the earliest on. Step 1 of the task is jobs of their own, ``retain`` and ``vacuum``, and temporary
+    files go after a day, by the clock of the storage, not "after the remote log retention time": that may be for
+    ever. Nobody keeps an index of remote segments up to date (step 3, and "find out the corresponding RDI"):
+    whoever needs the remote log opens the table. Remote reads are planned scans of files, or small fetches whose
+    caller waits until they time out; neither needs a purgatory.
 """

@@ -12,7 +12,11 @@ What is verified when
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it.
       A copy must have the leader's bytes (SHA-256); in a rewritten run, and where the leader has merged
-      what was rewritten before, every checksum must hold.
+      what was rewritten before, every checksum must hold. No cheaper proof is as good. Size and footer say
+      nothing of the pages between; whoever put the object there is not known, so that its parts were checked
+      when they arrived is not known either; an ETag of several parts depends on where they were cut, and the
+      checksums that S3 keeps besides are an option that not every such store has. It costs little: only what
+      was uploaded and not committed is read back, the last seconds of a run that crashed.
 """
 
 from __future__ import annotations

@@ -184,7 +184,8 @@ def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
         if now is None:
             changed += 1 + len(topic.partitions)
             continue
-        changed += now.configs != topic.configs
+        before_it, after_it = ((t.configs, t.key_schema, t.value_schema) for t in (topic, now))
+        changed += before_it != after_it
         if now.partitions != topic.partitions:
             changed += sum(one != other for one, other in zip(topic.partitions, now.partitions, strict=False))
     return held, changed

@@ -26,6 +26,7 @@ from engine.metadata.records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    TopicSchemaRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
     VotersRecord,
@@ -96,6 +97,9 @@ class _Draft:
                 self._unregister(broker_id)
             case TopicRecord():
                 self._create_topic(record)
+            case TopicSchemaRecord(topic_id=topic_id, key_schema=key, value_schema=value):
+                grown = replace(self._topic(topic_id), key_schema=key, value_schema=value)
+                self._topics[topic_id] = grown
             case PartitionRecord():
                 self._create_partition(offset, record)
             case PartitionChangeRecord():

@@ -95,6 +95,14 @@ class TopicRecord(_Record, frozen=True):
     value_schema: str | None = None
 
 
+class TopicSchemaRecord(_Record, frozen=True):
+    """The declared schemas of a topic have grown (``partitions.growth``); these are all of them."""
+
+    topic_id: str
+    key_schema: str | None = None
+    value_schema: str | None = None
+
+
 class PartitionRecord(_Record, frozen=True):
     """A new partition, the next one of its topic. ``replicas`` stand in order of preference. One that is restored
     from the remote tier has no ISR and no leader yet, and goes on from what it was.
@@ -159,6 +167,7 @@ MetadataRecord = (
     | UnfenceBrokerRecord
     | UnregisterBrokerRecord
     | TopicRecord
+    | TopicSchemaRecord
     | PartitionRecord
     | PartitionChangeRecord
     | RemoveTopicRecord

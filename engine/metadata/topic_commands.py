@@ -17,11 +17,13 @@ from engine.metadata.records import (
     PartitionRecord,
     RemoveTopicRecord,
     TopicRecord,
+    TopicSchemaRecord,
 )
 from engine.settings import check_config, check_disabling, cluster_config, find_config, topic_config
 from engine.state.internal_topics import check_not_internal
 from engine.state.latest_by_key import check_key
 from partitions.errors import InvalidCallError, TopicAlreadyExistsError
+from partitions.growth import grown_schema
 from partitions.identity import is_id
 from partitions.paths import METADATA_TOPIC, check_topic_name
 from partitions.records import type_from_json
@@ -127,6 +129,47 @@ class DeleteTopic:
         topic_id = image.topic(self.name).topic_id
         check_not_internal(self.name, "delete")
         return Decision((RemoveTopicRecord(topic_id=topic_id),), topic_id)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTopic:
+    """Let the declared schemas of a topic grow (``partitions.growth``). Answer: the fields that were added, such
+    as ``value.gate``; none when the topic has them all.
+    """
+
+    name: str
+    key_schema: str | None = None
+    """Spark's JSON text of the whole type, as it is to be; None: it stays. ``value_schema`` likewise."""
+    value_schema: str | None = None
+
+    def decide(self, image: ClusterImage) -> Decision[tuple[str, ...]]:
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for any other change than
+        growth; InvalidConfigError when the keys of a topic with snapshots could not be compared any more.
+        """
+        topic = image.topic(self.name)
+        check_not_internal(self.name, "alter")
+        what = f"topic {self.name!r}"
+        key, new_in_key = _grown(what, "key", topic.key_schema, self.key_schema)
+        value, new_in_value = _grown(what, "value", topic.value_schema, self.value_schema)
+        added = (*new_in_key, *new_in_value)
+        if not added:
+            return Decision((), ())
+        if topic_config(topic.configs, image.configs, what).snapshots:
+            check_key(key, what)
+        grown = TopicSchemaRecord(topic_id=topic.topic_id, key_schema=key, value_schema=value)
+        return Decision((grown,), added)
+
+
+def _grown(what: str, column: str, present: str | None, wanted: str | None) -> tuple[str | None, list[str]]:
+    """Raises: InvalidCallError."""
+    if wanted is None:
+        return present, []
+    if present is None:
+        raise InvalidCallError(f"{what}: its {column} is binary, and stays so; create another topic")
+    try:
+        return grown_schema(present, wanted, column)
+    except InvalidCallError as error:
+        raise InvalidCallError(f"{what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

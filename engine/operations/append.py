@@ -49,6 +49,7 @@ from partitions.errors import (
     StaleMetadataError,
     StratalogError,
 )
+from partitions.growth import grew
 from partitions.producers import ProducerAppend
 from partitions.records import check_columns, physical_schema, type_from_json
 from partitions.runner import Runner, values
@@ -150,7 +151,8 @@ def append_batches(
     producer_epoch: int = 0,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
-    ``append_frame``. A partition without records is left alone.
+    ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
+    declared, where these are nullable: records have null there.
 
     Raises: as ``append_frame``.
     """
@@ -177,7 +179,7 @@ def append_given(
     for partition, given in batches.items():
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
-            check_columns(batch.schema, schema, f"append to {topic}-{partition}")
+            check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
     filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:

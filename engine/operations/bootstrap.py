@@ -4,12 +4,15 @@
     2. where asked for, commit that they shall hold replicas of topics, too, or in place of another broker
     3. replicate to them: from the earliest pending upload offset on, where
        ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then they join the ISR
-What is not done when the run ends, because the remote was not ready, say, the next ``replicate`` goes on with.
+    4. while the remote is not ready for one of them, 3 again, a few times, with growing pauses (KIP-1023,
+       "ReplicaFetcher Changes": "the partition can be retried after some time")
+What is not done when the run ends the next ``replicate`` goes on with.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.context import Context
 from engine.metadata.partition_commands import Refused
@@ -21,7 +24,11 @@ from engine.operations.describe import load_remotes
 from engine.operations.reassign import plan_replicas
 from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
-from partitions.errors import InvalidCallError
+from partitions.errors import InvalidCallError, RemoteNotReadyError
+
+RETRIES = 4
+FIRST_PAUSE_S = 1.0
+"""Kafka's replica.fetch.backoff.ms. Each pause is twice the one before."""
 
 
 def bootstrap(
@@ -55,7 +62,7 @@ def bootstrap(
             failures += register_brokers(context, brokers, trust_copy=trust_copy).failures
         if change is not None:
             _assign(context, topics, change, dry_run, failures)
-        copied = replicate(context, topics, brokers=brokers, dry_run=dry_run)
+        copied = _replicate(context, topics, brokers, dry_run)
     remote_bytes = _remote_bytes(context, topics)
     rows: list[dict[str, Value]] = [
         {**row, "remote_bytes": remote_bytes.get((str(row["topic"]), int(row["partition"] or 0)), 0)}
@@ -111,6 +118,39 @@ def _assign(
         if isinstance(answer, Refused):
             name = image.topics[answer.topic_id].name
             failures.append(Failure.of(f"{name}-{answer.partition}", answer.error))
+
+
+def _replicate(context: Context, topics: Sequence[str] | None, brokers: Sequence[int], dry_run: bool) -> Report:
+    """Steps 3 and 4; the failures are those of the last time."""
+    began_s = context.clock.monotonic_s()
+    found = replicate(context, topics, brokers=brokers, dry_run=dry_run)
+    for retry in range(RETRIES):
+        if all(failure.code != RemoteNotReadyError.code for failure in found.failures):
+            break
+        context.clock.sleep(FIRST_PAUSE_S * 2**retry)
+        later_s = context.clock.monotonic_s() - began_s
+        found = _both(found, replicate(context, topics, brokers=brokers), later_s)
+    return found
+
+
+def _both(first: Report, second: Report, later_s: float) -> Report:
+    """Two runs as one; the second began so many seconds after the first."""
+    before = {(row["topic"], row["partition"]): row for row in first.rows}
+    counted = ("copied_files", "copied_bytes", "avoided_bytes")
+    rows: list[dict[str, Value]] = []
+    for now in second.rows:
+        row = dict(now)
+        joined_s = row["joined_s"]
+        if joined_s is not None:
+            row["joined_s"] = round(float(joined_s) + later_s, 3)
+        earlier = before.get((row["topic"], row["partition"]))
+        if earlier is not None:
+            row |= {column: int(row[column] or 0) + int(earlier[column] or 0) for column in counted}
+            row["joined_s"] = row["joined_s"] if earlier["joined_s"] is None else earlier["joined_s"]
+        rows.append(row)
+    sums = {column: sum(int(row[column] or 0) for row in rows) for column in ("copied_bytes", "avoided_bytes")}
+    notes = list(dict.fromkeys([*first.notes, *second.notes]))
+    return replace(second, rows=rows, totals={**second.totals, **sums}, notes=notes)
 
 
 def _remote_bytes(context: Context, topics: Sequence[str] | None) -> dict[tuple[str, int], int]:

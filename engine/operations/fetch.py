@@ -9,7 +9,7 @@ local log has the offset, else from the remote log; the next one goes on at ``Fe
     3. what fails and may pass is tried again, after 1, with exponential back-off, until the time-out (KIP-405,
        "Remote Storage Fetcher Thread Pool", 2.3)
 A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE, where the log start has passed it,
-else REMOTE_OBJECT_MISSING (2.2).
+else REMOTE_OBJECT_MISSING (2.2). So is what the fetch quota leaves no room for before the time-out.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import pyarrow as pa
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.reading.fetching import Remote
-from engine.reading.records import READ_COLUMNS
+from engine.reading.records import READ_COLUMNS, free
+from engine.remote_quota import fetch_throttle
 from engine.replication.damage import check_whole
+from engine.replication.throttle import Throttle
 from partitions.errors import (
     InvalidCallError,
     OffsetOutOfRangeError,
@@ -33,7 +35,9 @@ from partitions.errors import (
     RetriableError,
     SourceChangedError,
     StaleMetadataError,
+    ThrottlingQuotaExceededError,
 )
+from partitions.growth import widest
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
 from partitions.records import physical_schema, type_from_json
@@ -108,8 +112,9 @@ def fetch(
     as many more as take at most ``max_bytes`` in memory.
 
     Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError below the log start and above the high watermark;
-        InvalidCallError; LeaderNotAvailableError, StorageError, StoreTimeoutError and other errors that may pass
-        and have not until the time-out; RemoteObjectMissingError and other CorruptionError kinds.
+        InvalidCallError; ThrottlingQuotaExceededError; LeaderNotAvailableError, StorageError, StoreTimeoutError
+        and other errors that may pass and have not until the time-out; RemoteObjectMissingError and other
+        CorruptionError kinds.
     """
     return values(fetch_many(context, {(topic, partition): offset}, max_bytes=max_bytes, timeout_s=timeout_s))[0]
 
@@ -130,9 +135,10 @@ def fetch_many(
         raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
     deadline_s = context.clock.monotonic_s() + timeout_s
     image = context.metadata.image()
+    throttle = fetch_throttle(context, context.cluster_config(image))
 
     def begin(key: TopicPartition) -> Fetched | Remote[Fetched]:
-        one = _Fetch(context, key, offsets[key], max_bytes, deadline_s)
+        one = _Fetch(context, key, offsets[key], max_bytes, deadline_s, throttle)
         return one.until_it_passes(lambda fresh: one.begin(context.metadata.image() if fresh else image))
 
     left_s = max(0.0, deadline_s - context.clock.monotonic_s())
@@ -148,6 +154,7 @@ class _Fetch:
     offset: int
     max_bytes: int
     deadline_s: float
+    throttle: Throttle | None
 
     def until_it_passes(self, attempt: Callable[[bool], T]) -> T:
         """Try again what may pass; ``attempt`` is told whether it has been tried before."""
@@ -155,6 +162,8 @@ class _Fetch:
         while True:
             try:
                 return attempt(tries > 0)
+            except ThrottlingQuotaExceededError:
+                raise  # there is no room before the deadline
             except (RetriableError, StaleMetadataError):
                 tries += 1
                 longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**tries)
@@ -226,9 +235,13 @@ class _Fetch:
         return [Piece(store, remote_file(folder, one), one.base_offset, end) for one, end in segments]
 
     def _fetched(self, seen: _Seen, pieces: list[Piece], *, remote: bool) -> Fetched:
-        records = self.context.fetching.reader.read(str(seen), pieces, self.offset, self.max_bytes)
+        pay = self._pay if remote else free
+        records = self.context.fetching.reader.read(str(seen), pieces, self.offset, self.max_bytes, pay)
+        schema = _schema(seen.topic)
         if records is None:
-            records = _schema(seen.topic).empty_table().select(READ_COLUMNS)
+            records = schema.empty_table()
+        else:  # its schema may have grown since they were written, and also since this looked
+            records = records.cast(widest([schema, records.schema.remove_metadata()], str(seen)))
         return Fetched(
             seen.topic.name,
             seen.view.partition,
@@ -239,9 +252,18 @@ class _Fetch:
             remote,
         )
 
+    def _pay(self, size_bytes: int) -> None:
+        left_s = self.deadline_s - self.context.clock.monotonic_s()
+        if self.throttle is not None and not self.throttle.borrow(size_bytes, left_s):
+            raise ThrottlingQuotaExceededError(
+                f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier fetches use up "
+                "remote.log.manager.fetch.max.bytes.per.second until the time-out; fetch it later"
+            )
+
 
 def _schema(topic: TopicImage) -> pa.Schema:
     key, value = (
         None if text is None else type_from_json(text) for text in (topic.key_schema, topic.value_schema)
     )
-    return physical_schema(key, value)
+    physical = physical_schema(key, value)
+    return pa.schema([physical.field(name) for name in READ_COLUMNS])

@@ -4,7 +4,7 @@
     2. replicate the topics to the newcomers, throttled
     3. the commit that lets the last newcomer of a partition into its ISR completes it
 A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
-the partition back to the replicas it had. Folders that nobody owns then are ``retain(sweep=True)``'s.
+the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
 """
 
 from __future__ import annotations

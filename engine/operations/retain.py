@@ -21,17 +21,13 @@ from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refuse
 from engine.operations.restore_point import describe_first
 from engine.operations.retain_remote import Expiry, PartitionKey, remote_parts
 from engine.operations.retain_tasks import Dropped, RetainWork, Wanted, drop, wanted_log_start
-from engine.operations.sweep import sweep_roots
 from engine.report import Failure, Report, Value
 from partitions.errors import LogGapError, StratalogError
 from partitions.runner import Done, Failed
 
 
-def retain(
-    context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False, sweep: bool = False
-) -> Report:
-    """Apply retention to the topics (all when None). ``sweep`` also deletes the folders of deleted topics
-    and of former incarnations of replicas, which takes a listing of every root.
+def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Apply retention to the topics (all when None). What belongs to no partition is left to ``vacuum``.
 
     Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
     """
@@ -66,15 +62,11 @@ def retain(
                     failures.append(Failure.of(work, error))
             context.progress.advance(size_bytes)
         context.progress.finish()
-        swept = sweep_roots(context, failures, dry_run) if sweep else 0
     return Report(
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
         failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
-        totals={
-            "deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values()),
-            "swept_files": swept,
-        },
+        totals={"deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values())},
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,

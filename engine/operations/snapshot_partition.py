@@ -28,6 +28,7 @@ from engine.state.keyed import FORMATS, StateFormat
 from engine.state.latest_by_key import LatestByKey, record_schema, reduced, without_tombstones
 from partitions.clock import Clock
 from partitions.errors import LogGapError, SourceChangedError
+from partitions.growth import fitted
 from partitions.listing import Link, ReplicaLog
 from partitions.records import RECORD_COLUMNS
 from partitions.replica import Replica
@@ -337,8 +338,9 @@ def _content(
     wanted = record_schema(work.schema)
     before = wanted.empty_table()
     if earlier is not None:
-        before = pa.Table.from_batches([batch.cast(wanted) for batch in earlier.batches()], wanted)
-    later = [batch.cast(wanted) for _, batch in log_batches(leader, log, start, end, list(RECORD_COLUMNS))]
+        before = pa.Table.from_batches([fitted(batch, wanted, str(work)) for batch in earlier.batches()], wanted)
+    read = log_batches(leader, log, start, end, list(RECORD_COLUMNS))
+    later = [fitted(batch, wanted, str(work)) for _, batch in read]
     found = reduced(before, pa.Table.from_batches(later, wanted))
     horizon_us = tombstone_horizon_us(work, leader, log, end)
     return _LatestContent(without_tombstones(found.table, horizon_us), found.changed)

@@ -1,5 +1,6 @@
 """Thin replicas: those that hold much less locally than others, because they began at the earliest pending upload
-offset (KIP-1023). Where they lead, readers of what they lack go to the remote tier.
+offset (KIP-1023). Where they lead, readers of what they lack go to the remote tier. (Nobody reads from followers,
+so there is no consumption to keep away from thin ones.)
 
 With ``leader.election.thin.replica.last.enable`` they are the last choice among replicas that could lead as well
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").

@@ -61,6 +61,7 @@ class Uploads:
     def run(self) -> None:
         """Upload and commit everything, as far as it goes."""
         if self._turns:
+            # The committer last: where it has begun, every lane has, and tells it when it ends.
             steps = [self._lane] * LANES + [self._commit_as_they_come]
             values(self._context.threads.run(lambda step: step(), steps))
 
@@ -129,16 +130,20 @@ class Uploads:
 
     def _commit_as_they_come(self) -> None:
         over = False
-        while not over:
-            with self._changed:
-                self._changed.wait_for(lambda: self._lanes == 0 or self._pending() > 0)
-                self._changed.wait_for(
-                    lambda: self._lanes == 0 or self._pending() >= COMMIT_FILES, timeout=COMMIT_EVERY_S
-                )
-                over = self._lanes == 0
-            for topic in self._topics:
-                if not self._broken:
-                    self._commit(topic)
+        try:
+            while not over:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._lanes == 0 or self._pending() > 0)
+                    self._changed.wait_for(
+                        lambda: self._lanes == 0 or self._pending() >= COMMIT_FILES, timeout=COMMIT_EVERY_S
+                    )
+                    over = self._lanes == 0
+                for topic in self._topics:
+                    if not self._broken:
+                        self._commit(topic)
+        except BaseException:
+            self._broken = True  # what nobody will commit need not be uploaded
+            raise
 
     def _pending(self) -> int:
         return sum(len(topic.pending) for topic in self._topics)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from engine.context import Context
 from engine.metadata.image import TopicImage
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic, TopicCreated
+from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic, TopicCreated
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import check_not_internal
 from partitions import paths
@@ -41,6 +41,26 @@ def create_topic(
         value_schema=value_schema,
         configs=configs,
     )
+    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+
+
+def alter_topic(
+    context: Context,
+    name: str,
+    *,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+    dry_run: bool = False,
+) -> tuple[str, ...]:
+    """Let the declared schemas of a topic grow by nullable fields; the fields that were added. None: that one
+    stays. ``dry_run`` only checks.
+
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
+        other change of a schema.
+    """
+    if key_schema is None and value_schema is None:
+        raise InvalidCallError(f"topic {name!r}: say what its key, or its value, is to be")
+    command = AlterTopic(name, key_schema, value_schema)
     return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
 
 

@@ -29,12 +29,13 @@ from partitions.errors import SourceChangedError, StratalogError
 from partitions.lineage import Lineage
 from partitions.runner import Done
 from partitions.store import Store, StoredObject
-from tiering.delta_table import DeltaTopicTable
 from tiering.remote_objects import RemoteObjects, TopicLitter, find_litter
 
 DAY_MS = 24 * 60 * 60 * 1000
 _LOG_RETENTION_MS = 30 * DAY_MS
 """delta.logRetentionDuration of our tables."""
+_PROBE = ".vacuum-"
+"""How names begin that are made to ask a store what time it is there."""
 
 
 def vacuum(
@@ -95,12 +96,15 @@ class _Vacuum:
             topic = image.topics.get(parsed[1])
             try:
                 if topic is None:
-                    self._deleted_topic(remote, folder, *parsed, seen, now_ms)
+                    self._deleted_topic(folder, *parsed, seen, now_ms)
                 else:
                     self._topic(image, topic, RemoteObjects.of(folder, seen), now_ms)
             except StratalogError as error:
                 self.failures.append(Failure.of(folder, error))
         if names is None:
+            before_ms = now_ms - self.older_than_ms
+            left = [o for name, seen in folders.items() if name.startswith(_PROBE) for o in seen]
+            self._delete(remote, "remote tier", [(o, "unfinished") for o in left if o.modified_ms < before_ms])
             self._staged("remote tier", remote)
 
     def _walk(self, remote: Store, names: Sequence[str] | None) -> dict[str, list[StoredObject]]:
@@ -154,17 +158,11 @@ class _Vacuum:
         return found
 
     def _deleted_topic(
-        self, remote: Store, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
+        self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
     ) -> None:
         """Step 4. Without a table there are only uploads of a run that came after the deletion."""
-        table = DeltaTopicTable(
-            remote,
-            topic=name,
-            topic_id=topic_id,
-            cluster_id=self.context.file.cluster_id,
-            options=self.context.file.store_options,
-            clock=self.context.clock,
-        )
+        gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
+        table = self.context.remote_table(gone)
         marked = table.is_marked_deleted()
         size = sum(stored.size_bytes for stored in seen)
         if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
@@ -210,7 +208,7 @@ class _Vacuum:
 
 def _now_at(store: Store, probe_id: str) -> int:
     """What time it is at a store: that of an object which is made now."""
-    probe = f".vacuum-{probe_id}"
+    probe = f"{_PROBE}{probe_id}"
     store.create(probe, b"")
     try:
         return store.stat(probe).modified_ms

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from engine.reading.cache import BoundedCache
 from engine.reading.records import RecordReader
+from engine.replication.throttle import Throttle
 from partitions.clock import Clock
 from partitions.errors import StoreTimeoutError
 from partitions.runner import Failed, Outcome, attempt
@@ -39,6 +40,8 @@ class Fetching:
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS)
         """By topic id. A remote log grows at its end, and loses segments that the log start has passed: an older
         one is right where it holds an offset whose object is still there."""
+        self.throttle: Throttle | None = None
+        """What their remote reads spend from; see ``engine.remote_quota``."""
         self._local = ThreadPoolExecutor(LOCAL_THREADS, "fetch-local")
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "fetch-remote")
 

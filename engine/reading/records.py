@@ -6,12 +6,12 @@ as many records as it wants.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from engine.reading.cache import BoundedCache
-from partitions.errors import LogGapError
+from partitions.errors import LogGapError, ThrottlingQuotaExceededError
 from partitions.listing import DataFile
 from partitions.lookup import Piece
 from partitions.segment import Segment, read_row_group, read_segment
@@ -28,6 +28,13 @@ ROW_GROUP_BYTES = 256 * 1024 * 1024
 _File = tuple[str, str, int, str]
 """Store, name, size, version: names in the remote tier, which have no version, are never used again."""
 
+Pay = Callable[[int], None]
+"""Told how many bytes are to be read from a store, before they are: it may wait, or raise."""
+
+
+def free(size_bytes: int) -> None:
+    """A ``Pay`` without a quota."""
+
 
 class RecordReader:
     """Reads records of files, and remembers what it has read. Thread-safe."""
@@ -36,12 +43,15 @@ class RecordReader:
         self._footers: BoundedCache[_File, Segment] = BoundedCache(footers)
         self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
 
-    def read(self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int) -> pa.Table | None:
+    def read(
+        self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int, pay: Pay = free
+    ) -> pa.Table | None:
         """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
         least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece.
+        ``pay`` is told of the row groups that are not remembered.
 
         Raises: LogGapError when a file ends before the log says so; CorruptSegmentError, SourceChangedError,
-            StorageError kinds.
+            StorageError kinds; as ``pay``, unless there are some records already.
         """
         found: list[pa.Table] = []
         left = max_bytes
@@ -50,7 +60,12 @@ class RecordReader:
                 low, high = max(offset, piece.start, first), min(piece.end, end)
                 if low >= high:
                     continue
-                records = self._row_group(piece, index).slice(low - first, high - low)
+                try:
+                    records = self._row_group(piece, index, pay).slice(low - first, high - low)
+                except ThrottlingQuotaExceededError:
+                    if found:
+                        return _joined(found)
+                    raise
                 fitting = _fitting(records, left)
                 if fitting == 0 and found:
                     return _joined(found)
@@ -82,11 +97,14 @@ class RecordReader:
             self._footers.put(key, found)
         return found
 
-    def _row_group(self, piece: Piece, index: int) -> pa.Table:
+    def _row_group(self, piece: Piece, index: int, pay: Pay) -> pa.Table:
         key = _key(piece.store, piece.file), index
         found = self._groups.get(key)
         if found is None:
-            whole = read_row_group(piece.store, self._segment(piece.store, piece.file), index)
+            segment = self._segment(piece.store, piece.file)
+            group = segment.parquet.row_group(index)
+            pay(sum(group.column(number).total_compressed_size for number in range(group.num_columns)))
+            whole = read_row_group(piece.store, segment, index)
             found = whole.select(READ_COLUMNS)
             self._groups.put(key, found, found.nbytes)
         return found

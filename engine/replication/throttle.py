@@ -46,6 +46,21 @@ class Throttle:
         if wait > 0:
             self._clock.sleep(wait)
 
+    def borrow(self, size_bytes: int, within_s: float) -> bool:
+        """Wait until what was spent before is paid for, and spend: so many bytes may be moved at once then, and
+        whoever comes next waits for them. False, without waiting or spending, where it would take longer than
+        ``within_s`` seconds.
+        """
+        with self._turn:
+            now = self._clock.monotonic_s()
+            wait = self._paid_until - now
+            if wait > within_s:
+                return False
+            self._paid_until = max(self._paid_until, now - _BURST_S) + size_bytes / self.bytes_per_s
+        if wait > 0:
+            self._clock.sleep(wait)
+        return True
+
     def shared_by(self, processes: int) -> Throttle:
         """A bucket with the share of one of so many processes that copy at once; this one for 1."""
         return self if processes <= 1 else Throttle(self.bytes_per_s / processes, self._clock)

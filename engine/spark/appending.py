@@ -20,6 +20,7 @@ from pyspark.sql.types import DataType, StructType
 
 from engine.spark.failures import CONNECTION_ERRORS, why_given_up
 from partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
+from partitions.growth import ADDED
 
 PARTITION = "__partition"
 _REFUSED = "stratalog refuses the record: "
@@ -32,6 +33,9 @@ TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], bytes]
 class RecordColumns:
     """Which expressions of a DataFrame make the records. ``value`` None: all columns that are declared
     (typed topics), or the column ``value``.
+
+    Who does not know that the topic's schema has grown goes on: columns that were added may be absent, structs may
+    lack their last nullable fields, and records have null there.
     """
 
     key: ColumnOrName | None = None
@@ -111,6 +115,8 @@ def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) 
         given = frame.select(expression.alias("c")).schema[0].dataType
     if _plain(given) == _plain(wanted):
         return expression.cast(wanted)
+    if _grew(given, wanted):
+        return _filled(expression, given, wanted).cast(wanted)
     if wanted.simpleString() == "binary" and given.simpleString() == "string":
         return expression.cast("binary")
     raise InvalidRecordError(f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it")
@@ -121,18 +127,48 @@ def _plain(data_type: DataType) -> str:
     return data_type.simpleString()
 
 
+def _grew(narrow: DataType, wide: DataType) -> bool:
+    """As ``partitions.growth.grew``, of Spark's types."""
+    if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
+        return _plain(narrow) == _plain(wide)
+    fields = list(zip(narrow, wide, strict=False))
+    return (
+        len(fields) == len(narrow)
+        and all(one.name == two.name and _grew(one.dataType, two.dataType) for one, two in fields)
+        and all(field.nullable for field in wide.fields[len(fields) :])
+    )
+
+
+def _filled(column: Column, narrow: DataType, wide: DataType) -> Column:
+    """A column of a type that ``wide`` grew from, with nulls in the fields that it lacks."""
+    if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
+        return column
+    known = {field.name: field.dataType for field in narrow}
+    fields = [
+        _filled(column.getField(field.name), known[field.name], field.dataType)
+        if field.name in known
+        else F.lit(None).cast(field.dataType)
+        for field in wide
+    ]
+    named = (field.alias(of.name) for field, of in zip(fields, wide, strict=True))
+    return F.when(column.isNotNull(), F.struct(*named))
+
+
 def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what: str) -> Column:
     if column is not None:
         return _typed(frame, column, wanted, f"{what}: value")
     if not isinstance(wanted, StructType):
         return _typed(frame, "value", wanted, f"{what}: value")
-    missing = [field.name for field in wanted if field.name not in frame.columns]
+    absent = {field.name for field in wanted if field.name not in frame.columns}
+    missing = [field.name for field in wanted if field.name in absent and ADDED not in field.metadata]
     if missing:
         raise InvalidRecordError(
             f"{what}: the DataFrame lacks the declared value columns {missing}; it has {frame.columns}"
         )
     fields = [
-        _typed(frame, F.col(f"`{f.name}`"), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
+        F.lit(None).cast(f.dataType).alias(f.name)
+        if f.name in absent
+        else _typed(frame, F.col(f"`{f.name}`"), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
         for f in wanted
     ]
     return F.struct(*fields).cast(wanted)

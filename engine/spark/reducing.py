@@ -41,6 +41,7 @@ from engine.spark.types import record_schema, spark_type
 from engine.state import latest_by_key
 from engine.state.latest_by_key import without_tombstones
 from partitions.errors import RetriableError, StratalogError
+from partitions.growth import fitted
 from partitions.listing import DataFile, ReplicaLog
 from partitions.lookup import Piece
 from partitions.paths import DataName
@@ -204,7 +205,8 @@ def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizo
     with blaming(leader), open_writer(work, leader, source.log, snapshot_id) as writer:
         for first, batch in source.batches():
             latest = batch.take(pa.array(places.below(first + batch.num_rows) - first))
-            kept = without_tombstones(pa.Table.from_batches([latest.cast(schema)]), horizon_us)
+            latest = fitted(latest, schema, str(work))
+            kept = without_tombstones(pa.Table.from_batches([latest]), horizon_us)
             for rows in kept.to_batches():
                 writer.write(rows)
             records += kept.num_rows

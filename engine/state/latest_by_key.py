@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from partitions.errors import InvalidConfigError
+from partitions.growth import fitted
 from partitions.records import RECORD_COLUMNS, type_from_json
 
 BATCH_ROWS = 16_384
 """Of the batches of a dump."""
 
 _ORDER = "order"
+_WHAT = "latest record of each key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +39,12 @@ class LatestByKey:
         return cls(record_schema(schema).empty_table())
 
     def apply(self, offset: int, records: Iterable[pa.RecordBatch]) -> LatestByKey:
-        """The state after these batches of records, the first record of which stands at ``offset``."""
+        """The state after these batches of records, the first record of which stands at ``offset``.
+
+        Raises: StaleMetadataError when they have fields that the state's schema lacks.
+        """
         schema = self.table.schema
-        batches = [batch.select(RECORD_COLUMNS).cast(schema) for batch in records]
+        batches = [fitted(batch.select(RECORD_COLUMNS), schema, _WHAT) for batch in records]
         log = pa.Table.from_batches(batches, schema)
         return LatestByKey(reduced(self.table, log).table, offset + log.num_rows)
 
@@ -49,9 +54,13 @@ class LatestByKey:
 
     @classmethod
     def load(cls, records: Iterable[pa.RecordBatch], offset: int, schema: pa.Schema) -> LatestByKey:
-        """The state as of ``offset`` that was dumped as ``records``."""
+        """The state as of ``offset`` that was dumped as ``records``, which may have been a topic's before its
+        schema grew.
+
+        Raises: as ``apply``.
+        """
         wanted = record_schema(schema)
-        batches = [batch.select(RECORD_COLUMNS).cast(wanted) for batch in records]
+        batches = [fitted(batch.select(RECORD_COLUMNS), wanted, _WHAT) for batch in records]
         return cls(pa.Table.from_batches(batches, wanted).combine_chunks(), offset)
 
 

@@ -6,4 +6,5 @@
     compare    source, log and remote table row for row; imports nothing of this project
 
 Everything lies in ``$DEMO_DIR`` (``demo-data``), ``commands.sh`` among it: what was run, for a shell.
+``make demo S3=1``: the remote tier and one broker are in buckets of a real S3 server on this machine instead.
 """

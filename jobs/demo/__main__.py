@@ -2,6 +2,9 @@
 
 Ends with 0 only when the log equals its source row for row, in Spark and in two other readers of the remote
 table, and every step has really done something.
+
+``--s3``: the remote tier and one broker are in buckets of a real S3 server on this machine, which the demo
+starts and ends. Its credentials are in the environment alone.
 """
 
 from __future__ import annotations
@@ -9,10 +12,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
-from jobs.demo.prepare import COMMANDS, value_ddl
+from jobs.benchmarks.s3_server import BUCKETS, OTHER_CREDENTIALS, credentials, running_server
+from jobs.demo.prepare import COMMANDS, REMOTE_ON_S3, value_ddl
 from jobs.demo.steps import Done, StepFailedError, Steps, table
 from partitions.clock import SystemClock
 from partitions.errors import EnvironmentUnusableError
@@ -30,8 +36,8 @@ CONFIGS = {
 _EARLIEST_PENDING = "follower.fetch.last.tiered.offset.enable"
 
 
-def story(steps: Steps, folder: str) -> list[str]:
-    """Run all steps; returns what is not as it should be.
+def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
+    """Run all steps; returns what is not as it should be. ``endpoint``: the remote tier and one broker are there.
 
     Raises: StepFailedError when a step fails.
     """
@@ -55,8 +61,18 @@ def story(steps: Steps, folder: str) -> list[str]:
     settings = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "6", "--replication-factor", "3", "--key", "STRING", "--value", value_ddl())
 
+    remote = f"{folder}/remote" if endpoint is None else REMOTE_ON_S3
+    server = () if endpoint is None else ("--endpoint", endpoint)
+
     steps.begin()
-    steps.shell(["python", "-m", "jobs.demo.prepare", folder], "folders, a cluster file, the flights as files")
+    if endpoint is not None:
+        steps.remark(
+            f"{endpoint} ends with the demo; to run this again, put another server's address in its place, with"
+        )
+        steps.remark(f"empty buckets {' and '.join(BUCKETS)}, and its AWS_* credentials in the environment")
+    steps.shell(
+        ["python", "-m", "jobs.demo.prepare", folder, *server], "folders, a cluster file, the flights as files"
+    )
     job("format 3 brokers", "format")
     job("create the topic", "topics", "create", TOPIC, *shape, *settings)
 
@@ -97,7 +113,7 @@ def story(steps: Steps, folder: str) -> list[str]:
         "compare with the source",
         "jobs/demo/compare.py",
         *("--source", f"{folder}/source", "--read", f"{folder}/read"),
-        *("--remote", f"{folder}/remote", "--topic", TOPIC),
+        *("--remote", remote, "--topic", TOPIC, *server),
     )
 
     print("\n" + "\n".join(table(steps.done)))
@@ -112,16 +128,34 @@ def story(steps: Steps, folder: str) -> list[str]:
     return wrong
 
 
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The address of a server with empty buckets; its credentials are in this process's environment.
+
+    Raises: EnvironmentUnusableError.
+    """
+    for name in OTHER_CREDENTIALS:
+        os.environ.pop(name, None)
+    os.environ.update(credentials())
+    with (
+        tempfile.TemporaryDirectory(prefix="stratalog-demo-") as folder,
+        running_server(Path(folder)) as server,
+    ):
+        yield server.url
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m jobs.demo", description=__doc__)
-    parser.parse_args(argv)
+    parser.add_argument("--s3", action="store_true", help="the remote tier and a broker on a real S3 server")
+    given = parser.parse_args(argv)
     folder = os.path.relpath(os.environ.get("DEMO_DIR") or ROOT / "demo-data", ROOT)
     clock = SystemClock()
     began = clock.monotonic_s()
     steps = Steps(ROOT, ROOT / folder / COMMANDS, clock)
     try:
-        wrong = story(steps, folder)
+        with s3_server() if given.s3 else nullcontext() as endpoint:
+            wrong = story(steps, folder, endpoint)
     except (StepFailedError, EnvironmentUnusableError) as error:
         print(f"FAILED: {error}", file=sys.stderr)
         return 1

@@ -1,9 +1,9 @@
 """Source, log and remote table, row for row. Imports nothing of stratalog: what anybody's Spark would do.
 
-    spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME
+    spark-submit ... compare.py --source DIR --read DIR --remote DIR --topic NAME [--endpoint http://host:port]
 ``--source`` has the Parquet files that were appended, ``--read`` what a read of the topic gave, ``--remote``
-the tables of all topics, each in a folder that begins with its name. Prints one object, the last line of
-standard output, and ends with 1 when anything differs.
+the tables of all topics, each in a folder that begins with its name, or the like in a bucket of the S3 server at
+``--endpoint``. Prints one object, the last line of standard output, and ends with 1 when anything differs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import sys
 import time
 from functools import reduce
 from itertools import zip_longest
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
+import pyarrow.fs as pafs
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -69,7 +69,31 @@ def holes(log: DataFrame) -> int:
     return found.where("a <> 0 OR z + 1 <> n OR d <> n").count()
 
 
-def compare(spark: SparkSession, source_path: str, read_path: str, remote_path: str) -> Checks:
+def table_of(topic: str, remote: str, endpoint: str | None) -> str:
+    """The address of the remote table of a topic."""
+    if endpoint is None:
+        files, scheme, folder = pafs.LocalFileSystem(), "", remote
+    else:
+        protocol, _, host = endpoint.partition("://")
+        files = pafs.S3FileSystem(endpoint_override=host, scheme=protocol)
+        scheme, folder = "s3://", remote.removeprefix("s3://")
+    found = files.get_file_info(pafs.FileSelector(folder))
+    (table,) = (each.path for each in found if each.base_name.startswith(f"{topic}-"))
+    return f"{scheme}{table}"
+
+
+def session(endpoint: str | None) -> SparkSession:
+    """Spark as it is submitted, and what it needs to find the server."""
+    builder = SparkSession.builder.config("spark.sql.shuffle.partitions", "8")
+    if endpoint is not None:
+        found_by = {"endpoint": endpoint, "endpoint.region": "us-east-1", "path.style.access": "true"}
+        builder = builder.config(map={f"spark.hadoop.fs.s3a.{name}": value for name, value in found_by.items()})
+    return builder.getOrCreate()
+
+
+def compare(
+    spark: SparkSession, source_path: str, read_path: str, remote_path: str, endpoint: str | None
+) -> Checks:
     """All comparisons."""
     checks = Checks()
     source = (
@@ -97,7 +121,10 @@ def compare(spark: SparkSession, source_path: str, read_path: str, remote_path: 
     checks.add("remote by delta-spark: = log below the remote end, offsets too", tiered, not_same)
     checks.add("remote by delta-spark: offsets are contiguous from 0 on", tiered, holes(remote))
 
-    theirs = DeltaTable(remote_path).to_pyarrow_table(columns=[*PLACE, "timestamp", "key", "value"])
+    options = None if endpoint is None else {"AWS_ENDPOINT_URL": endpoint, "AWS_ALLOW_HTTP": "true"}
+    theirs = DeltaTable(remote_path, storage_options=options).to_pyarrow_table(
+        columns=[*PLACE, "timestamp", "key", "value"]
+    )
     order = [(name, "ascending") for name in PLACE]
     theirs = theirs.sort_by(order)
     ours = ds.dataset(read_path, format="parquet").to_table(columns=theirs.column_names)
@@ -121,11 +148,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name in ("source", "read", "remote", "topic"):
         parser.add_argument(f"--{name}", required=True)
+    parser.add_argument("--endpoint")
     given = parser.parse_args()
-    (table,) = Path(given.remote).glob(f"{given.topic}-*")
     began = time.monotonic()
-    spark = SparkSession.builder.config("spark.sql.shuffle.partitions", "8").getOrCreate()
-    checks = compare(spark, given.source, given.read, str(table))
+    table = table_of(given.topic, given.remote, given.endpoint)
+    spark = session(given.endpoint)
+    checks = compare(spark, given.source, given.read, table, given.endpoint)
     spark.stop()
     ok = all(row["differences"] == 0 for row in checks.rows)
     seconds = round(time.monotonic() - began, 3)

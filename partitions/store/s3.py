@@ -22,7 +22,7 @@ from partitions.errors import (
     UnsupportedStoreError,
 )
 from partitions.identity import NewId, random_id
-from partitions.paths import join
+from partitions.paths import is_top_folder, join
 from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject, StoreOptions
 from partitions.store.reader import RangeReader
 from partitions.store.rules import (
@@ -245,11 +245,19 @@ class S3Store:
             )
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix."""
+        """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix. Other roots may
+        lie deeper, all those of the bucket when the prefix is empty: uploads to other folders than a root has
+        are not ours.
+        """
         before_ms = self._clock.now_ms() - older_than_ms
         root = self.prefix and self.prefix + "/"
+
+        def ours(key: str) -> bool:
+            folder = key[len(root) :].partition("/")[0]
+            return folder == STAGING_FOLDER or is_top_folder(folder)
+
         try:
-            begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms]
+            begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms and ours(u.key)]
             for upload in [] if dry_run else begun:
                 self._objects.abort(upload)
             _, staged = self._objects.list(root + STAGING_FOLDER + "/")

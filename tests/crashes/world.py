@@ -89,7 +89,7 @@ class World:
         """What the next runs of the jobs would do, until there is nothing left to do."""
         for step in (self.cluster.replicate, self.cluster.tier, self.cluster.retain, self.cluster.retain):
             step().raise_for_failures()
-        self.cluster.retain(sweep=True).raise_for_failures()
+        self.cluster.vacuum().raise_for_failures()
 
     def check_replicas(self) -> None:
         """Every replica has the same files, byte for byte, under the same names: those of one log, and what

@@ -24,6 +24,7 @@ from engine.operations.reassign import cancel, reassign
 from engine.operations.replicate import replicate
 from engine.operations.retain import retain
 from engine.operations.tier import tier
+from engine.operations.vacuum import vacuum
 from engine.operations.verify import verify
 from engine.report import Report
 from partitions.errors import CorruptionError, StratalogError
@@ -256,7 +257,7 @@ ACTIONS: dict[str, Action] = {
     "tidy": Action(_nothing, tidy),
     "verify": Action(_nothing, _reported(lambda context: verify(context, deep=True))),
     "heal": Action(_nothing, _reported(heal)),
-    "sweep": Action(_nothing, _reported(lambda context: retain(context, sweep=True))),
+    "vacuum": Action(_nothing, _reported(vacuum)),
     "elect": Action(lambda rng, s, slot, i: (rng.randint(0, s.brokers),), elect_one),
     "elect_unclean": Action(_nothing, _reported(lambda context: elect(context, unclean=True))),
     "shrink": Action(_a_replica, shrink),

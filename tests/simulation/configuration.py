@@ -136,12 +136,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         topic_configs["retention.bytes"] = rng.choice(("-1", "2500", "6000"))
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
     if theme.tiered:
-        topic_configs |= {
-            "remote.storage.enable": "true",
-            "segment.bytes": rng.choice(("1", "1", "5000")),
-            "local.retention.bytes": rng.choice(("0", "0", "2500")),
-            "retention.bytes": rng.choice(("-1", "-1", "6000")),
-        }
+        topic_configs |= _tiered(rng)
     if theme.unclean:
         topic_configs["unclean.leader.election.enable"] = rng.choice(("true", "false"))
     if copies == 3 and rng.random() < 0.2:
@@ -163,6 +158,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         tuple(plan_operation(rng, theme.weights, shape, slot, index) for index in range(rng.randint(*length)))
         for slot in range(slots)
     )
+    if theme.unclean:
+        shape, operations = _with_tiering(seed, shape, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -183,6 +180,31 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         most_steps=horizon * 8,
         tags=frozenset({theme.name}),
     )
+
+
+def _tiered(rng: random.Random) -> dict[str, str]:
+    return {
+        "remote.storage.enable": "true",
+        "segment.bytes": rng.choice(("1", "1", "5000")),
+        "local.retention.bytes": rng.choice(("0", "0", "2500")),
+        "retention.bytes": rng.choice(("-1", "-1", "6000")),
+    }
+
+
+def _with_tiering(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """In half of these runs a part of each history is tiered before it may get lost."""
+    rng = random.Random(f"lost histories {seed}")
+    if rng.random() < 0.5:
+        return shape, operations
+    configs = {**dict(shape.topic_configs), **_tiered(rng)}
+    slots = [list(slot) for slot in operations]
+    for _ in range(rng.randint(3, 8)):
+        slot = rng.choice(slots)
+        name = rng.choice(("tier", "tier", "tier", "retain", "vacuum"))
+        slot.insert(rng.randint(0, len(slot)), Operation(name))
+    return replace(shape, topic_configs=tuple(configs.items())), tuple(map(tuple, slots))
 
 
 def _with_snapshots(
@@ -230,6 +252,7 @@ THEMES: Sequence[Theme] = (
             *_BASE,
             ("tier", 6),
             ("retain", 4),
+            ("vacuum", 1),
             ("shrink", 2),
             ("read", 2),
             ("offsets", 1),
@@ -242,10 +265,10 @@ THEMES: Sequence[Theme] = (
         tiered=True,
     ),
     Theme("heal", (*_BASE, ("verify", 4), ("heal", 4), ("shrink", 2), ("tidy", 2), ("fence", 1)), weight=8),
-    Theme("move", (*_BASE, ("reassign", 5), ("cancel", 1), ("sweep", 2), ("shrink", 1), ("fence", 1)), weight=12),
+    Theme("move", (*_BASE, ("reassign", 5), ("cancel", 1), ("vacuum", 2), ("shrink", 1), ("fence", 1)), weight=12),
     Theme(
         "topics",
-        (("append", 3), ("create_other", 5), ("delete_other", 4), ("sweep", 2), ("replicate", 3), ("elect", 1)),
+        (("append", 3), ("create_other", 5), ("delete_other", 4), ("vacuum", 2), ("replicate", 3), ("elect", 1)),
         weight=4,
         length=(2, 4),
     ),

@@ -9,6 +9,8 @@ from engine.operations.fence import unfence
 from engine.operations.replicate import replicate
 from engine.operations.retain import retain
 from engine.operations.sweep import CLOSED
+from engine.operations.tier import tier
+from engine.operations.vacuum import vacuum
 from engine.operations.verify import verify
 from engine.report import Report
 from partitions import paths
@@ -62,7 +64,8 @@ class LoneDriver:
         for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
             self._settle(actor)
             world.time.ms += _DAY_MS
-            check_report(actor, _must(retain(context, sweep=True)))
+            for operation in (tier, retain, vacuum):
+                check_report(actor, _must(operation(context)))
         check_report(actor, _must(verify(context, deep=True)))
         reading.read_topic(world, context)
 
@@ -104,6 +107,32 @@ class LoneDriver:
                 }  # a swept folder stays closed
                 if left and (broker, folder) not in owned:
                     raise Violation(f"I7: {folder} on broker {broker} is nobody's, and is left behind")
+        self._check_remote()
+
+    def _check_remote(self) -> None:
+        """The remote tier holds what its tables list, and besides at most uploads whose turn will come."""
+        lying = {
+            name
+            for folder, entries in self._world.remote.folders.items()
+            if not folder.startswith(paths.DESCRIPTIONS)  # the descriptions of clusters
+            for name in entries
+        }
+        for topic_id, topic in self._world.oracle.image.topics.items():
+            table = self._world.tables[topic_id]
+            folder = paths.topic_folder(topic.name, topic_id)
+            ends: dict[int, int] = {}
+            for path, upload in table.live.items():
+                if paths.join(folder, path) not in lying:
+                    raise Violation(f"I7: the remote table lists {path}, which is not there")
+                lying.remove(paths.join(folder, path))
+                segment = upload.segment
+                ends[segment.partition] = max(ends.get(segment.partition, 0), segment.next_offset)
+            for name in sorted(lying):
+                parsed = paths.parse_remote_segment_path(name.removeprefix(folder + "/"))
+                if parsed is not None and parsed[1].base_offset >= ends.get(parsed[0], 0):
+                    lying.remove(name)
+        if lying:
+            raise Violation(f"I7: left behind in the remote tier: {sorted(lying)}")
 
     def _check_partition(self, key: Key) -> None:
         invariants = self._world.invariants

@@ -32,6 +32,8 @@ class Table:
     live: dict[str, Uploaded] = field(default_factory=dict)
     removed: dict[str, int] = field(default_factory=dict)
     """When each path was removed."""
+    deleted: bool = False
+    """The mark of a topic that is to be deleted."""
 
 
 class MemoryTopicTable(DeltaTopicTable):
@@ -95,6 +97,13 @@ class MemoryTopicTable(DeltaTopicTable):
         """See ``DeltaTopicTable.mark_deleted``."""
         if self._driver.point("table", "remote", "mark") is Verdict.REFUSE:
             raise StorageError(f"cannot mark the table {self.uri}")
+        if self._table.version >= 0:
+            self._table.deleted = deleted
+
+    def is_marked_deleted(self) -> bool | None:
+        """See ``DeltaTopicTable.is_marked_deleted``."""
+        self._driver.point("table", "remote", "mark")
+        return None if self._table.version < 0 else self._table.deleted
 
     def delete(self) -> None:
         """See ``DeltaTopicTable.delete``."""

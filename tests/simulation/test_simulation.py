@@ -10,9 +10,13 @@ from collections import Counter
 
 import pytest
 
+from partitions.paths import DataName
 from tests.simulation.configuration import configuration_of, small
+from tests.simulation.ending import LoneDriver
 from tests.simulation.many import run_some
-from tests.simulation.running import replay, run_configuration, run_seed
+from tests.simulation.running import Run, replay, run_configuration, run_seed
+from tests.simulation.scheduler import Violation
+from tests.simulation.strategies import Seeded
 from tests.simulation.trace import text_of_trace
 
 SEEDS = 500
@@ -77,3 +81,20 @@ def test_a_trace_can_be_read() -> None:
     text = "\n".join(text_of_trace(run_configuration(small("append p0 0 0 1"))))
     assert "-- d0: append p0 0 0 1\n" in text
     assert re.search(r"d0 +commit +b2 +t-0 .* 0\.1 -> True\n", text)
+
+
+def test_what_the_remote_tier_has_too_much_or_too_little_in_the_end_is_found() -> None:
+    tiered = {"remote_storage_enable": "true", "segment_bytes": "1", "local_retention_bytes": "0"}
+    run = Run(small("append p0 0 0 1; tier; vacuum", **tiered))
+    assert run.run(Seeded(run.configuration)).violation is None
+    world = run.world
+    path, *_ = world.tables[world.topic_id].live
+    folder = f"t-{world.topic_id}"
+    LoneDriver(world).check()
+    world.remote.create(f"{folder}/0/{DataName(0, 1, 99)}", b"", 0)
+    with pytest.raises(Violation, match="left behind in the remote tier"):
+        LoneDriver(world).check()
+    world.remote.delete(f"{folder}/0/{DataName(0, 1, 99)}")
+    world.remote.delete(f"{folder}/{path}")
+    with pytest.raises(Violation, match="which is not there"):
+        LoneDriver(world).check()

@@ -202,6 +202,45 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
             cluster.append(good, "undeclared")
 
 
+def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
+    cluster: Cluster, spark: SparkSession, folder: Path
+) -> None:
+    """Only what was added may be absent: who forgets a column that was always declared hears of it."""
+    inner = "inner STRUCT<a: STRING>"
+    cluster.create_topic("grown", partitions=1, replication_factor=1, key="k INT", value=f"n BIGINT, {inner}")
+    older = spark.range(2).selectExpr(
+        "id AS n", "IF(id = 0, named_struct('a', 'u'), NULL) AS inner", "named_struct('k', 1) AS key"
+    )
+    cluster.append(older, "grown", key="key").raise_for_failures()
+    wide = "n BIGINT, inner STRUCT<a: STRING, b: INT>, at DATE, deep STRUCT<x: INT>"
+    added = cluster.alter_topic("grown", key="k INT, l STRING", value=wide)
+    assert added == ("key.l", "value.inner.b", "value.at", "value.deep")
+    cluster.append(older, "grown", key="key").raise_for_failures()
+    packed = older.selectExpr("struct(n, inner) AS v", "key")
+    cluster.append(packed, "grown", key="key", value="v").raise_for_failures()
+    newer = spark.sql(
+        """SELECT 7L AS n, named_struct('a', 'v', 'b', 8) AS inner, DATE '2013-01-01' AS at,
+                  named_struct('x', 9) AS deep, named_struct('k', 1, 'l', 'm') AS key"""
+    )
+    cluster.append(newer, "grown", key="key").raise_for_failures()
+    found = [tuple(row) for row in cluster.read("grown").orderBy("offset").selectExpr("key", "value.*").collect()]
+    first = ((1, None), 0, ("u", None), None, None)
+    second = ((1, None), 1, None, None, None)
+    assert sorted(found[:6], key=str) == sorted([first, second] * 3, key=str)
+    assert found[6:] == [((1, "m"), 7, ("v", 8), datetime(2013, 1, 1).date(), (9,))]
+    assert cluster.read("grown").where("value.inner.b = 8").count() == 1
+    assert cluster.read("grown").where("value IS NOT NULL AND value.at IS NULL").count() == 6
+    refused = [
+        (newer.drop("inner"), None, r"lacks the declared value columns \['inner'\]"),
+        (newer.selectExpr("n", "named_struct('b', 1) AS inner"), None, "value column 'inner' is struct<b:int>"),
+        (newer.selectExpr("struct(inner, n) AS v"), "v", "value is struct<inner:"),
+    ]
+    with unchanged(folder):
+        for frame, value, message in refused:
+            with pytest.raises(InvalidRecordError, match=message):
+                cluster.append(frame, "grown", value=value)
+
+
 # -------------------------------------------------------------------------------- time, order
 
 

@@ -1,4 +1,5 @@
-"""Other readers of a remote table agree with ours: delta-spark (scan, skipping, time travel, history, stream)."""
+"""Other readers of a remote table agree with ours: delta-spark (scan, skipping, time travel, history, stream),
+deltalake, polars."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import polars
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -74,7 +76,11 @@ def write_file(partition: int, base: int, value: pa.DataType = VALUE) -> tuple[b
     """The bytes of a segment, its statistics, and the segment; fields that ``VALUE`` lacks are "new"."""
     offsets = range(base, base + ROWS_PER_FILE)
     schema = physical_schema(value=value)
-    grown = {field.name: "new" for field in value if field not in list(VALUE)}
+    added = {field.name: "new" for field in value if VALUE.get_field_index(field.name) < 0}
+
+    def later(row: dict[str, Any] | None) -> dict[str, Any] | None:
+        return row and {**row, **added, "inner": {**row["inner"], "deeper": "new"}}
+
     sink = io.BytesIO()
     writer = SegmentWriter(
         sink, schema, topic_id="f" * 32, partition=partition, base_offset=base, row_group_bytes=4_000
@@ -82,7 +88,7 @@ def write_file(partition: int, base: int, value: pa.DataType = VALUE) -> tuple[b
     arrays = [
         pa.array([START + timedelta(seconds=n, microseconds=1) for n in offsets], TIMESTAMP),
         pa.array([str(n).encode() for n in offsets], pa.binary()),
-        pa.array([None if (r := record(partition, n)) is None else r | grown for n in offsets], value),
+        pa.array([later(record(partition, n)) for n in offsets], value),
         pa.nulls(ROWS_PER_FILE, schema.field("headers").type),
     ]
     writer.write(pa.RecordBatch.from_arrays(arrays, ["timestamp", "key", "value", "headers"]))
@@ -294,6 +300,54 @@ def test_older_files_have_nulls_in_fields_that_were_added(spark: SparkSession, c
     assert older.count() == ROWS_PER_FILE
 
 
+def test_deltalake_polars_and_delta_spark_read_the_same_of_a_table_with_a_history(
+    spark: SparkSession, changing: DeltaTopicTable
+) -> None:
+    """Several partitions, a schema that has grown (also inside a struct), files that have left the table."""
+    inner = pa.field("inner", pa.struct([("deep", pa.int16()), ("deeper", pa.string())]))
+    wider = pa.struct([*(inner if field.name == "inner" else field for field in VALUE), ("grown", pa.string())])
+    add(changing, ROWS_PER_FILE, VALUE)
+    changing.ensure(physical_schema(value=wider))
+    for partition, base in ((0, 2 * ROWS_PER_FILE), (1, 0)):
+        data, statistics, segment = write_file(partition, base, wider)
+        assert changing.remote.create(changing.path(segment), data)
+        changing.commit([Uploaded(segment, 1_700_000_000_000, statistics, len(data))], histories=OURS)
+    changing.commit((), [changing.load().of_partition(0)[0]])
+
+    fields = ("n", "s", "day", "money", "flag", "grown")
+    names = ("partition", "offset", *fields, "deep", "deeper")
+
+    def plain_row(row: dict[str, Any]) -> tuple[Any, ...]:
+        value = row["value"] or {}
+        within = value.get("inner") or {}
+        return (row["partition"], row["offset"], *map(value.get, fields), within.get("deep"), within.get("deeper"))
+
+    by_spark = spark.sql(
+        f"SELECT partition, offset, {', '.join(f'value.{name}' for name in fields)}, value.inner.deep, "
+        f"value.inner.deeper FROM delta.`{changing.uri}`"
+    )
+    expected = sorted((tuple(row) for row in by_spark.collect()), key=lambda row: row[:2])
+    assert [row[:2] for row in expected] == [
+        *((0, offset) for offset in range(ROWS_PER_FILE, 3 * ROWS_PER_FILE)),
+        *((1, offset) for offset in range(ROWS_PER_FILE)),
+    ]
+    for name in ("grown", "deeper"):
+        assert {row[names.index(name)] for row in expected} == {None, "new"}
+    by_arrow = DeltaTable(changing.uri).to_pyarrow_table().to_pylist()
+    by_polars = polars.read_delta(changing.uri).to_dicts()
+    for found in (by_arrow, by_polars):
+        assert sorted(map(plain_row, found), key=lambda row: row[:2]) == expected
+
+    for partition, low in ((0, 2 * ROWS_PER_FILE), (1, 10)):
+        lazy = polars.scan_delta(changing.uri).filter(
+            polars.col("partition") == partition, polars.col("offset") >= low
+        )
+        found = lazy.select("offset", polars.col("value").struct.field("grown")).sort("offset").collect().rows()
+        assert found == [
+            (row[1], row[names.index("grown")]) for row in expected if row[0] == partition and row[1] >= low
+        ]
+
+
 def test_what_leaves_the_remote_log_is_seen_by_time_travel_until_it_is_vacuumed(
     spark: SparkSession, changing: DeltaTopicTable
 ) -> None:
@@ -339,6 +393,10 @@ def test_a_stream_sees_every_record_once_across_versions_that_also_remove(
     assert changing.remote.create(changing.path(segment), data)
     changing.commit([Uploaded(segment, 1_700_000_000_000, statistics, len(data))], [first], OURS)
     assert catch_up() == list(range(2 * ROWS_PER_FILE))
+    wider = pa.struct([*VALUE, ("grown", pa.string())])
+    changing.ensure(physical_schema(value=wider))
+    add(changing, 2 * ROWS_PER_FILE, wider)
+    assert catch_up() == list(range(3 * ROWS_PER_FILE)), "started again, it goes on where the schema has grown"
 
 
 def test_checkpoints_are_read_by_both_and_old_log_entries_go(

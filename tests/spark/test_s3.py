@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,13 +14,16 @@ import pytest
 
 from engine import Cluster
 from jobs.session import reach_stores
-from partitions.store import StoreOptions
-from tests.s3_server import S3Endpoint
+from partitions.store import StoreOptions, open_store
+from tests.s3_server import SECRET_KEY, S3Endpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = [pytest.mark.spark, pytest.mark.s3]
+
+ROOT = Path(__file__).resolve().parents[2]
+WRONG_KEY = "not-the-secret-at-all"
 
 CLUSTER = """
 [cluster]
@@ -42,7 +48,7 @@ region = "{region}"
 
 
 @pytest.fixture
-def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, tmp_path: Path) -> Cluster:
+def file(s3_endpoint: S3Endpoint, tmp_path: Path) -> Path:
     (tmp_path / "broker-1").mkdir()
     bucket, remote = s3_endpoint.buckets
     file = tmp_path / "cluster.toml"
@@ -51,6 +57,11 @@ def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, tmp_path: Path) -> Clu
             bucket=bucket, remote=remote, prefix=tmp_path.name, url=s3_endpoint.url, region=s3_endpoint.region
         )
     )
+    return file
+
+
+@pytest.fixture
+def cluster(spark: SparkSession, s3_endpoint: S3Endpoint, file: Path) -> Cluster:
     reach_stores(spark, StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region))
     return Cluster.format(file, spark)
 
@@ -110,3 +121,58 @@ def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
     assert set(cluster.image.topic("t").partitions[0].isr) == {1, 2}
     assert int(report.totals["copied_bytes"] or 0) > 0
     cluster.verify(deep=True).raise_for_failures()
+
+
+def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
+    """What ``telling.py`` says under spark-submit, with this secret key in its environment and an event log."""
+    events = file.parent / "events"
+    events.mkdir(exist_ok=True)
+    settings = {
+        "spark.master": "local[1]",
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.dir": events.as_uri(),
+        "spark.hadoop.fs.s3a.session.token": "by-hand",
+        "spark.local.dir": str(file.parent / "spark"),
+    }
+    command = [Path(sys.prefix, "bin", "spark-submit"), "--properties-file", "conf/spark-defaults.conf"]
+    command += [part for pair in settings.items() for part in ("--conf", "=".join(pair))]
+    environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
+    environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
+    environ |= {"PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]]), "PYTHONPATH": str(ROOT)}
+    environ |= {"AWS_SECRET_ACCESS_KEY": secret}
+    done = subprocess.run(
+        [*command, "tests/spark/telling.py", str(file), *argv],
+        cwd=ROOT,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3Endpoint) -> None:
+    """Neither in what it prints (reports, plans, settings, Hadoop's too, exceptions for a wrong key, pickles), nor
+    in a file or an object.
+    """
+    said = run_telling_everything(file, SECRET_KEY, "format")
+    assert "Traceback (most" not in said
+    assert "\nfs.s3a.session.token=by-hand\n" in said, "Hadoop's settings were looked at; what a user sets stays"
+    refused = run_telling_everything(file, WRONG_KEY)
+    assert refused.count("Traceback (most") >= 3
+    assert "SignatureDoesNotMatch" in refused or "403" in refused
+    for key in (SECRET_KEY, WRONG_KEY):
+        assert key not in said + refused
+
+    left = {path: path.read_bytes() for path in file.parent.rglob("*") if path.is_file()}
+    for bucket in s3_endpoint.buckets:
+        store = open_store(f"s3://{bucket}/{file.parent.name}", StoreOptions(s3_endpoint.url, s3_endpoint.region))
+        left |= {Path(store.uri_of(stored.name)): store.read(stored.name) for stored in store.list("")}
+    assert any(b"fs.s3a.endpoint" in data for path, data in left.items() if "events" in path.parts)
+    assert any("_delta_log" in path.parts for path in left)
+    for path, data in left.items():
+        assert SECRET_KEY.encode() not in data, path
+        assert WRONG_KEY.encode() not in data, path

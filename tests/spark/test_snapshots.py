@@ -102,6 +102,32 @@ def test_a_snapshot_and_the_log_after_it_are_the_whole_log_reduced_by_key(
     assert len(latest(whole)) == 30
 
 
+@pytest.mark.parametrize("memory_bytes", [IN_MEMORY, OUT_OF_CORE], ids=["in memory", "by Spark"])
+def test_a_snapshot_goes_on_where_the_schema_has_grown(
+    spark: SparkSession, cluster: Cluster, memory_bytes: int
+) -> None:
+    """A key that has a new field, and null in it, is the key that it was."""
+    append(spark, cluster, numbers(spark, 20, "first", 0))
+    cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+    cluster.alter_topic(
+        "cities", key="land STRING, number INT, part STRING", value="name STRING, people DOUBLE, y INT"
+    )
+    append(spark, cluster, numbers(spark, 10, "second", 1000))
+    newer = spark.range(5).selectExpr(
+        """named_struct('land', IF(id % 3 = 0, NULL, 'no'), 'number', CAST(id AS INT),
+                        'part', CAST(NULL AS STRING)) AS key""",
+        "named_struct('name', concat('third-', id), 'people', 0D, 'y', CAST(id AS INT)) AS value",
+    )
+    cluster.append(newer, "cities", key="key", value="value").raise_for_failures()
+    cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
+    found = {(row.name, row.y) for row in by_key(cluster.read_snapshot("cities")).values()}
+    assert found == (
+        {(f"third-{n}", n) for n in range(5)}
+        | {(f"second-{n}", None) for n in range(5, 10)}
+        | {(f"first-{n}", None) for n in range(10, 20)}
+    )
+
+
 @dataclass(frozen=True)
 class Kind:
     """Types of a topic, and SQL for the key and the value of record ``n``."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
 from engine.metadata.election_commands import Election, ElectLeaders
 from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, PartitionImage
+from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from engine.metadata.partition_commands import (
     AdvanceLogStart,
     Altered,
@@ -20,11 +22,16 @@ from engine.metadata.partition_commands import (
 )
 from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from engine.metadata.records import MetadataRecord, decode, encode
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
+from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic
 from partitions.errors import StratalogError
+from partitions.growth import grew
+from partitions.records import type_from_json, type_to_json
 from tests.unit.metadata_harness import an_id
 
 BROKERS = 5
+SCHEMAS = [
+    type_to_json(pa.struct([(name, pa.int64()) for name in names])) for names in ("x", "xy", "xz", "xyz", "xyzw")
+]
 
 
 @dataclass
@@ -101,9 +108,11 @@ def _broker_command(rng: random.Random, image: ClusterImage) -> Command[object]:
 
 def _topic_command(rng: random.Random) -> Command[object]:
     names = ["t", "u", "v"]
-    match rng.randrange(4):
+    match rng.randrange(5):
         case 0:
             return DeleteTopic(rng.choice(names))
+        case 4:
+            return AlterTopic(rng.choice(names), rng.choice([None, SCHEMAS[0]]), rng.choice(SCHEMAS))
         case 1:
             value = rng.choice([None, "1", "2"])
             return AlterConfigs(rng.choice([None, *names]), {rng.choice(["segment.bytes", "segment.ms"]): value})
@@ -113,6 +122,7 @@ def _topic_command(rng: random.Random) -> Command[object]:
                 topic_id=an_id(rng.randrange(10**6) + 10**6),
                 partitions=rng.randint(1, 3),
                 replication_factor=rng.randint(1, 3),
+                value_schema=rng.choice([None, *SCHEMAS[:2]]),
                 configs={"segment.bytes": str(rng.randint(1, 9))} if rng.random() < 0.5 else {},
             )
 
@@ -168,12 +178,25 @@ def check_step(before: ClusterImage, after: ClusterImage, command: Command[objec
         for new in topic.partitions:
             check_partition(after, topic_id, new)
         if topic_id in before.topics:
+            check_schema(before.topics[topic_id], topic, command, seen)
             for old, new in zip(before.topics[topic_id].partitions, topic.partitions, strict=True):
                 check_change(before, after, old, new, command, seen)
     assert {name: after.topics[i].name for name, i in after.topic_ids.items()} == {
         name: name for name in after.topic_ids
     }
     assert len(after.topic_ids) == len(after.topics)
+
+
+def check_schema(old: TopicImage, new: TopicImage, command: Command[object], seen: set[str]) -> None:
+    """Only growth changes a declared schema, and nothing else of the topic then."""
+    if (old.key_schema, old.value_schema) == (new.key_schema, new.value_schema):
+        return
+    assert isinstance(command, AlterTopic)
+    assert old.value_schema is not None
+    assert new.value_schema is not None
+    assert grew(type_from_json(old.value_schema), type_from_json(new.value_schema))
+    assert (old.key_schema, old.configs, old.partitions) == (new.key_schema, new.configs, new.partitions)
+    seen.add("grown")
 
 
 def check_partition(image: ClusterImage, topic_id: str, new: PartitionImage) -> None:

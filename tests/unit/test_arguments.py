@@ -198,6 +198,7 @@ def test_one_command_has_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
         ("describe",),
         ("topics", "list"),
         ("topics", "create", "t", "--value", "a INT"),
+        ("topics", "alter", "t", "--value", "a INT"),
         ("offsets", "--topics", "t"),
         ("append", "--topic", "t", "--input", "x"),
         ("read", "--topic", "t"),

@@ -36,6 +36,8 @@ EVENTS = {
     "reassigned",
     "completed",
     "recreated",
+    "grown",
+    "AlterTopic: INVALID_REQUEST",
     "adding",
     "AlterPartition: FENCED_LEADER_EPOCH",
     "AlterPartition: INVALID_UPDATE_VERSION",

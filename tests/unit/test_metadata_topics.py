@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
+from engine.metadata.description import describe
+from engine.metadata.dump import count_changes
 from engine.metadata.image import ClusterImage
-from engine.metadata.records import RemoveTopicRecord
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic, TopicCreated
+from engine.metadata.records import RemoveTopicRecord, TopicSchemaRecord
+from engine.metadata.restore_commands import RestoreTopic
+from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic, TopicCreated
 from partitions.errors import (
     InvalidCallError,
     InvalidConfigError,
     InvalidReplicationFactorError,
+    InvalidTopicError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from partitions.records import type_from_json, type_to_json
 from tests.unit.metadata_harness import Metadata, an_id
 
 # -------------------------------------------------------------------------- create, delete
@@ -112,6 +118,99 @@ def test_a_deleted_topic_is_gone_and_unknown() -> None:
     assert not metadata.image.topics
     with pytest.raises(UnknownTopicOrPartitionError, match="'t'"):
         metadata.do(DeleteTopic("t"))
+
+
+# ------------------------------------------------------------------------- schemas that grow
+
+NARROW = type_to_json(pa.struct([("x", pa.int64())]))
+WIDE = type_to_json(pa.struct([("x", pa.int64()), ("y", pa.string())]))
+
+
+def typed(key: str | None = None, value: str | None = NARROW, **configs: str) -> Metadata:
+    """With topic ``u``."""
+    metadata = Metadata()
+    given = {name.replace("_", "."): text for name, text in configs.items()}
+    metadata.do(
+        CreateTopic(name="u", topic_id=an_id(5), key_schema=key, value_schema=value, partitions=2, configs=given)
+    )
+    return metadata
+
+
+@pytest.mark.parametrize(("key", "wanted"), [(None, None), (NARROW, None), (NARROW, NARROW), (NARROW, WIDE)])
+def test_a_schema_grows_by_one_record_and_nothing_else_of_the_topic_changes(
+    key: str | None, wanted: str | None
+) -> None:
+    metadata = typed(key, segment_bytes="5")
+    before = metadata.image.topic("u")
+    decision = AlterTopic("u", wanted, WIDE).decide(metadata.image)
+    assert decision.answer == (("key.y",) if wanted == WIDE else ()) + ("value.y",)
+    [record] = decision.records
+    assert isinstance(record, TopicSchemaRecord)
+    metadata.commit(record)
+    after = metadata.image.topic("u")
+    assert type_from_json(after.value_schema or "") == type_from_json(WIDE)
+    assert after.key_schema == (record.key_schema if wanted == WIDE else key)
+    assert (after.topic_id, after.configs, after.partitions) == (
+        before.topic_id,
+        before.configs,
+        before.partitions,
+    )
+
+
+def test_a_schema_that_is_there_is_no_change() -> None:
+    metadata = typed()
+    metadata.do(AlterTopic("u", value_schema=WIDE))
+    assert AlterTopic("u", value_schema=WIDE).decide(metadata.image).records == ()
+    with pytest.raises(InvalidCallError, match=r"value\.y would be gone"):
+        metadata.do(AlterTopic("u", value_schema=NARROW))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (AlterTopic("u", key_schema=WIDE), "topic 'u': its key is binary, and stays so"),
+        (AlterTopic("u", value_schema='"string"'), "topic 'u': value is .* it cannot become string"),
+        (AlterTopic("u", NARROW, WIDE), "its key is binary"),
+        (AlterTopic("u", value_schema="nonsense"), "topic 'u': not the JSON text of a Spark type"),
+    ],
+)
+def test_what_is_no_growth_changes_nothing(command: AlterTopic, message: str) -> None:
+    metadata = typed()
+    before = metadata.image
+    with pytest.raises(InvalidCallError, match=message):
+        metadata.do(command)
+    assert metadata.image == before
+
+
+def test_an_unknown_and_an_internal_topic_are_not_altered() -> None:
+    with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):
+        Metadata().do(AlterTopic("nowhere", value_schema=WIDE))
+    metadata = Metadata()
+    offsets = CreateTopic(name="__consumer_offsets", topic_id=an_id(6), partitions=1, internal=True)
+    metadata.do(offsets)
+    with pytest.raises(InvalidTopicError, match="__consumer_offsets"):
+        metadata.do(AlterTopic("__consumer_offsets", value_schema=WIDE))
+
+
+def test_keys_of_a_topic_with_snapshots_stay_comparable() -> None:
+    metadata = typed(NARROW, cleanup_policy="snapshot")
+    floating = type_to_json(pa.struct([("x", pa.int64()), ("y", pa.float64())]))
+    with pytest.raises(InvalidConfigError, match="cannot be compared"):
+        metadata.do(AlterTopic("u", key_schema=floating))
+    assert metadata.do(AlterTopic("u", key_schema=WIDE)) == ("key.y",)
+
+
+def test_a_grown_schema_is_described_restored_and_counts_as_a_change() -> None:
+    """Restore points carry it whole, marks included; for a snapshot of the metadata one thing has changed."""
+    metadata = typed()
+    before = metadata.image
+    metadata.do(AlterTopic("u", value_schema=WIDE))
+    held, changed = count_changes(before, metadata.image)
+    assert (held, changed) == (count_changes(before, before)[0], 1)
+    restored = Metadata()
+    [described] = [topic for topic in describe(metadata.image).topics if topic.name == "u"]
+    restored.do(RestoreTopic(described))
+    assert restored.image.topic("u").value_schema == metadata.image.topic("u").value_schema
 
 
 # -------------------------------------------------------------------------------- configs

@@ -133,7 +133,9 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     live.remote.rename(tmp_path / "away")
     live.remote.mkdir()
     live.wipe(follower)
+    began_s = live.clock.monotonic_s()
     failure = the_failure(live.cluster.bootstrap(follower))
+    assert live.clock.monotonic_s() - began_s == 1 + 2 + 4 + 8
     assert failure.startswith(f"t-{p} on broker {follower}: REMOTE_NOT_READY")
     assert "run tier, then try again" in failure
     assert live.isr(partition=p) == {live.leader(partition=p)}
@@ -142,6 +144,37 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     (tmp_path / "away").rename(live.remote)
     live.cluster.bootstrap(follower).raise_for_failures()
     assert live.read() == {p: [f"v{n}" for n in range(8)]}
+
+
+def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
+    """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report is
+    that of the whole: what had been copied before, and when who joined."""
+    live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+    live.topic("local")
+    live.fill("ab", "local")
+    p = _partition(live)
+    (follower,) = live.followers(partition=p)
+    live.remote.rename(tmp_path / "away")
+    live.remote.mkdir()
+    live.wipe(follower)
+    sleep, pauses = live.clock.sleep, list[float]()
+
+    def mount(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            shutil.rmtree(live.remote)
+            (tmp_path / "away").rename(live.remote)
+        sleep(seconds)
+
+    live.clock.sleep = mount  # type: ignore[method-assign]
+    report = live.cluster.bootstrap(follower)
+    rows = {str(row["topic"]): row for row in report.raise_for_failures().rows if row["copied_files"]}
+    assert pauses == [1, 2]
+    assert rows["local"]["copied_bytes"] == sum(map(len, live.data(follower, "local").values()))
+    assert rows["t"]["copied_bytes"] == sum(map(len, live.data(follower, partition=p).values()))
+    assert report.totals["copied_bytes"] == rows["local"]["copied_bytes"] + rows["t"]["copied_bytes"]
+    assert (rows["local"]["joined_s"], rows["t"]["joined_s"]) == (0, 3)
+    assert live.isr(partition=p) == {live.leader(partition=p), follower}
 
 
 def test_before_anything_is_tiered_an_empty_follower_copies_all(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from engine.operations.fetch import Fetched
@@ -18,6 +19,7 @@ from partitions.errors import (
     RemoteObjectMissingError,
     StorageError,
     StoreTimeoutError,
+    ThrottlingQuotaExceededError,
     UnknownTopicOrPartitionError,
 )
 from partitions.runner import Done, Failed
@@ -151,6 +153,48 @@ def test_nothing_is_kept_beyond_the_bound(live: LiveCluster) -> None:
         assert values(live.cluster.fetch("t", 0, 0)) == [f"a{number}" for number in range(5)]
     assert fetching.reader._footers.weight == 2
     assert fetching.reader._groups.weight == 0
+
+
+# ---------------------------------------------------------------------------------------- quota
+
+QUOTA = "remote.log.manager.fetch.max.bytes.per.second"
+
+
+def remote_bytes(live: LiveCluster, partition: int = 0) -> list[int]:
+    """Of the row groups of each remote file, in order."""
+    files = sorted(live.remote.rglob(f"{partition}/*.parquet"))
+    groups = [pq.read_metadata(path).row_group(0) for path in files]
+    return [sum(group.column(n).total_compressed_size for n in range(group.num_columns)) for group in groups]
+
+
+def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveCluster) -> None:
+    """KIP-956, remote.log.manager.fetch.max.bytes.per.second: what was read before is paid for first. Local
+    records and what is remembered cost nothing."""
+    first, *_ = sizes = remote_bytes(live)[:5]
+    rate = first // 2
+    live.cluster.alter_configs(None, {QUOTA: str(rate)})
+    began = live.clock.monotonic_s()
+    for _ in range(2):
+        assert values(live.cluster.fetch("t", 0, 0)) == ["a0", "a1", "a2", "a3", "a4"]
+        assert values(live.cluster.fetch("t", 1, 5)) == ["b5", "b6", "b7"]
+    waited = sum(sizes[:-1]) / rate - 1
+    assert live.clock.monotonic_s() - began == pytest.approx(waited, abs=0.1)
+    live.cluster.fetch("t", 1, 0, max_bytes=1)
+    assert live.clock.monotonic_s() - began == pytest.approx(waited + sizes[-1] / rate, abs=0.1)
+
+
+def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(live: LiveCluster) -> None:
+    """Each row group gets its turn, however small the quota; what a fetch has by then is its answer."""
+    live.cluster.alter_configs(None, {QUOTA: "1"})
+    began = live.clock.monotonic_s()
+    assert values(live.cluster.fetch("t", 0, 0)) == ["a0"]
+    with pytest.raises(ThrottlingQuotaExceededError, match=rf"t-1: offset 2 is remote.*{QUOTA}"):
+        live.cluster.fetch("t", 1, 2)
+    assert live.clock.monotonic_s() == began
+    live.clock.advance_ms(remote_bytes(live)[0] * 1000)
+    assert values(live.cluster.fetch("t", 1, 2)) == ["b2"]
+    live.cluster.alter_configs(None, {QUOTA: None})
+    assert values(live.cluster.fetch("t", 1, 2)) == ["b2", "b3", "b4"]
 
 
 # --------------------------------------------------------------------------------------- faults

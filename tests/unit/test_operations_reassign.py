@@ -384,7 +384,7 @@ def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
     kept = {b: folders(live, b) for b in replicas(live) if b != gone}
     live.cluster.reassign(live.cluster.plan_replicas("t", remove=[gone])).raise_for_failures()
     assert folders(live, gone)
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     assert folders(live, gone) == set()
     assert {b: folders(live, b) for b in kept} == kept
     assert live.read() == {0: list("abc")}
@@ -410,7 +410,7 @@ def test_a_root_that_cannot_be_listed_keeps_no_other_from_being_swept(stuck: Liv
             raise StorageError("gone")
 
     faults.before = gone
-    assert the_failure(stuck.cluster.retain(sweep=True)) == f"broker {two}: KAFKA_STORAGE_ERROR: gone"
+    assert the_failure(stuck.cluster.vacuum()) == f"broker {two}: KAFKA_STORAGE_ERROR: gone"
     assert folders(stuck, one) == set()
 
 
@@ -435,7 +435,7 @@ def test_a_broker_that_is_placed_again_begins_anew_and_zombies_of_the_old_replic
         assert live.store(broker).create(name, b"of another history" + data)
     live.cluster.replicate().raise_for_failures()
     assert live.data(broker) == before == live.data(live.leader())
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     assert folders(live, broker) == {live.replica(broker).folder}
     assert live.read() == {0: list("abcd")}
 
@@ -453,7 +453,7 @@ def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_close
     live.append(["a"], acks="leader").raise_for_failures()
     newcomer = min(set(live.cluster.stores) - set(old.view.replicas))
     live.cluster.reassign({("t", 0): (newcomer, follower)}).raise_for_failures()
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     assert leader not in live.site().view.replicas
     image = live.cluster.image
     topic = image.topic("t")
@@ -466,9 +466,9 @@ def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_close
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a"]}
     live.cluster.verify(deep=True).raise_for_failures()
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     live.cluster.delete_topic("t").raise_for_failures()
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     assert not [stored.name for stored in live.store(leader or 0).list("") if "/t-" in stored.name]
 
 
@@ -525,7 +525,7 @@ def test_whatever_is_reassigned_and_cancelled_every_acknowledged_record_stays_in
             case "merge":
                 driver.merge().raise_for_failures()
             case _:
-                driver.retain(sweep=True).raise_for_failures()
+                driver.vacuum().raise_for_failures()
         assert live.read() == {p: values for p, values in expected.items() if values}, f"after step {step}"
     live.cluster.replicate().raise_for_failures()
     assert rows_of(live.cluster.reassignments()) == []

@@ -86,7 +86,9 @@ def test_retention_sees_one_log_in_both_tiers(
     local: int,
     dropped_before: bool,
 ) -> None:
-    """The same whether the oldest segments are in the remote tier alone or on the brokers too."""
+    """KIP-405, RLM task, step 1: "If any of the remote segments are older than the configured remote log retention
+    time, delete the segment from remote storage". The same whether the oldest segments are in the remote tier
+    alone or on the brokers too."""
     now = live.clock.now_ms()
     live.tiered(local_retention_bytes="-2")
     for number, hours in enumerate(ages_h):

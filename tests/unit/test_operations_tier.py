@@ -296,7 +296,9 @@ def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_droppe
 
 @pytest.mark.parametrize("tiered", [False, True])
 def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: bool) -> None:
-    """retention.bytes counts both tiers; the log start offset is committed, and nothing below it is read."""
+    """retention.bytes counts both tiers; the log start offset is committed, and nothing below it is read. KIP-405,
+    RLM task, step 3: the "earliest remote offset" is "the base offset of the earliest remote segment, when old
+    remote segments are removed"."""
     (live.tiered if tiered else live.topic)(segment_bytes="1", file_delete_delay_ms="0")
     live.fill("abcdefgh")
     if tiered:
@@ -404,7 +406,7 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_nothing_in_the_remote(live: 
     assert topic_folders(live) == []
 
 
-def test_a_sweep_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path) -> None:
+def test_a_vacuum_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path) -> None:
     """What a crash of ``delete_topic`` leaves, or a broker that was away then."""
     live = LiveCluster(tmp_path, on_disk=True)
     live.topic("kept")
@@ -416,8 +418,9 @@ def test_a_sweep_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path)
     left = [name for name in live.on_brokers() if "/gone-" in name]
     assert left
     assert all("/b3/" in name for name in left)
-    assert live.cluster.retain(sweep=True, dry_run=True).totals["swept_files"] == len(left)
-    assert live.cluster.retain(sweep=True).raise_for_failures().totals["swept_files"] == len(left)
+    for dry_run in (True, False):
+        report = live.cluster.vacuum(dry_run=dry_run)
+        assert rows_of(report, "why", "files") == [("folders of nobody", len(left))]
     assert not [name for name in live.on_brokers() if "/gone-" in name]
     assert live.read("kept") == {0: list("abc")}
     live.cluster.verify().raise_for_failures()

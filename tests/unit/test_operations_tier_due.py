@@ -149,12 +149,12 @@ def test_two_drivers_at_once_keep_what_both_did(live: RemoteFaults) -> None:
     assert len(lists(live)) == 2
 
 
-def test_old_versions_of_the_list_go_and_a_sweep_leaves_the_rest(live: RemoteFaults) -> None:
+def test_old_versions_of_the_list_go_and_a_vacuum_leaves_the_rest(live: RemoteFaults) -> None:
     live.tiered()
     for _ in range(5):
         live.cluster.tier().raise_for_failures()
     assert len(lists(live)) == 2
-    live.cluster.retain(sweep=True).raise_for_failures()
+    live.cluster.vacuum().raise_for_failures()
     assert len(lists(live)) == 2
     assert live.cluster.tier(due=True).rows == []
 

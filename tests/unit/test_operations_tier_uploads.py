@@ -170,6 +170,40 @@ def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypa
     assert len(staged) == tier_uploads.LOOKAHEAD
 
 
+def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
+    live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bug in a commit is raised when the uploads that were under way have ended, not after a whole backlog."""
+    monkeypatch.setattr(tier_uploads, "COMMIT_EVERY_S", 0.0)
+    live.tiered()
+    live.fill("x" * 40)
+    ended, staged = threading.Event(), list[int]()
+    commits = tier_uploads.Uploads._commit_as_they_come
+
+    def end(uploads: tier_uploads.Uploads) -> None:
+        try:
+            commits(uploads)
+        finally:
+            ended.set()
+
+    def note(what: str, name: str, call: Call) -> object:
+        if what == "stage":
+            staged.append(base_of(name))
+            if base_of(name) >= tier_uploads.LANES:
+                assert ended.wait(30)
+        return call()
+
+    def bug(*_: object) -> Committed:
+        raise ZeroDivisionError
+
+    live.on_remote = note
+    monkeypatch.setattr(tier_uploads.Uploads, "_commit_as_they_come", end)
+    monkeypatch.setattr(DeltaTopicTable, "commit", bug)
+    with pytest.raises(ZeroDivisionError):
+        live.cluster.tier()
+    assert len(staged) <= 2 * tier_uploads.LANES
+
+
 def test_segments_of_a_deposed_leader_are_not_committed(live: RemoteFaults) -> None:
     """The leader changes while its segments are on their way: the commit finds out, the next run goes on."""
     live.tiered()

@@ -298,6 +298,7 @@ def test_tables_of_another_cluster_in_the_same_remote_are_left_alone(live: LiveC
 
 
 def test_temporary_files_of_every_store_go_after_a_day(tmp_path: Path) -> None:
+    """KIP-405, RLM task, step 1: "Failed RSM operations may leave some temporary files in remote storage"."""
     live = LiveCluster(tmp_path, on_disk=True)
     filled(live)
     for root in (live.root(1), live.root(2), live.remote):
@@ -311,6 +312,16 @@ def test_temporary_files_of_every_store_go_after_a_day(tmp_path: Path) -> None:
     assert [row["where"] for row in report.rows] == ["remote tier", "broker 1", "broker 2"]
     assert all((root / ".staging" / "1").exists() for root in (live.root(1), live.root(2), live.remote))
     assert not (live.remote / ".staging" / "0").exists()
+
+
+def test_what_a_vacuum_that_crashed_has_left_goes_after_a_day(live: LiveCluster) -> None:
+    old, new = (live.remote / f".vacuum-{name}" for name in ("old", "new"))
+    for path, days in ((old, 2.0), (new, 0.5)):
+        path.touch()
+        age(path, days)
+    assert deleted(live.cluster.vacuum(dry_run=True)) == deleted(live.cluster.vacuum()) == {"unfinished": 1}
+    assert not old.exists()
+    assert new.exists()
 
 
 def test_without_permission_to_delete_one_error_says_so(tmp_path: Path) -> None:

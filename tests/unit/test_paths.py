@@ -18,6 +18,9 @@ from partitions.paths import (
     WatermarkName,
     base_name,
     check_topic_name,
+    descriptions_path,
+    home_folder,
+    is_top_folder,
     join,
     parse_name,
     parse_remote_segment_path,
@@ -25,6 +28,7 @@ from partitions.paths import (
     remote_segment_path,
     replica_path,
     topic_folder,
+    voter_path,
 )
 
 offsets = st.integers(0, 2**63 - 1)
@@ -114,6 +118,20 @@ def test_a_topic_folder_is_read_back_whatever_the_topic_is_called(topic: str, to
 @pytest.mark.parametrize("folder", ["", "events", "-" + "a" * 32, "events-" + "g" * 32, "events_" + "a" * 32])
 def test_a_foreign_folder_is_no_topic(folder: str) -> None:
     assert parse_topic_folder(folder) is None
+
+
+@given(ids, st.sampled_from(["", "etag.8+123"]))
+def test_every_folder_below_a_root_is_known_as_one(an_id: str, root: str) -> None:
+    replica = replica_path(home_folder(an_id, root), "t", an_id, 0, 0)
+    for path in (replica, voter_path(an_id), topic_folder("t", an_id), descriptions_path("c")):
+        assert is_top_folder(path.partition("/")[0]), path
+
+
+@pytest.mark.parametrize(
+    "folder", ["", "cluster-b", "a" * 31, "a" * 32 + ".", "a" * 32 + ".12345678x", ".staging"]
+)
+def test_a_foreign_folder_is_none_of_a_root(folder: str) -> None:
+    assert not is_top_folder(folder)
 
 
 @given(st.integers(0, 2**31 - 1), data_names)

@@ -55,6 +55,15 @@ def test_a_bug_is_raised(prober: Prober) -> None:
         prober.probe(question, [1, 0], 60)
 
 
+@pytest.mark.parametrize("prober", [SerialProber(), ThreadProber()], ids=["serial", "threads"])
+def test_what_ends_a_thread_is_raised_and_nobody_waits_for_the_deadline(prober: Prober) -> None:
+    def question(number: int) -> int:
+        raise SystemExit(number)
+
+    with pytest.raises(SystemExit):
+        prober.probe(question, [1], 20)
+
+
 def test_who_hangs_has_timed_out_and_the_others_have_answered(server: threading.Event) -> None:
     def question(number: int) -> int:
         if number == 2:

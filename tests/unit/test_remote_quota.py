@@ -13,10 +13,9 @@ from engine.replication.throttle import Throttle
 from engine.settings import ClusterConfig, cluster_config
 from tests.unit.cluster_harness import LiveCluster
 
-KEYS = {
-    "remote.log.manager.copy.max.bytes.per.second": copy_throttle,
-    "remote.log.manager.fetch.max.bytes.per.second": fetch_throttle,
-}
+COPY = "remote.log.manager.copy.max.bytes.per.second"
+FETCH = "remote.log.manager.fetch.max.bytes.per.second"
+KEYS = {COPY: copy_throttle, FETCH: fetch_throttle}
 Quota = Callable[[Context, ClusterConfig], Throttle | None]
 
 
@@ -41,9 +40,18 @@ def test_there_is_no_limit_unless_one_is_set(context: Context, key: str, quota: 
     assert found.bytes_per_s == 1000
 
 
-@pytest.mark.parametrize(("key", "quota"), KEYS.items())
-def test_processes_that_work_at_once_share_it(context: Context, key: str, quota: Quota) -> None:
+def test_processes_that_copy_at_once_share_it(context: Context) -> None:
     context.tasks = Executors(1)
-    found = quota(context, cluster_config({key: "1000"}))
+    found = copy_throttle(context, cluster_config({COPY: "1000"}))
     assert found is not None
     assert found.bytes_per_s == 250
+
+
+def test_all_fetches_of_a_driver_spend_from_one_bucket(context: Context) -> None:
+    """They run in its process, wherever its tasks do. A limit that changes counts from then on."""
+    context.tasks = Executors(1)
+    first, again, other = (fetch_throttle(context, cluster_config({FETCH: n})) for n in ("1000", "1000", "500"))
+    assert first is again is not None
+    assert first.bytes_per_s == 1000
+    assert other is not None
+    assert other.bytes_per_s == 500

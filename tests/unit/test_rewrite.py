@@ -6,11 +6,12 @@ import pyarrow as pa
 import pytest
 
 from partitions.clock import ManualClock
-from partitions.errors import LogGapError, SourceChangedError
+from partitions.errors import CorruptionError, LogGapError, SourceChangedError
 from partitions.lineage import Lineage
 from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from partitions.paths import DataName, EpochName, WatermarkName
 from partitions.producers import ProducerEntry
+from partitions.records import physical_schema
 from partitions.replica import Replica, format_root
 from partitions.rewrite import merge_run, stage_run
 from partitions.segment import read_batches, read_segment
@@ -122,6 +123,51 @@ def test_merged_segments_are_merged_again_without_a_change_of_their_columns() ->
     after = read_segment(log.store, listed(log.store, DataName(0, 9, 1), log.replica.folder))
     assert log.values() == list(range(9))
     assert after.parquet.schema.equals(before.parquet.schema)
+
+
+NARROW = physical_schema(value=pa.struct([("n", pa.int64())]))
+WIDE = physical_schema(value=pa.struct([("n", pa.int64()), ("new", pa.string())]))
+
+
+def typed(log: Log, *schemas: pa.Schema) -> Run:
+    """One file of one record for each of the schemas: its offset, and "new" in fields that were added."""
+    for base, schema in enumerate(schemas):
+        value = {"n": base} | {field.name: "new" for field in list(schema.field("value").type)[1:]}
+        row = records([value], schema=schema)
+        write_segment(log.store, DataName(base, None, 1), [row], folder=log.replica.folder, schema=schema)
+    log.acknowledge(len(schemas))
+    return log.run(0, len(schemas))
+
+
+@pytest.mark.parametrize(
+    "schemas", [(NARROW, WIDE), (WIDE, NARROW), (NARROW, WIDE, NARROW)], ids=["nw", "wn", "nwn"]
+)
+def test_files_of_a_schema_that_has_grown_become_one_segment_of_the_wider_one(schemas: tuple[pa.Schema]) -> None:
+    """A driver that knows the older schema appends after one that knows the newer one: nothing is dropped."""
+    merged = []
+    for _ in range(2):
+        log = Log((1, 0))
+        run = typed(log, *schemas)
+        log.merge(run)
+        [link] = log.replica.log().chain
+        merged.append(log.store.read(link.file.object.name))
+    [table] = (pa.Table.from_batches(read_batches(log.store, link.file, 0, len(schemas))),)
+    assert table.schema.field("value").type == WIDE.field("value").type
+    assert table.column("value").to_pylist() == [
+        {"n": base, "new": "new" if schema is WIDE else None} for base, schema in enumerate(schemas)
+    ]
+    verify_segment(log.store, link.file)
+    assert merged[0] == merged[1], "whoever merges the same files makes the same bytes"
+
+
+def test_files_whose_schemas_contradict_each_other_are_left_alone() -> None:
+    """No log of ours has such: somebody else has written there."""
+    log = Log((1, 0))
+    run = typed(log, WIDE, physical_schema(value=pa.struct([("n", pa.int64()), ("other", pa.string())])))
+    before = log.names()
+    with pytest.raises(CorruptionError, match="records of two schemas, neither grew from the other"):
+        log.merge(run)
+    assert log.names() == before
 
 
 def test_a_segment_that_straddles_the_end_of_the_remote_log_is_cut() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.state.latest_by_key import LatestByKey, check_key, record_schema, reduced, without_tombstones
-from partitions.errors import InvalidConfigError
+from partitions.errors import InvalidConfigError, StaleMetadataError
 from partitions.records import physical_schema, type_to_json
 from snapshots.policy import changed_records
 from tests.unit.state_machine_laws import Subject, check_laws
@@ -91,6 +91,31 @@ def test_a_null_struct_is_not_a_struct_of_nulls() -> None:
     )
     state = LatestByKey.empty(schema).apply(0, [rows])
     assert state.table.column("key").to_pylist() == [{"a": None}, {"a": "x"}]
+
+
+def test_records_and_snapshots_of_before_the_schema_grew_have_nulls_in_the_new_fields() -> None:
+    """The same key with and without a field that is null is the same key."""
+    narrow = physical_schema(pa.struct([("a", pa.string())]), pa.struct([("n", pa.int32())]))
+    wide = physical_schema(
+        pa.struct([("a", pa.string()), ("b", pa.string())]), pa.struct([("n", pa.int32()), ("m", pa.int32())])
+    )
+
+    def one(schema: pa.Schema, key: dict[str, str], value: dict[str, int]) -> pa.RecordBatch:
+        columns = {"timestamp": [0], "key": [key], "value": [value], "headers": [None]}
+        return pa.RecordBatch.from_pydict(columns, schema=record_schema(schema))
+
+    older = LatestByKey.empty(narrow).apply(
+        0, [one(narrow, {"a": "x"}, {"n": 1}), one(narrow, {"a": "y"}, {"n": 2})]
+    )
+    state = LatestByKey.load(older.dump(), 2, wide)
+    state = state.apply(2, [one(wide, {"a": "x", "b": "z"}, {"n": 3, "m": 4}), one(narrow, {"a": "x"}, {"n": 5})])
+    assert {tuple(row["key"].values()): tuple(row["value"].values()) for row in state.table.to_pylist()} == {
+        ("y", None): (2, None),
+        ("x", "z"): (3, 4),
+        ("x", None): (5, None),
+    }
+    with pytest.raises(StaleMetadataError, match="there are records with the schema"):
+        older.apply(2, [one(wide, {"a": "x"}, {"n": 1})])
 
 
 def test_old_tombstones_are_left_out_and_nothing_else() -> None:

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -391,7 +392,7 @@ class TestRealServer:
         assert child_client != id(client_of(store.options))
 
     def test_sweep_removes_uploads_and_staged_objects_of_the_dead(self, store: S3Store) -> None:
-        writer = store.stage_writer("dead")
+        writer = store.stage_writer(f"{'a' * 32}/dead")
         writer.file.write(bytes(2 * PART_BYTES))
         clock = ManualClock(SystemClock().now_ms())
         later = S3Store(store.bucket, store.prefix, store.options, clock)
@@ -401,6 +402,37 @@ class TestRealServer:
         with pytest.raises(StorageError):
             writer.commit()
         assert store.list("") == []
+
+    @pytest.mark.parametrize("exclusive", [False, True])
+    @pytest.mark.parametrize("prefix", ["", "shared"])
+    def test_sweep_leaves_alone_what_others_upload_deeper_in_the_bucket(
+        self, s3_endpoint: S3Endpoint, options: StoreOptions, prefix: str, exclusive: bool
+    ) -> None:
+        """A root may be a whole bucket: other clusters, and others altogether, have folders in it."""
+        options = replace(options, exclusive_multipart=exclusive)
+        inner = f"{prefix}/cluster-b/broker-1".strip("/")
+        later = ManualClock(SystemClock().now_ms() + 120_000)
+        mine = [f"{'a' * 32}.{'0' * 8}/t-{'b' * 32}/0.0/x", f"t-{'b' * 32}/0/x"]
+        foreign = ["t-b/0/x", "backup.tar"]
+        roots = [(prefix, mine), (inner, mine), (prefix, foreign if exclusive else [])]
+        begun = [
+            S3Store(s3_endpoint.bucket, root, options).stage_writer(n) for root, names in roots for n in names
+        ]
+        for writer in begun:
+            writer.file.write(bytes(2 * PART_BYTES))
+        try:
+            root = S3Store(s3_endpoint.bucket, prefix, options, later)
+            assert [root.sweep_staging(60_000), root.sweep_staging(60_000)] == [2, 0]
+            for writer in begun[:2]:
+                with pytest.raises(StorageError):
+                    writer.commit()
+            assert all(writer.commit() for writer in begun[2:])
+        finally:
+            for writer in begun:
+                writer.abort()
+            store = S3Store(s3_endpoint.bucket, prefix, options)
+            store.delete(foreign)
+            S3Store(s3_endpoint.bucket, inner, options).delete(mine)
 
     def test_errors_and_pickles_carry_no_secret(self, s3_endpoint: S3Endpoint, store: S3Store) -> None:
         store.create("name", b"data")

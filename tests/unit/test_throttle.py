@@ -53,6 +53,26 @@ def test_on_average_no_more_than_the_rate_is_spent(sizes: list[int], rate: int) 
     assert took <= max(0, sum(sizes) / rate - 1) + slack
 
 
+def test_who_borrows_waits_for_those_before_him_and_not_for_himself(clock: ManualClock) -> None:
+    """However small the rate is, everybody gets his turn."""
+    throttle = Throttle(100, clock)
+    began = clock.monotonic_s()
+    assert throttle.borrow(1000, within_s=0)
+    assert clock.monotonic_s() == began
+    assert throttle.borrow(100, within_s=9.1)
+    assert clock.monotonic_s() - began == pytest.approx(9)
+    assert seconds(throttle, clock, 100) == pytest.approx(2)
+
+
+def test_what_would_have_to_wait_for_too_long_costs_nothing(clock: ManualClock) -> None:
+    throttle = Throttle(100, clock)
+    assert throttle.borrow(1000, within_s=0)
+    began = clock.monotonic_s()
+    assert not throttle.borrow(500, within_s=8.9)
+    assert clock.monotonic_s() == began
+    assert throttle.borrow(1, within_s=9.1)
+
+
 class StoppedClock(ManualClock):
     """Time stands still; who sleeps for how long is written down."""
 

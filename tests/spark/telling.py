@@ -1,0 +1,82 @@
+"""A run on S3 that prints all it can tell: reports, plans, settings, exceptions. A step that fails prints why.
+
+spark-submit ... telling.py CLUSTER_FILE [format]
+"""
+
+from __future__ import annotations
+
+import pickle
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from engine import Cluster
+from engine.cluster_file import load_cluster_file
+from jobs.session import spark_session
+from partitions.store import open_store
+
+CONFIGS = {
+    "remote.storage.enable": "true",
+    "segment.bytes": "1",
+    "local.retention.bytes": "1",
+    "retention.ms": "-1",
+}
+
+
+def settings_of(spark: SparkSession) -> str:
+    """Every setting there is: Spark's, SQL's, and Hadoop's, of which scans carry copies to executors."""
+    hadoop = spark._jsparkSession.sessionState().newHadoopConf()
+    lines = [f"{key}={value}" for key, value in spark.sparkContext.getConf().getAll()]
+    lines += [f"{row.key}={row.value}" for row in spark.sql("SET -v").collect()]
+    lines += [f"{entry.getKey()}={entry.getValue()}" for entry in hadoop.iterator()]
+    return "\n".join(lines)
+
+
+def main(path: str, *options: str) -> None:
+    """All steps."""
+    file = load_cluster_file(Path(path))
+    spark = spark_session("telling", store_options=file.store_options)
+
+    def told(step: Callable[[], object]) -> None:
+        try:
+            print(step())
+        except Exception:
+            traceback.print_exc()
+
+    def scanned(address: str) -> object:
+        """Spark's own way to S3, and its plan."""
+        frame = spark.read.option("recursiveFileLookup", "true").format("binaryFile").load(address)
+        frame.explain("extended")
+        return frame.select("path", "length").collect()
+
+    def read(cluster: Cluster) -> object:
+        frame = cluster.read("t")
+        frame.explain("extended")
+        return frame.collect()
+
+    if "format" in options:
+        cluster = Cluster.format(path, spark)
+        cluster.create_topic("t", partitions=1, replication_factor=2, configs=CONFIGS)
+    else:
+        cluster = Cluster.open(path, spark)
+    frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
+    for step in (
+        lambda: settings_of(spark),
+        lambda: [cluster.append(frame, "t").to_json() for _ in range(3)],
+        lambda: cluster.tier().to_json(),
+        lambda: cluster.retain().to_json(),
+        lambda: cluster.verify(deep=True).to_json(),
+        lambda: read(cluster),
+        lambda: scanned(f"{file.remote}/"),
+        lambda: open_store(file.remote, file.store_options).list(""),
+        lambda: (cluster.stores, pickle.dumps(cluster.stores), file),
+    ):
+        told(step)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

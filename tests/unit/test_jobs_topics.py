@@ -1,0 +1,59 @@
+"""The command line of topics: alter. The types are in files, which needs no Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from jobs.topics import main
+from partitions.records import type_to_json
+from tests.unit.cluster_harness import LiveCluster
+
+NARROW = pa.struct([("x", pa.int64())])
+WIDE = pa.struct([("x", pa.int64()), ("y", pa.struct([("z", pa.string())]))])
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Topic ``t``, with values of ``NARROW``; ``narrow.json`` and ``wide.json`` beside the cluster file."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    (tmp_path / "narrow.json").write_text(type_to_json(NARROW))
+    (tmp_path / "wide.json").write_text(type_to_json(WIDE))
+    assert run(made, "create", "t", "--partitions", "1", "--value", f"@{tmp_path / 'narrow.json'}") == 0
+    return made
+
+
+def run(live: LiveCluster, command: str, *argv: str) -> int:
+    return main([command, "--cluster", str(live.file), *argv])
+
+
+def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    wide = f"@{live.folder / 'wide.json'}"
+    for more, fields in ((["--dry-run"], ["value.y"]), ([], ["value.y"]), ([], [])):
+        capsys.readouterr()
+        assert run(live, "alter", "t", "--value", wide, "--json", *more) == 0
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert report["rows"] == [{"topic": "t", "added": name} for name in fields]
+    capsys.readouterr()
+    assert run(live, "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["rows"][0]["value"] == "struct of x, y"
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ((), "topic 't': say what its key, or its value, is to be"),
+        (("--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
+        (("--value", "@nothing.json"), "nothing.json cannot be read"),
+    ],
+)
+def test_what_is_no_growth_is_a_bad_call(
+    live: LiveCluster, argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [each.replace("@", f"@{live.folder}/") for each in argv]
+    with live.unchanged():
+        assert run(live, "alter", "t", *given) == 2
+    assert said in capsys.readouterr().err
