@@ -169,6 +169,14 @@ MUTATIONS: Sequence[Mutation] = (
         shaped=_deleting,
     ),
     Mutation(
+        "no chain",
+        "the log is a chain from the local start",
+        variants.without_chain,
+        theme="reuse",
+        shaped=_overlapping,
+        first=4350,
+    ),
+    Mutation(
         "dead files above the high watermark",
         "a vacuum removes dead files only below the high watermark",
         variants.patched(engine.operations.retain_tasks, "removable", variants.removable_also_above),
