@@ -114,13 +114,15 @@ class Electorate:
             if is_majority(looks, ids):
                 try:
                     state = contents.greatest(tuple(looks.values()), known, hint)
-                except CorruptionError:
-                    if looked_again:
-                        raise
-                    # What is damaged on one of these voters another one may have whole, or have by now.
-                    everybody = looked_again = True
-                    looks.clear()
-                    continue
+                except CorruptionError as error:
+                    if not looked_again:
+                        # What is damaged on one of these voters another one may have whole, or have by now.
+                        everybody = looked_again = True
+                        looks.clear()
+                        continue
+                    damaged, state = _without_one(contents, known, hint, looks, ids, error)
+                    self._note(f"{looks.pop(damaged).voter} is left out: {error}")
+                    failures[damaged] = error
                 voters = self.of(state)
                 if set(voters) == before:
                     return Survey(state, tuple(looks.values()), voters, frozenset(failures))
@@ -146,6 +148,27 @@ class Electorate:
             if goes_on and state.position > known.position:
                 return self.of(state)
         return self.voters
+
+
+def _without_one(
+    contents: Contents,
+    known: LogState,
+    hint: LogState,
+    looks: Mapping[VoterId, VoterLook],
+    ids: Sequence[VoterId],
+    error: CorruptionError,
+) -> tuple[VoterId, LogState]:
+    """The voter that a majority can do without, and the greatest log of the others. What only that voter has was
+    never committed; that it cannot be read need stop nobody.
+
+    Raises: ``error`` when there is none.
+    """
+    for damaged in looks:
+        others = {voter: look for voter, look in looks.items() if voter != damaged}
+        if is_majority(others, ids):
+            with suppress(CorruptionError):
+                return damaged, contents.greatest(tuple(others.values()), known, hint)
+    raise error
 
 
 def looks_at(voters: Iterable[Voter]) -> list[VoterLook]:

@@ -19,6 +19,7 @@ from engine.quorum.state import LogState, is_majority
 from engine.quorum.voter import Voter, VoterListing, VoterLook
 from partitions.clock import Clock
 from partitions.errors import (
+    CorruptionError,
     InvalidCallError,
     NoMajorityError,
     NotControllerError,
@@ -261,6 +262,7 @@ class MetadataLog:
         survey, self._seen = self._seen, None
         rival: Voter | None = None
         """Where somebody else was faster: a look there, and nowhere else, tells when to try again."""
+        searched = False
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
                 # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
@@ -295,6 +297,11 @@ class MetadataLog:
                 survey = None
             except SourceChangedError:
                 survey = rival = None
+            except CorruptionError:
+                if searched:
+                    raise
+                # A voter that a majority can do without is left out of this look, and of the claim after it.
+                searched, survey, rival = True, self._survey(everybody=True), None
         raise NotControllerError(
             f"no metadata epoch could be claimed in {self._patience.attempts} attempts: others are faster; "
             "try again"

@@ -5,7 +5,7 @@ Nothing here patches anything while a run is on: several drivers are inside a fu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -24,10 +24,6 @@ import partitions.retention
 import tests.simulation.stores
 from engine.context import Context
 from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
-from engine.quorum.electorate import Survey
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterLook, position_of
 from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
@@ -35,7 +31,7 @@ from partitions.clock import Clock
 from partitions.errors import RetriableError, SourceChangedError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Link, Listing, ReplicaLog
-from partitions.paths import CheckpointName, DataName
+from partitions.paths import DataName
 from partitions.producers import ProducerAppend, earlier_attempt
 from partitions.replica import Replica
 from tests.simulation.configuration import Configuration
@@ -232,7 +228,9 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
 # ------------------------------------------------------------------------------- 4. the ISR
 
 
-def expand_without_second_sync(context: Context, works: Any, states: Mapping[PartitionKey, Progressed]) -> None:
+def expand_without_second_sync(
+    context: Context, works: Any, states: Mapping[PartitionKey, Progressed], began_s: float
+) -> None:
     """Both commits, and nothing between them."""
     newcomers = {
         key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
@@ -248,61 +246,6 @@ def expand_without_second_sync(context: Context, works: Any, states: Mapping[Par
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
     """A new incarnation leaves every ISR but those in which it is the last member."""
     return tuple(member for member in isr if member != broker) or isr
-
-
-# ------------------------------------------------------------------------------- 5. the metadata log
-
-
-def survey_and_remember(log: MetadataLog, **arguments: bool) -> Survey:
-    """As the product's; ``looks_before_claim`` needs the looks."""
-    survey = _survey(log, **arguments)
-    _looked.update({(id(look.voter.store), look.voter.directory_id): look for look in survey.looks})
-    return survey
-
-
-def looks_before_claim(voters: Iterable[Voter]) -> list[VoterLook]:
-    """The looks from before the claim serve after it."""
-    chosen = [(id(voter.store), voter.directory_id) for voter in voters]
-    return [_looked[voter] for voter in chosen if voter in _looked]
-
-
-_survey = MetadataLog._survey
-
-
-def first_log(looks: Sequence[VoterLook]) -> DataName | CheckpointName | None:
-    """What the log of the first of a majority ends with, not the greatest."""
-    return looks[0].last
-
-
-def shown_whatever_is_claimed(state: LogState, look: VoterLook) -> bool:
-    later = look.last is not None and position_of(look.last) > state.position
-    return not later and state.held_by(look)
-
-
-def look_of_memory(voter: Voter) -> VoterLook:
-    """After a create: what it must show, without a look."""
-    created = _created.pop((id(voter.store), voter.directory_id), None)
-    if created is None:
-        _looked[id(voter.store), voter.directory_id] = look = _voter_look(voter)
-        return look
-    before = _looked[id(voter.store), voter.directory_id]
-    files = {*before.files, created}
-    names: list[DataName | CheckpointName] = [*files, *before.checkpoints]
-    return replace(before, files=files, last=max(names, key=position_of))
-
-
-def create_and_believe(voter: Voter, name: DataName, data: bytes) -> None:
-    _voter_create(voter, name, data)
-    _created[id(voter.store), voter.directory_id] = name
-
-
-_voter_look, _voter_create = Voter.look, Voter.create
-_created: dict[tuple[int, str], DataName] = {}
-_looked: dict[tuple[int, str], VoterLook] = {}
-
-
-def fine(configuration: Configuration) -> Configuration:
-    return replace(configuration, fine_metadata=True)
 
 
 def paged(configuration: Configuration) -> Configuration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -226,6 +227,40 @@ def test_a_damaged_batch_is_named_and_read_from_another_voter(change: Callable[[
     three.client().submit(AlterConfigs(None, {"segment.bytes": "1"}))
     damage(three, 1, change)
     assert three.log().read().configs == {"segment.bytes": "1"}
+
+
+def tail_on(quorum: Quorum, *brokers: int) -> None:
+    """A batch that reaches only these voters of three."""
+    cut = quorum.hooked()
+    log = quorum.log(through=cut, patience=IMPATIENT)
+    log.claim()
+    for broker in {1, 2, 3} - set(brokers):
+        cut[broker - 1].hook = unreachable
+    with suppress(OutcomeUnknownError):
+        log.commit(config(1))
+
+
+@pytest.mark.parametrize("broker", [1, 2, 3])
+def test_a_damaged_batch_that_was_never_committed_stops_nobody(broker: int) -> None:
+    quorum = Quorum(3)
+    tail_on(quorum, broker)
+    damage(quorum, broker, lambda content: content[:-9])
+    assert quorum.log().read().configs == {}
+    quorum.client().submit(AlterConfigs(None, {"segment.bytes": "2"}))
+    assert quorum.log().read().configs == {"segment.bytes": "2"}
+
+
+def test_a_damaged_batch_that_may_have_been_committed_is_not_given_up() -> None:
+    """It was, and the only whole copy is out of reach: two of three voters are no majority without the damaged
+    one."""
+    quorum = Quorum(3)
+    tail_on(quorum, 1, 2)
+    damage(quorum, 1, lambda content: content[:-9])
+    cut = quorum.hooked()
+    cut[1].hook = unreachable
+    with pytest.raises(CorruptSegmentError, match="voter 1"):
+        quorum.log(through=cut, patience=IMPATIENT).read()
+    assert quorum.log().read().configs == {"segment.bytes": "1"}
 
 
 def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
