@@ -221,6 +221,13 @@ MUTATIONS: Sequence[Mutation] = (
         variants.patched(engine.replication.sync, "join", variants.no_join),
     ),
     Mutation(
+        "high watermark without a read",
+        "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
+        variants.patched(engine.operations.replicate, "is_current", variants.true),
+        shaped=variants.without_metadata_snapshots,
+        first=5430,
+    ),
+    Mutation(
         "copies before .local",
         "starting over creates .local before the first copy",
         variants.register_later,

@@ -248,10 +248,6 @@ def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
     return tuple(member for member in isr if member != broker) or isr
 
 
-def paged(configuration: Configuration) -> Configuration:
-    return replace(configuration, page=1 + configuration.seed % 2)
-
-
 def without_metadata_snapshots(configuration: Configuration) -> Configuration:
     """The runs as they are without snapshots of the metadata between the rest."""
     shape = configuration.shape
