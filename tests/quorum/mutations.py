@@ -17,7 +17,6 @@ import engine.quorum.log
 import engine.quorum.state
 import engine.quorum.upkeep
 import engine.quorum.voter
-import tests.simulation.stores
 from engine.quorum.client import MetadataClient
 from engine.quorum.electorate import Electorate
 from engine.quorum.log import MetadataLog
@@ -29,7 +28,6 @@ from tests.quorum.running import Run, run_configuration
 from tests.quorum.schedule import Script
 from tests.quorum.variants import all_of, everywhere, patched
 from tests.simulation.running import Result
-from tests.simulation.variants import list_once
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +72,6 @@ def _of_three(configuration: Configuration) -> Configuration:
     return replace(configuration, voters=3, events=events)
 
 
-def _paged(configuration: Configuration) -> Configuration:
-    """Listings in small pages."""
-    seed = configuration.seed
-    schedule = ("bursts", "uniform", "priorities")[seed % 3]
-    return replace(configuration, page=1 + seed % 2, voters=3 if seed % 2 else 1, schedule=schedule)
-
-
 def _damaged(configuration: Configuration) -> Configuration:
     """A voter lags, the log below is deleted, and a snapshot is damaged before the voter gets it."""
     rng = random.Random(configuration.seed)
@@ -105,15 +96,6 @@ def _at_random_times(configuration: Configuration) -> Configuration:
 
 _SNAPSHOTS = directed(
     "commit; snapshot; commit; snapshot; commit", "commit; read; commit; read", schedule="bursts"
-)
-_LISTED = directed(
-    "commit; snapshot; commit; snapshot; commit",
-    "commit; commit; commit",
-    "commit; snapshot; commit; read",
-    horizon=400,
-    courtesy=0,
-    stall_rate=0.1,
-    zombie_rate=0.1,
 )
 _WIPED = directed(
     "commit; commit; commit; commit",
@@ -148,14 +130,6 @@ _ROTTING = directed(
 
 MUTATIONS: Sequence[Mutation] = (
     # ---------------------------------------------------------------------------- claim
-    Mutation(
-        "unstable listing",
-        "Store.list repeats until two in a row agree",
-        patched(tests.simulation.stores, "settle", list_once),
-        directed=_LISTED,
-        shaped=_paged,
-        seeds=600,
-    ),
     Mutation(
         "no root check",
         "after every listing, broker.json must hold the directory id that is registered",

@@ -55,10 +55,6 @@ def all_of(*patches: Callable[[], AbstractContextManager[object]]) -> Callable[[
 # ------------------------------------------------------------------------------- 1. a listing
 
 
-def list_once(list_once: Callable[[], Any], where: str) -> Any:
-    return list_once()
-
-
 def end_of_known_epoch(lineage: Lineage, epoch: int) -> int | None:
     """Without "whether or not e is in it"."""
     if all(entry.epoch != epoch for entry in lineage.entries):
