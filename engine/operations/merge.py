@@ -9,6 +9,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
+from engine.replication.snapshots import while_it_changes
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import StratalogError
@@ -48,7 +49,11 @@ class MergeResult:
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """The task."""
+    """The task. What another run has merged in the meantime is planned anew."""
+    return while_it_changes(lambda: _merge_once(work))
+
+
+def _merge_once(work: MergeWork) -> MergeResult:
     log = leader_log(work.site)
     now_ms = work.clock.now_ms()
     runs = plan_merges(log, work.policy, work.from_offset, now_ms)
