@@ -12,8 +12,8 @@ In and out
     layers above carry out.
 
 May not know
-    pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``,
-    ``merge``, ``retention``, ``paths``, ``offsets``, ``records``) do no I/O and know no clock.
+    pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,
+    ``retention``, ``transactions``, ``paths``, ``offsets``, ``records``) do no I/O and know no clock.
 
 Where this differs from the design page
     * S3 goes through ``botocore``, the client that fsspec's own S3 file system is built on, and not

@@ -98,11 +98,24 @@ class ConcurrentTransactionsError(RetriableError):
     code = "CONCURRENT_TRANSACTIONS"
 
 
+class UnstableOffsetCommitError(RetriableError):
+    """A transaction that is not over has offsets of the group: they are committed with it, or not (KIP-447)."""
+
+    code = "UNSTABLE_OFFSET_COMMIT"
+
+
 class CoordinatorNotAvailableError(RetriableError):
     """The partition of an internal topic that a group, or a transactional id, belongs to cannot be appended to at
     present; nothing was changed."""
 
     code = "COORDINATOR_NOT_AVAILABLE"
+
+
+class OffsetNotAvailableError(RetriableError):
+    """The offset is in the log, and a leader that was elected of late does not know that it is committed; it will
+    be known by the next append, or by ``replicate`` (KIP-207, KIP-392)."""
+
+    code = "OFFSET_NOT_AVAILABLE"
 
 
 class UnknownLeaderEpochError(RetriableError):
@@ -307,6 +320,18 @@ class OffsetOutOfRangeError(InvalidCallError):
     code = "OFFSET_OUT_OF_RANGE"
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """What the consumer has read is not in the log any more: an unclean election has put other records there, or
+    none (KIP-320)."""
+
+    code = "LOG_TRUNCATION"
+
+    def __init__(self, message: str, divergent_offset: int) -> None:
+        super().__init__(message)
+        self.divergent_offset = divergent_offset
+        """Up to here the log is what the consumer has read; to go on from here is to read what took its place."""
+
+
 class DuplicateSequenceNumberError(InvalidCallError):
     """The producer has appended later sequences already."""
 
@@ -341,6 +366,12 @@ class InvalidTopicError(InvalidCallError):
     """The topic is internal: only the engine itself may do that to it."""
 
     code = "INVALID_TOPIC_EXCEPTION"
+
+
+class TransactionalIdNotFoundError(InvalidCallError):
+    """No such transactional id: nobody has used it, or not for long."""
+
+    code = "TRANSACTIONAL_ID_NOT_FOUND"
 
 
 class InvalidTxnStateError(InvalidCallError):

@@ -9,16 +9,21 @@ An append is a file of its own, however small. Below the high watermark, neighbo
   a logarithmic number of times.
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
+
+A merged segment is settled: merges stop at the last stable offset, and what is merged says of each record whether
+its transaction was aborted. So an append in a transaction is sealed only by being rewritten, also a large one
+alone; and whatever is tiered is settled.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from partitions.listing import Link, ReplicaLog
 from partitions.paths import DataName
+from partitions.transactions import Fate, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
 
@@ -37,6 +42,10 @@ class Run:
     """Neighbouring links ``[start, end)`` of one log."""
 
     links: tuple[Link, ...]
+    unsettled: bool = False
+    """Some of the files are appends in transactions, or markers."""
+    aborted: frozenset[DataName] = frozenset()
+    """Those whose transaction was aborted."""
 
     @property
     def start(self) -> int:
@@ -55,8 +64,10 @@ class Run:
 
     @property
     def is_segment(self) -> bool:
-        """Whether the run is one whole file already: nothing to merge or cut."""
-        return len(self.links) == 1 and self.links[0].start == self.links[0].name.base_offset
+        """Whether the run is one whole file already: nothing to merge, cut or settle."""
+        return (
+            len(self.links) == 1 and self.links[0].start == self.links[0].name.base_offset and not self.unsettled
+        )
 
     @property
     def segment_name(self) -> DataName:
@@ -66,39 +77,62 @@ class Run:
         return DataName(self.start, self.end, self.links[-1].name.epoch)
 
 
-def sealed_runs(log: ReplicaLog, policy: MergePolicy, from_offset: int, now_ms: int) -> list[Run]:
+def sealed_runs(
+    log: ReplicaLog,
+    policy: MergePolicy,
+    from_offset: int,
+    now_ms: int,
+    transactions: LogTransactions | None = None,
+) -> list[Run]:
     """The runs at or above ``from_offset`` that are sealed, in order. ``from_offset`` is the end of the
-    remote log; a link that straddles it is cut there.
+    remote log; a link that straddles it is cut there. ``transactions`` are those of the log from there on; None
+    where it is known to have none.
     """
-    sealed, active = _roll(log, policy, from_offset)
+    sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
     while active and now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms:
         first, rest = active[0], active[1:]
         # As large as all that came after it: rewriting it for them, each segment.ms again, would be quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
-    return sealed
+    return [_settling(run, transactions) for run in sealed]
 
 
-def plan_merges(log: ReplicaLog, policy: MergePolicy, from_offset: int, now_ms: int) -> list[Run]:
-    """The runs to merge now: sealed ones of several files, and crowded ones of the active tail."""
-    sealed = sealed_runs(log, policy, from_offset, now_ms)
-    merges = [run for run in sealed if len(run.links) > 1]
+def plan_merges(
+    log: ReplicaLog,
+    policy: MergePolicy,
+    from_offset: int,
+    now_ms: int,
+    transactions: LogTransactions | None = None,
+) -> list[Run]:
+    """The runs to merge now: sealed ones of several files, or to be settled; crowded ones of the active tail."""
+    sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
+    merges = [run for run in sealed if len(run.links) > 1 or run.unsettled]
     active_from = sealed[-1].end if sealed else from_offset
-    active = [link for link in _mergeable(log, from_offset) if link.start >= active_from]
-    return merges + _crowds(active, policy)
+    active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
+    return merges + [_settling(run, transactions) for run in _crowds(active, policy)]
 
 
-def _mergeable(log: ReplicaLog, from_offset: int) -> list[Link]:
-    """Links wholly below the high watermark and at or above ``from_offset``, the first one cut there."""
+def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions | None) -> list[Link]:
+    """Links wholly below the last stable offset and at or above ``from_offset``, the first one cut there."""
+    until = log.high_watermark if transactions is None else transactions.last_stable_offset
     return [
         Link(max(link.start, from_offset), link.end, link.file)
         for link in log.chain
-        if link.end > from_offset and link.end <= log.high_watermark
+        if link.end > from_offset and link.end <= until
     ]
 
 
-def _roll(log: ReplicaLog, policy: MergePolicy, from_offset: int) -> tuple[list[Run], list[Link]]:
+def _settling(run: Run, transactions: LogTransactions | None) -> Run:
+    """The run with what became of its transactions."""
+    if transactions is None or not transactions.fates:
+        return run
+    fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}
+    aborted = frozenset(name for name, fate in fates.items() if fate is Fate.ABORTED)
+    return replace(run, unsettled=bool(fates), aborted=aborted)
+
+
+def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[Link]]:
     """Sealed runs, and the links of the active tail."""
     sealed: list[Run] = []
     run: list[Link] = []
@@ -110,7 +144,7 @@ def _roll(log: ReplicaLog, policy: MergePolicy, from_offset: int) -> tuple[list[
             sealed.append(Run(tuple(run)))
         run, run_bytes = [], 0
 
-    for link in _mergeable(log, from_offset):
+    for link in links:
         size = _size(link)
         large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging comes to an end
         if large or run_bytes + size > policy.segment_bytes:

@@ -3,6 +3,10 @@
 Cumulative, in the footer of every data file: per producer its epoch, the last sequence and the offsets
 that this sequence got. One sequence is one append to the partition; gaps are allowed, since a
 micro-batch may have nothing for a partition. Pure.
+
+Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
+of its own (KIP-890): who decides how it ends raises the epoch by one, and the marker carries the raised epoch.
+From then on a late append of the ended transaction has an epoch that is over, and a late marker finds a later one.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from collections.abc import Mapping
 import msgspec
 
 from partitions.errors import DuplicateSequenceNumberError, InvalidProducerEpochError
+from partitions.records import ABORT, COMMIT
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -22,6 +27,8 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     base_offset: int
     next_offset: int
     appended_ms: int
+    txn_first_offset: int | None = None
+    """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
 
 
 ProducerState = Mapping[str, ProducerEntry]
@@ -33,10 +40,25 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     producer_id: str
     epoch: int
     sequence: int
+    transactional: bool = False
+    """The records are part of the transaction of this epoch."""
+    control: int | None = None
+    """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
+
+
+MARKER_SEQUENCE = -1
+"""Of a marker; the next transaction counts from 0 again."""
+
+
+def marker(producer_id: str, raised_epoch: int, *, commit: bool) -> ProducerAppend:
+    """The end of a producer's transaction in a partition, as the coordinator has decided it."""
+    control = COMMIT if commit else ABORT
+    return ProducerAppend(producer_id, raised_epoch, MARKER_SEQUENCE, transactional=True, control=control)
 
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> ProducerEntry | None:
-    """The entry of an earlier attempt of this very append, or None when it is new.
+    """The entry of an earlier attempt of this very append, or None when it is new. A marker is there already when
+    the producer has its epoch, or a later one.
 
     Raises: InvalidProducerEpochError when a newer incarnation has appended;
         DuplicateSequenceNumberError when later sequences of the producer are in the log.
@@ -44,6 +66,8 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
     last = state.get(append.producer_id)
     if last is None or append.epoch > last.epoch:
         return None
+    if append.control is not None:
+        return last
     if append.epoch < last.epoch:
         raise InvalidProducerEpochError(
             f"{what}: producer {append.producer_id!r} has epoch {last.epoch} by now, this append has "
@@ -63,18 +87,36 @@ def after_append(
     state: ProducerState, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int
 ) -> dict[str, ProducerEntry]:
     """The state after ``append`` got the offsets ``[base_offset, next_offset)``."""
-    entry = ProducerEntry(append.epoch, append.sequence, base_offset, next_offset, now_ms)
+    last = state.get(append.producer_id)
+    txn_first_offset = None if last is None or append.control is not None else last.txn_first_offset
+    if txn_first_offset is None and append.transactional and append.control is None:
+        txn_first_offset = base_offset
+    entry = ProducerEntry(append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset)
     return {**state, append.producer_id: entry}
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:
-    """Without the producers that have not appended for ``expiration_ms`` (producer.id.expiration.ms)."""
-    return {name: entry for name, entry in state.items() if now_ms - entry.appended_ms < expiration_ms}
+    """Without the producers that have not appended for ``expiration_ms`` (producer.id.expiration.ms) and have no
+    open transaction."""
+    return {
+        name: entry
+        for name, entry in state.items()
+        if now_ms - entry.appended_ms < expiration_ms or entry.txn_first_offset is not None
+    }
+
+
+def plain(state: ProducerState) -> dict[str, tuple[int, ...]]:
+    """As it is written: what says nothing is left out, so that whatever knows no transactions reads it too."""
+    return {
+        name: (entry.epoch, entry.sequence, entry.base_offset, entry.next_offset, entry.appended_ms)
+        + (() if entry.txn_first_offset is None else (entry.txn_first_offset,))
+        for name, entry in state.items()
+    }
 
 
 def encode(state: ProducerState) -> bytes:
     """JSON, as in footers and ``.local`` files."""
-    return msgspec.json.encode(dict(state))
+    return msgspec.json.encode(plain(state))
 
 
 def decode(data: bytes) -> dict[str, ProducerEntry]:

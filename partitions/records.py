@@ -21,6 +21,13 @@ HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value"
 RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 """What a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and ``control``."""
 
+ABORT, COMMIT = 0, 1
+"""``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
+ABORTED = 2
+"""``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
+there: whoever reads ``control IS NULL`` of settled segments (``partitions.transactions``) gets what is committed.
+"""
+
 _PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
     "binary": pa.binary(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +24,7 @@ from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
 from partitions.paths import EpochName
 from partitions.producers import ProducerEntry, decode
 from partitions.segment import read_segment
+from partitions.segment_footer import SegmentFooter
 from partitions.store.protocol import Store, StoredObject
 
 _ATTEMPTS = 5
@@ -119,6 +121,15 @@ def format_root(store: Store, cluster_id: str, broker_id: int, new_id: NewId) ->
 
 
 @dataclass(frozen=True, slots=True)
+class EndState:
+    """What a log's last file hands on to the next one."""
+
+    producers: dict[str, ProducerEntry]
+    last_transactional_offset: int | None
+    """As in ``SegmentFooter``."""
+
+
+@dataclass(frozen=True, slots=True)
 class Replica:
     """The place of one incarnation of one replica: a folder under the root of a broker.
 
@@ -189,15 +200,16 @@ class Replica:
                 "the same: an older copy was put back, or the root was moved; register the broker first"
             )
 
-    def log(self) -> ReplicaLog:
-        """The replica's log now: one listing, and what of its contents is not remembered.
+    def log(self, end_of_append: Callable[[DataFile], int] | None = None) -> ReplicaLog:
+        """The replica's log now: one listing, and what of its contents is not remembered. ``end_of_append`` knows
+        the next offset of its last file without reading it here.
 
         Raises: as ``list``, and CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
             listing = self.list()
             with suppress(SourceChangedError):  # deleted since the listing: list again
-                return resolve(listing, self.lineage(listing), self.end_of_append)
+                return resolve(listing, self.lineage(listing), end_of_append or self.end_of_append)
         raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
 
     def lineage(self, listing: Listing) -> Lineage:
@@ -215,13 +227,22 @@ class Replica:
 
     def end_of_append(self, file: DataFile) -> int:
         """The next offset of an append, from its footer."""
-        return read_segment(self.store, file).footer.next_offset
+        return self.footer(file).next_offset
 
     def producers(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
-        """The producer state at the log end: the last file's, else that of the local start."""
+        """The producer state at the log end."""
+        return self.end_state(log).producers
+
+    def end_state(self, log: ReplicaLog) -> EndState:
+        """What an append at the log end goes on from: the last file's state, else that of the local start."""
         if log.chain:
-            return dict(read_segment(self.store, log.chain[-1].file).footer.producers)
-        return self.producers_at_local_start(log)
+            footer = self.footer(log.chain[-1].file)
+            return EndState(dict(footer.producers), footer.last_transactional_offset)
+        return EndState(self.producers_at_local_start(log), None)
+
+    def footer(self, file: DataFile) -> SegmentFooter:
+        """What a data file of the replica says of itself."""
+        return read_segment(self.store, file).footer
 
     def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
         """The producer state that the ``.local`` register of the local start carries; empty at 0."""

@@ -5,11 +5,12 @@ files it covers stay until a later vacuum.
 
 Files of a run may have schemas of which one grew from the other (``partitions.growth``). The segment has the
 widest of them, not the topic's present one: so it follows from the files alone, and whoever merges the same files
-still makes the same bytes.
+still makes the same bytes. What became of a transaction follows from its marker, which is in the log by then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import cast
 
@@ -20,9 +21,10 @@ from partitions.growth import widest
 from partitions.lineage import Lineage
 from partitions.merge import Run
 from partitions.producers import ProducerEntry
+from partitions.records import ABORTED
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
-from partitions.segment_footer import SegmentFooter
+from partitions.segment_footer import SegmentFooter, TransactionPart
 from partitions.segment_writer import SegmentWriter
 from partitions.store.protocol import Staged, StagedWriter, Store
 
@@ -78,9 +80,12 @@ def stage_run(
     last = segments[-1].footer
     schemas = (cast(pa.Schema, segment.parquet.schema.to_arrow_schema()) for segment in segments)
     schema = widest((found.remove_metadata() for found in schemas), source.uri_of(run.links[0].file.object.name))
+    if not run.unsettled and any(segment.footer.transaction is not None for segment in segments):
+        raise ValueError(f"{source.uri_of(run.links[0].file.object.name)}: a run in transactions was not settled")
     staged = target.stage_writer(name)
     try:
-        footer = _write(source, run, schema, staged, last, compression)
+        markers = _markers((segment.footer for segment in segments), run.start)
+        footer = _write(source, run, schema, staged, last, markers, compression)
     except BaseException:
         with suppress(Exception):
             staged.abort()
@@ -88,8 +93,20 @@ def stage_run(
     return staged, footer
 
 
+def _markers(footers: Iterable[SegmentFooter], start: int) -> tuple[TransactionPart, ...]:
+    """The markers of these files that end transactions which began before ``start``."""
+    parts = (part for footer in footers for part in (footer.transaction, *footer.markers) if part is not None)
+    return tuple(part for part in parts if part.first_offset is not None and part.first_offset < start)
+
+
 def _write(
-    source: Store, run: Run, schema: pa.Schema, staged: StagedWriter, last: SegmentFooter, compression: str
+    source: Store,
+    run: Run,
+    schema: pa.Schema,
+    staged: StagedWriter,
+    last: SegmentFooter,
+    markers: tuple[TransactionPart, ...],
+    compression: str,
 ) -> SegmentFooter:
     writer = SegmentWriter(
         staged.file,
@@ -102,7 +119,7 @@ def _write(
     try:
         for link in run.links:
             for batch in read_batches(source, link.file, link.start, link.end):
-                writer.write(batch)
+                writer.write(_aborted(batch) if link.name in run.aborted else batch)
         if writer.next_offset != run.end:
             raise LogGapError(
                 f"a run of offsets [{run.start}, {run.end}) holds records up to {writer.next_offset} only"
@@ -115,4 +132,17 @@ def _write(
         return last.producers
 
     # Nothing of the moment: whoever merges the same files makes the same bytes.
-    return writer.close(lineage=Lineage(last.lineage), producers=producers, created_ms=last.created_ms)
+    return writer.close(
+        lineage=Lineage(last.lineage),
+        producers=producers,
+        created_ms=last.created_ms,
+        last_transactional_offset=last.last_transactional_offset,
+        markers=markers,
+    )
+
+
+def _aborted(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The records, marked as those of an aborted transaction."""
+    index = batch.schema.get_field_index("control")
+    field = batch.schema.field(index)
+    return batch.set_column(index, field, pa.repeat(pa.scalar(ABORTED, field.type), batch.num_rows))

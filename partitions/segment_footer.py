@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from partitions.producers import ProducerEntry
+from partitions.producers import ProducerEntry, plain
 
 FOOTER_KEY = b"log.segment"
 CHECKSUM_KEY = b"log.segment.crc"
@@ -19,6 +19,18 @@ WRITER_VERSION = 1
 SUFFIX_BYTES = 8  # the length of Parquet's footer, and the magic
 NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
 NO_CHECKSUMS = NO_CHECKSUM * 4  # of the footer, of the page index, and (16 digits) where that starts
+
+
+class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an append is to the transaction of a producer and its epoch: records of it, or its end (a marker)."""
+
+    producer_id: str
+    producer_epoch: int
+    """Of a marker: the raised one."""
+    control: int | None = None
+    """Of a marker: ``records.ABORT`` or ``records.COMMIT``; None: it is records."""
+    first_offset: int | None = None
+    """Of a marker: where the transaction begins that it ended here; None: there was none."""
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,11 +54,34 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     writer_version: int = WRITER_VERSION
     batch_id: str = ""
     """Metadata log only: a digest of lineage and records, for a batch is read in one request and checked whole."""
+    transaction: TransactionPart | None = None
+    """Of an append in a transaction, and of a marker. None for all others, and in merged segments: their records
+    say by themselves what became of them."""
+    last_transactional_offset: int | None = None
+    """Where the last such append up to this file's end begins, of the whole partition; None: there is none."""
+    markers: tuple[TransactionPart, ...] = ()
+    """Of a merged segment: the markers in it that end transactions which began before it."""
+
+    @property
+    def may_hold_control(self) -> bool:
+        """Whether records of the file may have a ``control``; those of an append tell by ``transaction``."""
+        return self.last_transactional_offset is not None and self.last_transactional_offset >= self.base_offset
 
     @property
     def latest_ms(self) -> int:
         """The largest timestamp in milliseconds, rounded up; where no record has one, when the file was made."""
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
+
+
+_OPTIONAL = ("transaction", "last_transactional_offset", "markers")
+
+
+def encode_footer(footer: SegmentFooter) -> bytes:
+    """JSON, as in the file; without transactions, byte for byte what it was before there were any."""
+    fields = msgspec.structs.asdict(footer) | {"producers": plain(footer.producers)}
+    return msgspec.json.encode(
+        {name: v for name, v in fields.items() if v not in (None, ()) or name not in _OPTIONAL}
+    )
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -21,13 +20,17 @@ from partitions.segment_footer import (
     NO_CHECKSUMS,
     SUFFIX_BYTES,
     SegmentFooter,
+    TransactionPart,
     checksum_at,
+    encode_footer,
 )
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
+PAGE_ROWS = 2048
+"""At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
 
 
 class SegmentWriter:
@@ -67,6 +70,7 @@ class SegmentWriter:
             column_encoding=dict.fromkeys(ascending, "DELTA_BINARY_PACKED"),
             # Parquet's bounds leave NaN out, Spark counts it as the greatest number: it would skip such rows.
             write_statistics=[path for path, leaf in leaves.items() if not pa.types.is_floating(leaf)],
+            max_rows_per_page=PAGE_ROWS,
             write_page_index=True,
             write_page_checksum=True,
             store_schema=False,
@@ -106,6 +110,9 @@ class SegmentWriter:
         producers: Callable[[int], dict[str, ProducerEntry]],
         created_ms: int,
         batch_id: str = "",
+        transaction: TransactionPart | None = None,
+        last_transactional_offset: int | None = None,
+        markers: tuple[TransactionPart, ...] = (),
         metadata: Callable[[], Mapping[bytes, bytes]] = dict,
     ) -> SegmentFooter:
         """Finish the file; the sink stays open.
@@ -132,8 +139,11 @@ class SegmentWriter:
             uncompressed_bytes=self._uncompressed_bytes,
             created_ms=created_ms,
             batch_id=batch_id,
+            transaction=transaction,
+            last_transactional_offset=last_transactional_offset,
+            markers=markers,
         )
-        encoded = msgspec.json.encode(footer)
+        encoded = encode_footer(footer)
         self._writer.add_key_value_metadata({**metadata(), FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()

@@ -19,6 +19,7 @@ from partitions.store import Store
 
 READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
 """What readers see of a record."""
+_COLUMNS = [*READ_COLUMNS, "control"]
 
 FOOTERS = 4096
 ROW_GROUP_BYTES = 256 * 1024 * 1024
@@ -47,7 +48,8 @@ class RecordReader:
         self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int, pay: Pay = free
     ) -> pa.Table | None:
         """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
-        least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece.
+        least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece. They
+        come with their ``control``, markers and all (``partitions.transactions.visible``).
         ``pay`` is told of the row groups that are not remembered.
 
         Raises: LogGapError when a file ends before the log says so; CorruptSegmentError, SourceChangedError,
@@ -105,7 +107,7 @@ class RecordReader:
             group = segment.parquet.row_group(index)
             pay(sum(group.column(number).total_compressed_size for number in range(group.num_columns)))
             whole = read_row_group(piece.store, segment, index)
-            found = whole.select(READ_COLUMNS)
+            found = whole.select(_COLUMNS)
             self._groups.put(key, found, found.nbytes)
         return found
 

@@ -13,7 +13,7 @@ from engine.replication.site import Site
 from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
 from engine.replication.watermark import advance_high_watermark
 from partitions.clock import ManualClock
-from partitions.producers import ProducerAppend
+from partitions.producers import ProducerAppend, marker
 from partitions.records import physical_schema
 from partitions.replica import format_root
 from partitions.runner import SerialRunner
@@ -25,7 +25,7 @@ from tiering.bootstrap import LastTiered
 SCHEMA = physical_schema()
 
 
-def batch(values: Iterable[bytes | str], timestamp_us: int = 1_000_000) -> pa.RecordBatch:
+def batch(values: Iterable[bytes | str | None], timestamp_us: int = 1_000_000) -> pa.RecordBatch:
     """Records with these values, no keys, timestamps one microsecond apart."""
     rows = [value.encode() if isinstance(value, str) else value for value in values]
     return pa.RecordBatch.from_pydict(
@@ -97,9 +97,21 @@ class OnePartition:
         epoch: int = 0,
         acks_all: bool = True,
         site: Site | None = None,
+        transactional: bool = False,
     ) -> Appended:
         """Append, and, with ``acks_all``, acknowledge. Raises: what kept it from being appended, or a member
         of the ISR from having it."""
+        who = ProducerAppend(producer or next(self.ids), epoch, sequence, transactional)
+        return self.append_as(who, batch(values), acks_all=acks_all, site=site)
+
+    def end(self, producer: str, raised_epoch: int, *, commit: bool, acks_all: bool = True) -> Appended:
+        """A marker, as ``append``."""
+        return self.append_as(marker(producer, raised_epoch, commit=commit), batch([None]), acks_all=acks_all)
+
+    def append_as(
+        self, who: ProducerAppend, rows: pa.RecordBatch, *, acks_all: bool = True, site: Site | None = None
+    ) -> Appended:
+        """As ``append``."""
         options = AppendOptions(
             schema=SCHEMA,
             acks_all=acks_all,
@@ -108,10 +120,7 @@ class OnePartition:
             log_append_time=False,
             producer_expiration_ms=10**12,
         )
-        who = ProducerAppend(producer or next(self.ids), epoch, sequence)
-        result = append(
-            site or self.site, who, iter([batch(values)]), options, clock=self.clock, copies=SerialRunner()
-        )
+        result = append(site or self.site, who, iter([rows]), options, clock=self.clock, copies=SerialRunner())
         if isinstance(result, NotAppended):
             raise result.error
         assert isinstance(result, Appended)

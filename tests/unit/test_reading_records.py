@@ -78,7 +78,7 @@ def test_a_part_of_a_file_is_read_as_that_part() -> None:
     found = RecordReader().read("t-0", [piece_of(one, 1, 5)], 0, 10**6)
     assert found is not None
     assert found.column("offset").to_pylist() == [1, 2, 3, 4]
-    assert found.schema.names == READ_COLUMNS
+    assert found.schema.names == [*READ_COLUMNS, "control"]
     assert RecordReader().read("t-0", [piece_of(one, 1, 5)], 5, 10**6) is None
     assert RecordReader().read("t-0", [], 0, 1) is None
 

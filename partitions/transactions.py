@@ -1,0 +1,129 @@
+"""Transactions in a log: what became of each, up to where all are decided, what readers get (KIP-98). Pure.
+
+An append in a transaction is a file of its own, and so is the marker that ends the transaction in a partition;
+their footers say so. The last file's footer says where the transactions begin that are open there. A merged
+segment was settled when it was made: its records say by themselves (``records``) what became of them. So footers
+are looked at only where something transactional was appended since the last merge.
+
+    last stable offset    below it every transaction is decided, and its markers are committed: readers of
+                          committed records stop there, and so do merges, the remote tier, and snapshots
+    fate of an append     the first marker of its producer behind it ended its transaction. It was committed if
+                          the marker's epoch is the next one: who decides raises the epoch by one. Any other
+                          marker is a later transaction's, and the append is the remainder of one that lost its
+                          own (an unclean election): aborted
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partitions.listing import DataFile, Link, ReplicaLog
+from partitions.paths import DataName
+from partitions.records import ABORTED, COMMIT
+from partitions.segment_footer import SegmentFooter, TransactionPart
+
+FooterOf = Callable[[DataFile], SegmentFooter]
+"""What a file of the log says of itself; it may cost a read."""
+
+
+class Isolation(StrEnum):
+    """Which records a reader gets (Kafka's ``isolation.level``). Markers are nobody's."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    """All below the high watermark, also of transactions that are open or aborted."""
+    READ_COMMITTED = "read_committed"
+    """Those below the last stable offset whose transaction, if any, was committed."""
+
+
+class Fate(Enum):
+    """What an unmerged file is, or became of it."""
+
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    MARKER = "marker"
+
+
+@dataclass(frozen=True, slots=True)
+class LogTransactions:
+    """The transactions of a log, as far as they are not settled by merges."""
+
+    last_stable_offset: int
+    """At least the local start, at most the high watermark."""
+    fates: Mapping[DataName, Fate] = field(default_factory=dict)
+    """Of unmerged appends in transactions, and of markers."""
+
+    def hidden(self, isolation: Isolation) -> frozenset[DataName]:
+        """The unmerged files of which such a reader gets nothing; of all others it gets every record."""
+        unseen = {Fate.MARKER, Fate.ABORTED} if isolation is Isolation.READ_COMMITTED else {Fate.MARKER}
+        return frozenset(name for name, fate in self.fates.items() if fate in unseen)
+
+    def end(self, isolation: Isolation, log: ReplicaLog) -> int:
+        """The offset at which such a reader stops."""
+        return self.last_stable_offset if isolation is Isolation.READ_COMMITTED else log.high_watermark
+
+
+def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
+    """The transactions of a log from ``start`` on, below its high watermark.
+
+    Of a log without transactions this looks at one footer: that of the last file below the high watermark that is
+    no merged segment, which whoever lists the log knows mostly. Raises: as ``footer_of``.
+    """
+    committed = [link for link in log.chain if link.start < log.high_watermark]
+    unmerged = [link for link in committed if not link.name.merged and link.end > start]
+    if not unmerged:
+        return LogTransactions(log.high_watermark)
+    last = footer_of(unmerged[-1].file)
+    stable = log.high_watermark
+    if committed[-1] is unmerged[-1]:  # else it was merged, and all below its end were decided by then
+        begun = (entry.txn_first_offset for entry in last.producers.values())
+        stable = min((offset for offset in begun if offset is not None), default=stable)
+    latest = last.last_transactional_offset
+    fates: dict[DataName, Fate] = {}
+    if latest is not None and latest >= unmerged[0].start:
+        looked_at = [link for link in committed if link.name.merged or link.start <= latest]
+        fates = _fates([link for link in looked_at if link.start >= unmerged[0].start], footer_of)
+        still_open = (link.start for link in unmerged if fates.get(link.name) is Fate.OPEN)
+        stable = min(stable, min(still_open, default=stable))
+    return LogTransactions(max(log.local_start, min(stable, log.high_watermark)), fates)
+
+
+def _fates(links: Sequence[Link], footer_of: FooterOf) -> dict[DataName, Fate]:
+    """By file: walked from the end, so that the next marker of each producer is known."""
+    fates: dict[DataName, Fate] = {}
+    behind: dict[str, TransactionPart] = {}
+    for link in reversed(links):
+        footer = footer_of(link.file)
+        behind |= {part.producer_id: part for part in reversed(footer.markers)}
+        part = footer.transaction
+        if part is None:
+            continue
+        if part.control is not None:
+            behind[part.producer_id] = part
+            fates[link.name] = Fate.MARKER
+        else:
+            fates[link.name] = _fate(part, behind.get(part.producer_id))
+    return fates
+
+
+def _fate(part: TransactionPart, marker: TransactionPart | None) -> Fate:
+    if marker is None:
+        return Fate.OPEN
+    own = marker.producer_epoch == part.producer_epoch + 1
+    return Fate.COMMITTED if own and marker.control == COMMIT else Fate.ABORTED
+
+
+def visible(rows: pa.Table, isolation: Isolation) -> pa.Table:
+    """The rows of a merged or remote segment (with their column ``control``) that such a reader gets."""
+    control = rows.column("control")
+    if control.null_count == rows.num_rows:
+        return rows
+    seen = pc.is_null(control)
+    if isolation is Isolation.READ_UNCOMMITTED:
+        seen = pc.or_(seen, pc.equal(control, ABORTED).fill_null(False))
+    return rows.filter(seen)
