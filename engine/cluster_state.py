@@ -6,16 +6,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from engine.context import Context
+from engine.cluster_spark import SparkOfCluster
 from engine.operations import group_admin, groups
 from engine.operations import snapshot as snapshotting
 from engine.operations.read_snapshot import list_snapshots, metrics, read_snapshot_frame
 from engine.report import Report
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
-from partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 Topics = Sequence[str] | str | None
 """One topic, several, or (None) all."""
@@ -26,11 +25,8 @@ def names(topics: Topics) -> Sequence[str] | None:
     return [topics] if isinstance(topics, str) else topics
 
 
-class StateOfCluster:
+class StateOfCluster(SparkOfCluster):
     """A part of ``engine.cluster.Cluster``."""
-
-    _context: Context
-    _spark: SparkSession | None
 
     def commit(
         self,
@@ -48,9 +44,14 @@ class StateOfCluster:
         """
         return groups.commit(self._context, group, offsets, member_epoch=member_epoch)
 
-    def committed(self, group: str, topics: Topics = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a consumer group has committed, by topic and partition."""
-        return groups.committed(self._context, group, names(topics))
+    def committed(
+        self, group: str, topics: Topics = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a consumer group has committed, by topic and partition. With ``require_stable``, what a consumer
+        needs that commits in transactions, UnstableOffsetCommitError while a transaction with offsets of it is not
+        over.
+        """
+        return groups.committed(self._context, group, names(topics), require_stable=require_stable)
 
     def lag(self, group: str) -> Report:
         """How far a consumer group is behind: one row per partition of the topics that it has committed for.
@@ -153,8 +154,3 @@ class StateOfCluster:
             memory_bytes=memory_bytes,
             dry_run=dry_run,
         )
-
-    def _session(self, what: str) -> SparkSession:
-        if self._spark is None:
-            raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
-        return self._spark

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 
 JOBS = (
-    *("format", "topics", "append", "read", "offsets"),
+    *("format", "topics", "append", "read", "tail", "offsets"),
     *("replicate", "merge", "tier", "retain", "vacuum", "bootstrap", "fence", "verify", "recover", "describe"),
-    *("elect", "reassign", "snapshot", "delete_records", "quorum", "groups", "restore"),
+    *("elect", "reassign", "snapshot", "delete_records", "quorum", "groups", "transactions", "restore"),
 )
 
 

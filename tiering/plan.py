@@ -3,7 +3,8 @@
 Sealed runs below the high watermark, from the earliest on, one after the other without a gap, from the end
 of the remote log on, as far as the copy lag lets them go (KIP-1241). A run that is one whole file is copied as
 it is, under its own name; one that is several files, or begins inside one (a late zombie's merge straddles the
-end of the remote), is rewritten.
+end of the remote), is rewritten. So is what was appended in transactions: the remote tier stops at the last stable
+offset, and every segment there says by itself which of its records are committed (``control IS NULL``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from partitions.errors import CorruptionError, LogGapError
 from partitions.listing import Link, ReplicaLog
 from partitions.merge import MergePolicy, Run, sealed_runs
 from partitions.retention import UNLIMITED
+from partitions.transactions import LogTransactions
 from tiering.remote_segment import RemoteSegment
 
 LatestMs = Callable[[Link], int]
@@ -119,24 +121,34 @@ def plan_uploads(
     what: str,
     lag: CopyLag = AT_ONCE,
     latest_ms: LatestMs = lambda _: 0,
+    transactions: LogTransactions | None = None,
 ) -> UploadPlan:
     """The uploads that are due. ``log`` is the leader's, ``remote`` its partition's segments, read after
     the leader was listed; ``what`` names the partition in errors. ``latest_ms`` is asked only where ``lag`` is
-    a time.
+    a time. ``transactions`` are those of the log from the end of the remote on; None where there are none.
 
     Raises: as ``earliest_pending_upload``, and as ``latest_ms``.
     """
     start = earliest_pending_upload(log, remote, log_start, what)
-    return uploads_from(log, start, policy=policy, now_ms=now_ms, lag=lag, latest_ms=latest_ms)
+    return uploads_from(
+        log, start, policy=policy, now_ms=now_ms, lag=lag, latest_ms=latest_ms, transactions=transactions
+    )
 
 
 def uploads_from(
-    log: ReplicaLog, start: int, *, policy: MergePolicy, now_ms: int, lag: CopyLag, latest_ms: LatestMs
+    log: ReplicaLog,
+    start: int,
+    *,
+    policy: MergePolicy,
+    now_ms: int,
+    lag: CopyLag,
+    latest_ms: LatestMs,
+    transactions: LogTransactions | None = None,
 ) -> UploadPlan:
     """The uploads that are due where the remote log ends at ``start``."""
     runs: list[Run] = []
     position = start
-    for run in sealed_runs(log, policy, start, now_ms):
+    for run in sealed_runs(log, policy, start, now_ms, transactions):
         if run.start != position or run.end > log.high_watermark:
             break  # only what follows directly, and only what is committed
         runs.append(run)

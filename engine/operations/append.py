@@ -90,6 +90,7 @@ def append_frame(
     producer: str | None = None,
     sequence: int = 0,
     producer_epoch: int = 0,
+    transactional: bool = False,
     order_by: Sequence[str] = (),
     dry_run: bool = False,
 ) -> Report:
@@ -98,7 +99,8 @@ def append_frame(
     With ``producer`` the append is idempotent: the same producer and sequence is appended once, however
     often this is called (an application id and a batch id, in Spark's words). ``order_by`` sorts the rows
     of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
-    the shuffle's. ``dry_run`` checks the records, and counts them by partition.
+    the shuffle's. ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and
+    counts them by partition.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError before
         anything is written; everything else is a failure of its partition in the report.
@@ -136,7 +138,7 @@ def append_frame(
             context.tasks.counts = context.tasks.counts + result.counts
         return results
 
-    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence, transactional)
     return append_with(context, image, image_of_topic, run, who, acks=acks)
 
 
@@ -149,6 +151,7 @@ def append_batches(
     producer: str | None = None,
     sequence: int = 0,
     producer_epoch: int = 0,
+    transactional: bool = False,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
     ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
@@ -157,7 +160,7 @@ def append_batches(
     Raises: as ``append_frame``.
     """
     check_not_internal(topic, "append to")
-    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence)
+    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence, transactional)
     return append_given(context, topic, batches, who, acks=acks)
 
 
@@ -180,6 +183,11 @@ def append_given(
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
+    return append_with(context, image, image_of_topic, in_threads(context, batches), who, acks=acks)
+
+
+def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
+    """Runs the tasks of the partitions that have records in threads of this process."""
     filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
@@ -188,7 +196,7 @@ def append_given(
 
         return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
 
-    return append_with(context, image, image_of_topic, run, who, acks=acks)
+    return run
 
 
 def append_with(

@@ -20,7 +20,14 @@ from engine.operations.brokers import settle_brokers
 from engine.operations.state_log import append_state, ensure_topic, read_state
 from engine.replication.damage import check_whole
 from engine.report import Failure, Report, Value
-from engine.state.consumer_offsets import ConsumerOffsets, GroupState, OffsetCommit, OffsetsRecord, is_stale
+from engine.state.consumer_offsets import (
+    ConsumerOffsets,
+    GroupState,
+    OffsetCommit,
+    OffsetsRecord,
+    PendingOffset,
+    is_stale,
+)
 from engine.state.group_commits import (
     OffsetAndMetadata,
     TopicPartition,
@@ -38,6 +45,7 @@ from partitions.errors import (
     OffsetOutOfRangeError,
     StaleMemberEpochError,
     StaleMetadataError,
+    UnstableOffsetCommitError,
 )
 from partitions.runner import Done, Failed, values
 
@@ -99,25 +107,67 @@ def commit(
     return Report("commit", rows, (), {"group": group}, False, measure.seconds, measure.counts)
 
 
+def commit_pending(
+    context: Context,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    producer_id: str,
+    producer_epoch: int,
+) -> int:
+    """As ``commit``, in the transaction of a producer: the offsets count when it is committed. The group's
+    partition of ``__consumer_offsets`` is among those of the transaction. How many offsets there are.
+
+    Raises: as ``commit``.
+    """
+    check_group(group)
+    given = check_offsets(offsets)
+
+    def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit]]:
+        return image, _records(context, image, group, given, None)
+
+    image, records = with_leaders(context, look)
+    pending = [
+        PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
+        for record in records
+    ]
+    if pending:
+        append_to_group(context, image, group, pending)
+    return len(pending)
+
+
 def committed(
-    context: Context, group: str, topics: Collection[str] | None = None
+    context: Context, group: str, topics: Collection[str] | None = None, *, require_stable: bool = False
 ) -> dict[TopicPartition, OffsetAndMetadata]:
     """What the group has committed, of these topics (all when None), by topic and partition; without what was
     committed for topics that are deleted, also where a topic of that name is there again. Nothing, where there is
-    no such group.
+    no such group. ``require_stable``: refuse to answer while a transaction that is not over has offsets of these
+    partitions (KIP-447); else they are left out of account.
 
-    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; what keeps the group's partition
-        from being read.
+    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; what keeps
+        the group's partition from being read.
     """
     check_group(group)
     image = context.metadata.image()
     for name in topics or ():
         image.topic(name)
+    state = read_groups(context, image, group).state
+    if require_stable:
+        _check_stable(image, group, state, topics)
     return {
         (topic, partition): OffsetAndMetadata(record.offset, record.leader_epoch, record.metadata)
-        for (topic, partition), record in named(image, read_groups(context, image, group).state.groups.get(group))
+        for (topic, partition), record in named(image, state.groups.get(group))
         if topics is None or topic in topics
     }
+
+
+def _check_stable(image: ClusterImage, group: str, state: ConsumerOffsets, topics: Collection[str] | None) -> None:
+    for (topic_id, partition), producer_id in sorted(state.unstable(group).items()):
+        topic = image.topics.get(topic_id)
+        if topic is not None and (topics is None or topic.name in topics):
+            raise UnstableOffsetCommitError(
+                f"group {group!r}: the transaction of producer id {producer_id}, which is not over, has an offset "
+                f"for {topic.name}-{partition}; try again, or see which one it is: stratalog transactions --list"
+            )
 
 
 LAG_SCHEMA = (

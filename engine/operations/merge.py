@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.replication.snapshots import while_it_changes
@@ -17,6 +18,7 @@ from partitions.merge import MergePolicy, plan_merges
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
 from partitions.store import Store
+from partitions.transactions import transactions_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def merge_partition(work: MergeWork) -> MergeResult:
 def _merge_once(work: MergeWork) -> MergeResult:
     log = leader_log(work.site)
     now_ms = work.clock.now_ms()
-    runs = plan_merges(log, work.policy, work.from_offset, now_ms)
+    with blaming(work.site.leader):
+        transactions = transactions_of(log, work.site.leader.footer, work.from_offset)
+    runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
     written = 0
     for run in runs:
         if not work.dry_run:

@@ -9,6 +9,7 @@
 5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
    (the two commits of the protocol's Expand), one commit for all partitions each
 6. partitions whose view has changed on the way start again from 1
+7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ from engine.operations.in_sync import (
     propose,
     without,
 )
+from engine.operations.transaction_admin import finish_due
 from engine.replication.damage import is_damage_of
 from engine.replication.site import Site
 from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
 from engine.replication.throttle import Throttle
 from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
+from engine.state.internal_topics import TRANSACTIONS_TOPIC
 from partitions.errors import CorruptionError, RetriableError, StaleMetadataError, StratalogError
 from partitions.runner import Done, Failed
 from partitions.store import Store
@@ -125,6 +128,7 @@ def replicate(
             rows = [_row(state) for state in states]
             failures += [failure for state in states for failure in state.failures]
             notes += [note for state in states for note in state.notes]
+            notes += _finish_transactions(context, states, failures)
     copied, avoided = (_total(rows, column) for column in ("copied_bytes", "avoided_bytes"))
     return Report(
         operation="replicate",
@@ -136,6 +140,18 @@ def replicate(
         counts=measure.counts,
         notes=notes,
     )
+
+
+def _finish_transactions(context: Context, states: Sequence[Progressed], failures: list[Failure]) -> list[str]:
+    """Step 7, of the partitions that hold anything; what was done."""
+    views = [
+        state.site.view
+        for state in states
+        if state.site.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
+    ]
+    rows, failed = finish_due(context, views)
+    failures += failed
+    return [f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows]
 
 
 def plan(

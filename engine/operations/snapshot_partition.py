@@ -1,7 +1,7 @@
 """Snapshots of one partition: what a new one would hold, and making it on the leader (KIP-630, "Snapshot Format").
 
-A snapshot is made of what is below the high watermark, up to a batch boundary, on the folder of the leader; the
-other replicas get its bytes. What is read is at most ``memory_bytes``, uncompressed; a larger partition of a
+A snapshot is made of what is committed below the last stable offset, up to a batch boundary, on the folder of the
+leader; the others get its bytes. What is read is at most ``memory_bytes``, uncompressed; a larger partition of a
 topic of a user is left to Spark (``engine.spark.reducing``).
 """
 
@@ -11,7 +11,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.replication.damage import blaming, check_whole
 from engine.replication.leader import check_not_fenced, leader_log
@@ -34,6 +36,7 @@ from partitions.records import RECORD_COLUMNS
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
 from partitions.store import Store, StoredObject
+from partitions.transactions import Isolation, transactions_of
 from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait
 from snapshots.reader import Snapshot
 from snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
@@ -248,7 +251,8 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
                 f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
                 "the first snapshot by hand; else restore one from another replica"
             )
-    ends = [link.end for link in log.chain if link.end <= log.high_watermark]
+    stable = _stable_end(leader, log)
+    ends = [link.end for link in log.chain if link.end <= stable]
     following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0) if ends else EMPTY
     between = [link for link in log.chain if latest.end_offset < link.end <= following.end_offset]
     planned = Planned(
@@ -269,6 +273,14 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
         size += _snapshot_bytes(leader, log, latest)
         large = size > work.memory_bytes
     return replace(planned, wait=wait, large=large), earlier
+
+
+def _stable_end(leader: Replica, log: ReplicaLog) -> int:
+    """Up to where what is in the log is decided; nobody appends to internal topics in transactions."""
+    if leader.topic in FORMATS:
+        return log.high_watermark
+    with blaming(leader):
+        return transactions_of(log, leader.footer).last_stable_offset
 
 
 def _since(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
@@ -339,7 +351,7 @@ def _content(
     before = wanted.empty_table()
     if earlier is not None:
         before = pa.Table.from_batches([fitted(batch, wanted, str(work)) for batch in earlier.batches()], wanted)
-    read = log_batches(leader, log, start, end, list(RECORD_COLUMNS))
+    read = committed_batches(leader, log, start, end, list(RECORD_COLUMNS))
     later = [fitted(batch, wanted, str(work)) for _, batch in read]
     found = reduced(before, pa.Table.from_batches(later, wanted))
     horizon_us = tombstone_horizon_us(work, leader, log, end)
@@ -371,3 +383,33 @@ def log_batches(
             for batch in read_batches(leader.store, link.file, offset, stop, columns):
                 yield offset, batch
                 offset += batch.num_rows
+
+
+def committed_batches(
+    leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """As ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
+    for link, settled in committed_links(leader, log, start, end):
+        offset, stop = max(link.start, start), min(link.end, end)
+        wanted = [*columns, "control"] if settled else columns
+        for batch in read_batches(leader.store, link.file, offset, stop, wanted):
+            runs = committed_runs(batch.column("control")) if settled else [(0, batch.num_rows)]
+            for first, until in runs:
+                yield offset + first, batch.select(columns).slice(first, until - first)
+            offset += batch.num_rows
+
+
+def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> Iterator[tuple[Link, bool]]:
+    """The files of the log with committed records in ``[start, end)``, and whether each may hold others, too."""
+    transactions = transactions_of(log, leader.footer, start)
+    hidden = transactions.hidden(Isolation.READ_COMMITTED)
+    for link in log.chain:
+        if max(link.start, start) < min(link.end, end) and link.name not in hidden:
+            yield link, link.name.merged and leader.footer(link.file).may_hold_control
+
+
+def committed_runs(control: pa.Array) -> list[tuple[int, int]]:
+    """The maximal runs ``[first, until)`` of rows without ``control``."""
+    plain = np.concatenate(([False], pc.is_null(control).to_numpy(zero_copy_only=False), [False]))
+    edges = np.flatnonzero(plain[1:] != plain[:-1]).reshape(-1, 2)
+    return [(int(first), int(until)) for first, until in edges]

@@ -16,8 +16,8 @@ from partitions.listing import Link, Listing, parse
 from partitions.merge import MergePolicy, Run
 from partitions.probing import NoAnswerError, Prober
 from partitions.runner import Done, Failed
-from partitions.segment import read_segment
 from partitions.store import Store
+from partitions.transactions import transactions_of
 from tiering.copier import upload
 from tiering.divergence import agreeing
 from tiering.plan import CopyLag, UploadPlan, changes_at_ms, plan_uploads, uploads_from
@@ -70,8 +70,8 @@ def plan_partition(work: PlanWork) -> Planned:
     Raises: as ``leader_log`` and ``plan_uploads``.
     """
     now_ms = work.clock.now_ms()
+    leader = work.site.leader
     if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
-        leader = work.site.leader
         objects = leader.store.list(leader.folder)
         if _seen(work, parse(objects)) == work.entry.seen:
             start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
@@ -81,11 +81,19 @@ def plan_partition(work: PlanWork) -> Planned:
     log = leader_log(work.site)
 
     def latest_ms(link: Link) -> int:
-        return read_segment(work.site.leader.store, link.file).footer.latest_ms
+        return leader.footer(link.file).latest_ms
 
     if work.segments is None:
         start = max(work.entry.remote_end or 0, work.site.view.log_start_offset, log.local_start)
-        plan = uploads_from(log, start, policy=work.policy, now_ms=now_ms, lag=work.lag, latest_ms=latest_ms)
+        plan = uploads_from(
+            log,
+            start,
+            policy=work.policy,
+            now_ms=now_ms,
+            lag=work.lag,
+            latest_ms=latest_ms,
+            transactions=transactions_of(log, leader.footer, start),
+        )
     else:
         segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
         plan = plan_uploads(
@@ -97,6 +105,7 @@ def plan_partition(work: PlanWork) -> Planned:
             what=str(work.site),
             lag=work.lag,
             latest_ms=latest_ms,
+            transactions=transactions_of(log, leader.footer, segments[-1].next_offset if segments else 0),
         )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     foreign = work.segments is not None and len(segments) < len(work.segments)

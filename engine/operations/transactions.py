@@ -1,8 +1,9 @@
 """Transactional ids: their producers, and where their transactions are (``__transaction_state``; KIP-98).
 
 Decide on the state as it was read, append what was decided, look whether it counted (``engine.state``). Of two
-drivers that decided on the same state, the first in the log has decided; the other decides anew. What appends do
-with transactions is not here.
+drivers that decided on the same state, the first in the log has decided; the other decides anew. How a transaction
+ends is decided by one record here; then its markers are written, then it is complete. Whoever comes next does what
+is left of that, so nobody has to be there all the time.
 """
 
 from __future__ import annotations
@@ -10,14 +11,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from engine.context import Context
-from engine.metadata.image import PartitionView, TopicImage
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.operations.groups import with_leaders
+from engine.operations.markers import MarkersWritten, write_markers
 from engine.operations.state_log import append_state, ensure_topic, read_state
 from engine.state import transaction_steps as steps
 from engine.state.internal_topics import TRANSACTIONS_TOPIC, check_name, partition_for, transactions_topic
 from engine.state.keyed import TRANSACTIONS
-from engine.state.transaction_state import State, TopicPartition, Transaction, TransactionStates
+from engine.state.transaction_state import ENDING, State, TopicPartition, Transaction, TransactionStates
 from engine.state_cache import ReadState
-from partitions.errors import ConcurrentTransactionsError, InvalidCallError
+from partitions.errors import (
+    ConcurrentTransactionsError,
+    InvalidCallError,
+    InvalidTxnStateError,
+    OutcomeUnknownError,
+    RetriableError,
+)
 
 MAX_ID_LENGTH = 255
 _ATTEMPTS = 10
@@ -28,12 +37,12 @@ Decide = Callable[[Transaction | None], Transaction | None]
 
 def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
     """Take a transactional id over: fence whoever has it, and get its producer id with the next producer epoch.
-    A transaction that was left open is aborted first: that is refused for as long as it takes (``complete``),
-    and then asked for again. The first call of a cluster creates ``__transaction_state``.
+    A transaction that was left open is aborted first, one that was decided is completed. The first call of a
+    cluster creates ``__transaction_state``.
 
     Raises: InvalidCallError for an id that is empty, too long or no text; InvalidTransactionTimeoutError;
-        InvalidReplicationFactorError; ConcurrentTransactionsError while a transaction is being ended; as
-        ``append_state``.
+        InvalidReplicationFactorError; ConcurrentTransactionsError when a transaction cannot be completed at
+        present; as ``append_state``.
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
     image = context.metadata.image()
@@ -41,8 +50,10 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     topic = ensure_topic(context, image, transactions_topic(config))
     producer_id = context.new_id()
 
-    def take_over(present: Transaction | None) -> Transaction:
-        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # left so by a crash
+    def take_over(present: Transaction | None) -> Transaction | None:
+        if present is not None and present.state in ENDING:
+            return None  # to be completed first
+        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # a moment ago, or by a crash
             return steps.abort_fenced(present, context.clock.now_ms())
         return steps.init_producer(
             present,
@@ -53,10 +64,20 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
             now_ms=context.clock.now_ms(),
         )
 
-    after = _change(context, topic, transactional_id, take_over)
-    while after.state is not State.EMPTY:  # fenced, then aborted, then refused until that is complete
+    for _ in range(_ATTEMPTS):
         after = _change(context, topic, transactional_id, take_over)
-    return after
+        assert after is not None
+        if after.state is State.EMPTY:
+            return after
+        if after.state in ENDING:
+            for failure in finish(context, after).failures:
+                raise ConcurrentTransactionsError(
+                    f"transactional id {transactional_id!r} is {after.state}, and its transaction cannot be "
+                    f"completed at present: {failure.item}: {failure.code}: {failure.message}"
+                )
+    raise ConcurrentTransactionsError(
+        f"transactional id {transactional_id!r}: others take it over all the time; give it to one producer only"
+    )
 
 
 def add_partitions(context: Context, producer: Transaction, partitions: Iterable[TopicPartition]) -> Transaction:
@@ -69,31 +90,61 @@ def add_partitions(context: Context, producer: Transaction, partitions: Iterable
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
-    return _change(
+    return _changed(
         context,
-        _topic(context),
         producer.transactional_id,
         lambda present: steps.add_partitions(present, *_who(producer), wanted, context.clock.now_ms()),
     )
 
 
 def end(context: Context, producer: Transaction, *, commit: bool) -> Transaction:
-    """The transaction is to be committed or aborted: from here on that is decided.
+    """The transaction is to be committed or aborted: from here on that is decided (``finish`` does the rest).
 
     Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
-        ConcurrentTransactionsError; as ``append_state``.
+        ConcurrentTransactionsError; OutcomeUnknownError; as ``append_state``.
     """
-    return _change(
+    return _changed(
         context,
-        _topic(context),
         producer.transactional_id,
         lambda present: steps.end(present, *_who(producer), commit=commit, now_ms=context.clock.now_ms()),
     )
 
 
-def complete(context: Context, transactional_id: str) -> Transaction:
-    """Every partition of the ended transaction has its marker. Raises: InvalidTxnStateError; as ``end``."""
-    return _change(context, _topic(context), transactional_id, lambda present: _complete(context, present))
+def abort(context: Context, transactional_id: str) -> Transaction:
+    """Abort the transaction that is open, whosever it is: its producer is fenced.
+
+    Raises: InvalidTxnStateError when none is open; as ``end``.
+    """
+
+    def decide(present: Transaction | None) -> Transaction | None:
+        now_ms = context.clock.now_ms()
+        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
+            return steps.abort_fenced(present, now_ms)
+        if present is not None and present.state is State.PREPARE_ABORT:
+            return None
+        if present is None or present.state is not State.ONGOING:
+            held = "has no transaction" if present is None else f"is {present.state}"
+            raise InvalidTxnStateError(f"transactional id {transactional_id!r} {held}: there is nothing to abort")
+        who = present.producer_id, present.producer_epoch
+        return steps.end(present, transactional_id, *who, commit=False, now_ms=now_ms)
+
+    return _changed(context, transactional_id, decide)
+
+
+def finish(context: Context, ended: Transaction) -> MarkersWritten:
+    """Bring a transaction that was decided to its end: its markers, then it is complete. Any number of drivers
+    may do so at once. Where a marker cannot be written it stays as it is, for whoever comes next.
+
+    Raises: as ``append_state``.
+    """
+    if ended.state not in ENDING:  # somebody else was faster
+        return MarkersWritten()
+    written = write_markers(context, ended)
+    if not written.failures:
+        _change(
+            context, _topic(context), ended.transactional_id, lambda present: _complete(context, present, ended)
+        )
+    return written
 
 
 def present_state(context: Context, transactional_id: str) -> Transaction | None:
@@ -131,27 +182,46 @@ def _who(producer: Transaction) -> tuple[str, str, int]:
     return producer.transactional_id, producer.producer_id, producer.producer_epoch
 
 
-def _complete(context: Context, present: Transaction | None) -> Transaction | None:
-    if present is None:
-        raise InvalidCallError("the transactional id has no transaction: initialise its producer first")
+def _complete(context: Context, present: Transaction | None, ended: Transaction) -> Transaction | None:
+    """None when somebody has completed it."""
+    if present is None or present.at != ended.at:
+        return None
     return steps.complete(present, context.clock.now_ms())
 
 
-def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction:
-    """Decide, append, look; the state that came of it."""
+def _changed(context: Context, transactional_id: str, decide: Decide) -> Transaction:
+    after = _change(context, _topic(context), transactional_id, decide)
+    assert after is not None  # whoever decides on no state at all raises
+    return after
+
+
+def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction | None:
+    """Decide, append, look; the state that came of it. Where it is not known what came of an append, the state
+    tells, and the decision is taken anew.
+    """
+    unknown: OutcomeUnknownError | None = None
     for _ in range(_ATTEMPTS):
-        before = _read(context, topic, transactional_id)
-        present = before.state.transactions.get(transactional_id)
-        wanted = decide(present)
-        if wanted is None:
-            assert present is not None
-            return present
-        partition = partition_for(transactional_id, len(topic.partitions))
-        offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
-        read = _read(context, topic, transactional_id, until=offset + 1, since=before)
+        try:
+            before = _read(context, topic, transactional_id)
+            present = before.state.transactions.get(transactional_id)
+            wanted = decide(present)
+            if wanted is None:
+                return present
+            partition = partition_for(transactional_id, len(topic.partitions))
+            offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
+            read = _read(context, topic, transactional_id, until=offset + 1, since=before)
+        except OutcomeUnknownError as error:
+            unknown = error
+            continue
+        except RetriableError as error:
+            if unknown is None:
+                raise
+            raise unknown from error
         after = read.state.transactions.get(transactional_id)
         if after is not None and after.at == offset:
             return after
+    if unknown is not None:
+        raise unknown
     raise ConcurrentTransactionsError(
         f"transactional id {transactional_id!r}: others changed its state {_ATTEMPTS} times meanwhile; try again"
     )
@@ -167,5 +237,9 @@ def _read(
 ) -> ReadState[TransactionStates]:
     """The states of the partition that the transactional id belongs to."""
     partition = partition_for(transactional_id, len(topic.partitions))
-    view = context.metadata.image().view(topic.topic_id, partition)
-    return read_state(context, view, TRANSACTIONS, until=until, since=since)
+
+    def read(image: ClusterImage) -> ReadState[TransactionStates]:
+        view = image.view(topic.topic_id, partition)
+        return read_state(context, view, TRANSACTIONS, until=until, since=since)
+
+    return with_leaders(context, read)

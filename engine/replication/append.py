@@ -23,12 +23,13 @@ from partitions.paths import DataName
 from partitions.producers import (
     ProducerAppend,
     ProducerEntry,
-    ProducerState,
     after_append,
     earlier_attempt,
     unexpired,
 )
+from partitions.replica import EndState
 from partitions.runner import Failed, Runner
+from partitions.segment_footer import TransactionPart
 from partitions.segment_writer import SegmentWriter
 from partitions.store import StagedWriter
 
@@ -192,8 +193,8 @@ def _append_to_leader(
             )
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         with blaming(leader):
-            state = leader.producers(log)
-        earlier = earlier_attempt(state, producer, str(site))
+            state = leader.end_state(log)
+        earlier = earlier_attempt(state.producers, producer, str(site))
         if earlier is not None:
             return Appended(
                 earlier.base_offset,
@@ -234,7 +235,7 @@ def _encode(
     staged: StagedWriter,
     site: Site,
     log: ReplicaLog,
-    state: ProducerState,
+    state: EndState,
     producer: ProducerAppend,
     source: ReplayableBatches,
     options: AppendOptions,
@@ -251,18 +252,41 @@ def _encode(
     )
     try:
         for batch in source:
-            if options.keys_required:
+            if options.keys_required and producer.control is None:
                 _check_keys(batch, site)
-            writer.write(_stamped(batch, now_ms) if options.log_append_time else batch)
+            batch = _stamped(batch, now_ms) if options.log_append_time else batch
+            writer.write(_in_transaction(batch, producer) if producer.transactional else batch)
     except BaseException:
         writer.abort()
         raise
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
-        kept = unexpired(state, now_ms, options.producer_expiration_ms)
+        kept = unexpired(state.producers, now_ms, options.producer_expiration_ms)
         return after_append(kept, producer, log.log_end, next_offset, now_ms)
 
-    writer.close(lineage=log.lineage, producers=producers, created_ms=now_ms)
+    transaction = _part(state, producer) if producer.transactional else None
+    writer.close(
+        lineage=log.lineage,
+        producers=producers,
+        created_ms=now_ms,
+        transaction=transaction,
+        last_transactional_offset=state.last_transactional_offset if transaction is None else log.log_end,
+    )
+
+
+def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
+    """What the append is to its transaction."""
+    last = state.producers.get(producer.producer_id)
+    ends = None if producer.control is None or last is None else last.txn_first_offset
+    return TransactionPart(producer.producer_id, producer.epoch, producer.control, ends)
+
+
+def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.RecordBatch:
+    """The batch with the columns that say whose transaction it is of, and of a marker which one it is."""
+    batch = batch.append_column("producer_id", pa.repeat(pa.scalar(producer.producer_id), batch.num_rows))
+    if producer.control is None:
+        return batch
+    return batch.append_column("control", pa.repeat(pa.scalar(producer.control, pa.int32()), batch.num_rows))
 
 
 def _check_keys(batch: pa.RecordBatch, site: Site) -> None:

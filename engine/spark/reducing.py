@@ -25,8 +25,10 @@ from engine.operations.snapshot_partition import (
     Made,
     Planned,
     SnapshotWork,
+    committed_batches,
+    committed_links,
+    committed_runs,
     freeze,
-    log_batches,
     look_and_mend,
     open_writer,
     reason_not_to,
@@ -36,7 +38,7 @@ from engine.reading.plan import PartitionPieces, file_ranges
 from engine.replication.damage import blaming
 from engine.replication.snapshots import checkpoints_of
 from engine.spark.failures import CONNECTION_ERRORS, why_given_up
-from engine.spark.scanning import scan
+from engine.spark.scanning import pinned_files, scan
 from engine.spark.types import record_schema, spark_type
 from engine.state import latest_by_key
 from engine.state.latest_by_key import without_tombstones
@@ -81,7 +83,7 @@ class _Source:
             for batch in read_batches(leader.store, self.earlier, 1, self.earlier_records + 1, columns):
                 yield place, batch
                 place += batch.num_rows
-        yield from log_batches(leader, self.log, self.start, self.end, list(RECORD_COLUMNS))
+        yield from committed_batches(leader, self.log, self.start, self.end, list(RECORD_COLUMNS))
 
 
 def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planned, Made | None]:
@@ -124,7 +126,7 @@ def _source(work: SnapshotWork, log: ReplicaLog, earlier: Snapshot | None, end: 
 def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> DataFrame:
     """The records of snapshots: the columns of ``schema`` (see ``record_schema``), without control records."""
     with_control = StructType([*schema.fields, StructField("control", IntegerType())])
-    return spark.read.schema(with_control).parquet(*uris).where(F.col("control").isNull()).drop("control")
+    return pinned_files(spark).schema(with_control).parquet(*uris).where(F.col("control").isNull()).drop("control")
 
 
 def snapshot_frame(
@@ -144,11 +146,7 @@ def _keys(spark: SparkSession, source: _Source) -> DataFrame:
     """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0)."""
     work, log, leader = source.work, source.log, source.work.site.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
-    pieces = [
-        Piece(leader.store, link.file, link.start, min(link.end, source.end))
-        for link in log.chain
-        if link.start < source.end
-    ]
+    pieces = list(_committed_pieces(source))
     readable = PartitionPieces(
         leader.topic, leader.partition, log.local_start, source.end, pieces, log.local_start
     )
@@ -159,6 +157,20 @@ def _keys(spark: SparkSession, source: _Source) -> DataFrame:
         place = F.col("offset") - F.lit(source.earlier_records + 1)  # a control record is its first one
         keys = _placed(snapshot_rows(spark, [uri], schema), place, touched=0).unionAll(keys)
     return keys.where(F.col("key").isNotNull())
+
+
+def _committed_pieces(source: _Source) -> Iterator[Piece]:
+    """The parts of the log's files that hold committed records, and nothing else."""
+    leader = source.work.site.leader
+    for link, settled in committed_links(leader, source.log, source.start, source.end):
+        first, end = max(link.start, source.start), min(link.end, source.end)
+        if not settled:
+            yield Piece(leader.store, link.file, first, end)
+            continue
+        for batch in read_batches(leader.store, link.file, first, end, ["control"]):
+            for start, until in committed_runs(batch.column("control")):
+                yield Piece(leader.store, link.file, first + start, first + until)
+            first += batch.num_rows
 
 
 def _placed(rows: DataFrame, place: Column, *, touched: int) -> DataFrame:

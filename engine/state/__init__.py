@@ -6,7 +6,8 @@ Purpose
     looks first, and afterwards asks the fold whether what he appended counted. So no coordinator has to run,
     and of any number of drivers that act at once the log makes one history.
 
-        consumer_offsets    what groups have committed          of __consumer_offsets, by group
+        consumer_offsets    what groups have committed, and     of __consumer_offsets, by group
+                            what transactions have pending
         group_commits       what a group may commit             a call -> offsets, or an error
         transaction_state   transactional ids and their state   of __transaction_state, by transactional id
         transaction_steps   what a coordinator decides          present state + request -> next state

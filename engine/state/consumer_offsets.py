@@ -7,6 +7,10 @@ nothing is forgotten. Nobody has to hold a lock between the look and the append.
 
 A group is dead when its latest commit has expired, whichever partition that was for: while it lives it keeps the
 offsets of partitions in which nothing happens (KIP-211).
+
+Offsets in a transaction are pending until its end stands in this log, too (KIP-98, "TxnOffsetCommit"): they
+count, or do not, from there on. The end carries the raised producer epoch, as markers do: what comes later with an
+earlier epoch counts for nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ import msgspec
 from partitions.errors import CorruptionError
 
 
-class _Record(
+class _Tagged(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -31,7 +35,18 @@ class _Record(
 ):
     """A tagged JSON object."""
 
+
+class _Record(_Tagged, frozen=True, kw_only=True):
+    """One about a group."""
+
     group: str
+
+
+class _ProducerRecord(_Tagged, frozen=True, kw_only=True):
+    """One about a transactional producer, whatever the groups."""
+
+    producer_id: str
+    producer_epoch: int
 
 
 class OffsetCommit(_Record, frozen=True, kw_only=True):
@@ -79,7 +94,37 @@ class GroupMetadata(_Record, frozen=True):
     member_epoch: int | None = None
 
 
-OffsetsRecord = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata
+class PendingOffset(_Record, frozen=True, kw_only=True):
+    """A commit that counts when the transaction of this producer and epoch is committed."""
+
+    producer_id: str
+    producer_epoch: int
+    commit: OffsetCommit
+
+
+class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
+    """The producer's transactions of epochs below ``producer_epoch`` are over. The one of the epoch before it was
+    committed, or not."""
+
+    committed: bool
+    expires_ms: int
+    """When nobody need know any more that they are over."""
+
+
+class ForgetProducer(_ProducerRecord, frozen=True, kw_only=True):
+    """Nobody need know any more that the producer came to this epoch, if it has come to no later one."""
+
+
+class ProducerMetadata(_ProducerRecord, frozen=True, kw_only=True):
+    """A producer without what is pending; only in snapshots, before that."""
+
+    expires_ms: int
+
+
+_OfProducers = PendingOffset | EndTransaction | ForgetProducer
+OffsetsRecord = (
+    OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata | _OfProducers | (ProducerMetadata)
+)
 
 TopicPartition = tuple[str, int]
 """Topic id and partition."""
@@ -98,21 +143,40 @@ class GroupState:
     """The greatest that the group has committed with; None: no member ever has."""
 
 
+GroupPartition = tuple[str, str, int]
+"""Group, topic id and partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """What is known of one transactional producer."""
+
+    epoch: int
+    """Of its transaction, of which something is pending; without that, the epoch of the next one."""
+    pending: Mapping[GroupPartition, OffsetCommit] = field(default_factory=dict)
+    expires_ms: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class ConsumerOffsets:
-    """The groups of one partition of ``__consumer_offsets``, as of ``next_offset``."""
+    """The groups of one partition of ``__consumer_offsets``, as of ``next_offset``, and the transactions that have
+    committed offsets of them."""
 
     groups: Mapping[str, GroupState] = field(default_factory=dict)
     next_offset: int = 0
+    producers: Mapping[str, ProducerState] = field(default_factory=dict)
+    """By producer id."""
 
     def apply(self, offset: int, records: Iterable[OffsetsRecord]) -> ConsumerOffsets:
         """The state after these records, the first of which stands at ``offset``."""
         drafts: dict[str, _Draft] = {}
+        producers = dict(self.producers)
         for record in records:
-            draft = drafts.get(record.group)
-            if draft is None:
-                draft = drafts[record.group] = _Draft(self.groups.get(record.group))
-            draft.apply(offset, record)
+            for counts in _counting(producers, record):
+                draft = drafts.get(counts.group)
+                if draft is None:
+                    draft = drafts[counts.group] = _Draft(self.groups.get(counts.group))
+                draft.apply(offset, counts)
             offset += 1
         groups = dict(self.groups)
         for name, draft in drafts.items():
@@ -121,7 +185,17 @@ class ConsumerOffsets:
                 groups[name] = group
             else:
                 groups.pop(name, None)
-        return ConsumerOffsets(groups, offset)
+        return ConsumerOffsets(groups, offset, producers)
+
+    def unstable(self, group: str) -> dict[TopicPartition, str]:
+        """The partitions for which transactions that are not over have offsets of the group, and the producer ids
+        of these."""
+        return {
+            (topic_id, partition): producer_id
+            for producer_id, producer in self.producers.items()
+            for name, topic_id, partition in producer.pending
+            if name == group
+        }
 
     def dump(self) -> Iterator[OffsetsRecord]:
         """The records of a snapshot, in an order that the state alone decides."""
@@ -134,14 +208,29 @@ class ConsumerOffsets:
             )
             for _, committed in sorted(group.offsets.items()):
                 yield committed
+        for producer_id, producer in sorted(self.producers.items()):
+            yield ProducerMetadata(
+                producer_id=producer_id, producer_epoch=producer.epoch, expires_ms=producer.expires_ms
+            )
+            for (name, _, _), held in sorted(producer.pending.items()):
+                yield PendingOffset(
+                    group=name, producer_id=producer_id, producer_epoch=producer.epoch, commit=held
+                )
 
     @classmethod
     def load(cls, records: Iterable[OffsetsRecord], offset: int) -> ConsumerOffsets:
         """The state as of ``offset`` that was dumped as ``records``."""
         groups: dict[str, GroupState] = {}
         offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        producers: dict[str, ProducerState] = {}
+        pending: dict[str, dict[GroupPartition, OffsetCommit]] = {}
         for record in records:
             match record:
+                case ProducerMetadata(producer_id=name):
+                    pending[name] = {}
+                    producers[name] = ProducerState(record.producer_epoch, pending[name], record.expires_ms)
+                case PendingOffset(producer_id=name, commit=commit) if name in pending:
+                    pending[name][commit.group, commit.topic_id, commit.partition] = commit
                 case GroupMetadata(group=name):
                     held = offsets[name] = {}
                     groups[name] = GroupState(held, record.latest_commit, record.expires_ms, record.member_epoch)
@@ -149,14 +238,18 @@ class ConsumerOffsets:
                     offsets[name][record.topic_id, record.partition] = record
                 case _:
                     raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is no state")
-        return cls(groups, offset)
+        return cls(groups, offset, producers)
 
     def expired(self, now_ms: int, topic_ids: Collection[str]) -> list[OffsetsRecord]:
         """What to append to forget the groups that have expired, and the offsets of topics other than
-        ``topic_ids``, which are gone for good. (Topic ids never come back; those of topics that were created
-        since this state must be among them.)
+        ``topic_ids``, which are gone for good; and producers of which nothing is to be expected any more. (Topic
+        ids never come back; those of topics that were created since this state must be among them.)
         """
-        found: list[OffsetsRecord] = []
+        found: list[OffsetsRecord] = [
+            ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
+            for name, producer in sorted(self.producers.items())
+            if not producer.pending and producer.expires_ms <= now_ms
+        ]
         for name, group in sorted(self.groups.items()):
             if group.expires_ms <= now_ms:
                 found += forget_group(name, group)
@@ -183,6 +276,37 @@ def forget_group(name: str, group: GroupState) -> list[OffsetsRecord]:
     return [*forget_offsets(name, group, group.offsets), ForgetGroup(group=name, seen=group.latest_commit)]
 
 
+_OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata
+
+
+def _counting(producers: dict[str, ProducerState], record: OffsetsRecord) -> Iterable[_OfGroup]:
+    """What of a record counts for groups here: itself, or what was pending. Changes ``producers``."""
+    match record:
+        case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
+            known = producers.get(name)
+            if known is None or epoch >= known.epoch:  # else its transaction is over
+                held = {} if known is None or epoch > known.epoch else known.pending
+                key = commit.group, commit.topic_id, commit.partition
+                producers[name] = ProducerState(epoch, {**held, key: commit})
+            return ()
+        case EndTransaction(producer_id=name, producer_epoch=epoch):
+            known = producers.get(name)
+            if known is not None and epoch <= known.epoch:
+                return ()  # it is known already
+            producers[name] = ProducerState(epoch, {}, record.expires_ms)
+            counts = known is not None and record.committed and known.epoch == epoch - 1
+            return [held for _, held in sorted(known.pending.items())] if known is not None and counts else ()
+        case ForgetProducer(producer_id=name, producer_epoch=epoch):
+            known = producers.get(name)
+            if known is not None and known.epoch == epoch and not known.pending:
+                del producers[name]
+            return ()
+        case ProducerMetadata():
+            raise CorruptionError(f"the log of committed offsets holds {record}: that stands in snapshots only")
+        case _:
+            return (record,)
+
+
 class _Draft:
     """One group in the middle of a fold; its offsets are copied once, however many records change them."""
 
@@ -198,7 +322,7 @@ class _Draft:
             return None
         return GroupState(self._offsets, self._latest_commit, self._expires_ms, self._member_epoch)
 
-    def apply(self, offset: int, record: OffsetsRecord) -> None:
+    def apply(self, offset: int, record: _OfGroup) -> None:
         match record:
             case OffsetCommit():
                 self._commit(offset, record)
@@ -249,9 +373,14 @@ _keys = msgspec.json.Decoder(list[str | int])
 
 def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
     """Key and value in the log. The key is the JSON array of the group and, where the record is about one
-    partition, its topic id and number: later records of a key take the place of earlier ones.
+    partition, its topic id and number: later records of a key take the place of earlier ones. What is pending is
+    the producer's besides; a record about a producer is of no group.
     """
     match record:
+        case EndTransaction() | ForgetProducer() | ProducerMetadata():
+            key = _encoder.encode(("", record.producer_id))
+        case PendingOffset(commit=held):
+            key = _encoder.encode((held.group, held.topic_id, held.partition, record.producer_id))
         case GroupMetadata() | ForgetGroup():
             key = _encoder.encode((record.group,))
         case _:

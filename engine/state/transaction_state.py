@@ -33,6 +33,9 @@ class State(StrEnum):
     PREPARE_EPOCH_FENCE = "PrepareEpochFence"
 
 
+ENDING = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+"""It is decided how the transaction ends; markers are due in all its partitions."""
+
 VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
     State.EMPTY: frozenset({State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
     State.ONGOING: frozenset({State.ONGOING, State.EMPTY, State.COMPLETE_COMMIT, State.COMPLETE_ABORT}),
@@ -57,7 +60,8 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     transactional_id: str
     producer_id: str
     producer_epoch: int
-    """Grows by one with every producer that takes the id over."""
+    """Grows by one with every producer that takes the id over, and when it is decided how a transaction ends: in
+    the states Prepare* it is that of the markers."""
     state: State
     partitions: tuple[TopicPartition, ...] = ()
     timeout_ms: int

@@ -1,6 +1,9 @@
 """What a transaction coordinator decides: present state + request -> the next state, or an error. Pure.
 
 Kafka's rules (KIP-98, KIP-360). None as an answer: it is as was asked for already.
+
+Each transaction has a producer epoch of its own (KIP-890): whoever decides how it ends, its producer, a newer one
+or the timeout, raises the epoch by one, and that is the epoch of the markers. The producer goes on with it.
 """
 
 from __future__ import annotations
@@ -9,7 +12,7 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from engine.state.transaction_state import VALID_PREVIOUS, State, TopicPartition, Transaction
+from engine.state.transaction_state import ENDING, VALID_PREVIOUS, State, TopicPartition, Transaction
 from partitions.errors import (
     ConcurrentTransactionsError,
     InvalidProducerIdMappingError,
@@ -21,7 +24,8 @@ from partitions.errors import (
 LAST_EPOCH = 32_766
 """Of a producer id; whoever takes the transactional id over after it gets a new producer id."""
 
-_IN_PROGRESS = (State.PREPARE_COMMIT, State.PREPARE_ABORT)
+_COMMITTED = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
+_ABORTED = (State.PREPARE_ABORT, State.COMPLETE_ABORT)
 
 
 def init_producer(
@@ -53,16 +57,16 @@ def init_producer(
             timeout_ms=timeout_ms,
             update_ms=now_ms,
         )
-    if present.state in (*_IN_PROGRESS, State.PREPARE_EPOCH_FENCE):
+    if present.state in (*ENDING, State.PREPARE_EPOCH_FENCE):
         raise _busy(present)
     if present.state is State.ONGOING:
         return _step(
             present,
             State.PREPARE_EPOCH_FENCE,
             now_ms,
-            producer_epoch=min(present.producer_epoch + 1, LAST_EPOCH + 1),
+            producer_epoch=present.producer_epoch + 1,
         )
-    used_up = present.producer_epoch >= LAST_EPOCH
+    used_up = present.producer_epoch >= LAST_EPOCH  # its end needs one more
     return _step(
         present,
         State.EMPTY,
@@ -85,11 +89,17 @@ def add_partitions(
 ) -> Transaction | None:
     """The transaction also writes to these partitions; the first ones begin it.
 
-    Raises: InvalidProducerIdMappingError, ProducerFencedError, ConcurrentTransactionsError.
+    Raises: InvalidProducerIdMappingError, also when the producer id has no epochs left; ProducerFencedError,
+        ConcurrentTransactionsError.
     """
     present = _of_producer(present, transactional_id, producer_id, producer_epoch)
-    if present.state in _IN_PROGRESS:
+    if present.state in ENDING:
         raise _busy(present)
+    if present.producer_epoch > LAST_EPOCH:
+        raise InvalidProducerIdMappingError(
+            f"transactional id {transactional_id!r}: producer id {producer_id} has used up its epochs: initialise "
+            "the producer again, it gets a new one"
+        )
     wanted = {*present.partitions, *partitions}
     if present.state is State.ONGOING and wanted == set(present.partitions):
         return None
@@ -106,18 +116,20 @@ def end(
     commit: bool,
     now_ms: int,
 ) -> Transaction | None:
-    """The producer wants to commit or to abort: from here on it is decided (PrepareCommit, PrepareAbort).
+    """The producer wants to commit or to abort: from here on it is decided (PrepareCommit, PrepareAbort). None:
+    it was decided so already.
 
-    Raises: InvalidProducerIdMappingError, ProducerFencedError; InvalidTxnStateError without a transaction, or
-        when it was ended the other way; ConcurrentTransactionsError while it is being ended this way.
+    Raises: InvalidProducerIdMappingError; ProducerFencedError, also when somebody else has aborted it;
+        InvalidTxnStateError without a transaction, or when an abort comes after the commit.
     """
+    if present is not None and (present.producer_id, present.producer_epoch) == (producer_id, producer_epoch + 1):
+        if present.state in (_COMMITTED if commit else _ABORTED):
+            return None
+        if present.state in _COMMITTED:
+            raise InvalidTxnStateError(f"transactional id {transactional_id!r}: the transaction was committed")
     present = _of_producer(present, transactional_id, producer_id, producer_epoch)
     wanted = State.PREPARE_COMMIT if commit else State.PREPARE_ABORT
-    if present.state is wanted:
-        raise _busy(present)
-    if present.state is (State.COMPLETE_COMMIT if commit else State.COMPLETE_ABORT):
-        return None
-    return _step(present, wanted, now_ms)
+    return _step(present, wanted, now_ms, producer_epoch=present.producer_epoch + 1)
 
 
 def complete(present: Transaction, now_ms: int) -> Transaction:
@@ -142,8 +154,7 @@ def abort_overdue(present: Transaction, now_ms: int) -> Transaction | None:
     """
     if present.state is not State.ONGOING or now_ms - (present.start_ms or 0) < present.timeout_ms:
         return None
-    epoch = min(present.producer_epoch + 1, LAST_EPOCH + 1)
-    return _step(present, State.PREPARE_ABORT, now_ms, producer_epoch=epoch)
+    return _step(present, State.PREPARE_ABORT, now_ms, producer_epoch=present.producer_epoch + 1)
 
 
 def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:

@@ -14,6 +14,7 @@ memory. When the faults are over, one lone driver has to bring everything in ord
     actions        what drivers do: one line for each operation of the product
     oracle         the naive twin, and what is committed in the metadata
     invariants     I1 to I7
+    transacting    transactions: what drivers do, and what readers of committed records must see
     ending         the lone driver
     running        one seed, many seeds
     trace, shrink  a failing seed as a person reads it, and with less in it

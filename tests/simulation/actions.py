@@ -29,7 +29,7 @@ from engine.operations.verify import verify
 from engine.report import Report
 from partitions.errors import CorruptionError, StratalogError
 from partitions.records import physical_schema
-from tests.simulation import reading
+from tests.simulation import reading, transacting
 from tests.simulation.configuration import Operation, Shape
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.world import TOPIC, World
@@ -244,6 +244,12 @@ def _replicas(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[
     return rng.randrange(shape.partitions), *rng.sample(range(1, shape.brokers + 1), count)
 
 
+def _a_transaction(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    appends = [rng.randrange(shape.partitions) for _ in range(rng.choice((1, 2, 2, 3)))]
+    how = rng.choice(("commit", "commit", "commit", "abort"))
+    return f"x{slot % 2}", index, how, rng.choice((60, 100_000)), *appends
+
+
 ACTIONS: dict[str, Action] = {
     "append": Action(
         lambda rng, s, slot, i: (f"p{slot}", i, rng.randrange(s.partitions), rng.choice((1, 1, 2))), append
@@ -275,6 +281,8 @@ ACTIONS: dict[str, Action] = {
     "read": Action(_nothing, lambda a: reading.read_topic(a.world, a.context)),
     "read_replica": Action(_a_replica, lambda a, b, p: reading.read_replica(a.world, a.context, b, p)),
     "offsets": Action(_nothing, lambda a: reading.offsets(a.world, a.context)),
+    "transact": Action(_a_transaction, transacting.transact),
+    "finish": Action(_nothing, transacting.finish),
 }
 
 

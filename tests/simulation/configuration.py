@@ -119,8 +119,10 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     slots = rng.choice((2, 2, 3, 3, 4)) if not large else rng.randint(3, 6)
     if theme_name is None:
         theme = rng.choices(THEMES, [theme.weight for theme in THEMES])[0]
+        if random.Random(f"in transactions {seed}").random() < _IN_TRANSACTIONS:
+            theme = TRANSACTIONS
     else:
-        theme = rng.choice([theme for theme in THEMES if theme.name == theme_name])
+        theme = rng.choice([theme for theme in (*THEMES, TRANSACTIONS) if theme.name == theme_name])
     if voters is not None:
         brokers = max(brokers, voters)
     else:
@@ -160,6 +162,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     )
     if theme.unclean:
         shape, operations = _with_tiering(seed, shape, operations)
+    if theme is TRANSACTIONS:
+        shape, operations = _with_transactions(seed, shape, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -205,6 +209,20 @@ def _with_tiering(
         name = rng.choice(("tier", "tier", "tier", "retain", "vacuum"))
         slot.insert(rng.randint(0, len(slot)), Operation(name))
     return replace(shape, topic_configs=tuple(configs.items())), tuple(map(tuple, slots))
+
+
+def _with_transactions(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[Shape, tuple[tuple[Operation, ...], ...]]:
+    """Their coordinator's log is small; in half of these runs the topic is tiered."""
+    configs = (
+        *shape.cluster_configs,
+        ("transaction.state.log.num.partitions", "1"),
+        ("transaction.state.log.replication.factor", str(shape.copies)),
+        ("transaction.state.log.min.isr", "1"),
+    )
+    shape, operations = _with_tiering(seed, shape, operations)
+    return replace(shape, cluster_configs=configs), operations
 
 
 def _with_snapshots(
@@ -287,6 +305,27 @@ THEMES: Sequence[Theme] = (
         unclean=True,
     ),
 )
+
+
+TRANSACTIONS = Theme(
+    "transactions",
+    (
+        ("transact", 9),
+        ("append", 2),
+        ("replicate", 2),
+        ("finish", 3),
+        ("merge", 3),
+        ("tidy", 1),
+        ("elect", 2),
+        ("shrink", 1),
+        ("fence", 1),
+        ("read", 1),
+    ),
+    ("cut", "double", "double", "fill"),
+    length=(1, 4),
+)
+_IN_TRANSACTIONS = 0.12
+"""How many of all runs are of this kind; the others are as they would be without it."""
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

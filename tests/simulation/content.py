@@ -27,7 +27,8 @@ from partitions.errors import SourceChangedError
 from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName, base_name, parse_name
-from partitions.producers import ProducerAppend, ProducerState
+from partitions.producers import ProducerAppend
+from partitions.replica import EndState
 from partitions.segment_footer import FOOTER_KEY, SegmentFooter
 from partitions.store import StagedWriter, Store
 from partitions.store.memory import MemoryStore
@@ -38,11 +39,17 @@ _MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A data file: the values of its records, and what its footer says."""
+    """A data file: the tokens of its records, and what its footer says."""
 
     base_offset: int
     tokens: tuple[bytes, ...]
-    producers: dict[str, Any]
+    control: tuple[int | None, ...]
+    footer: SegmentFooter
+
+    @property
+    def producers(self) -> dict[str, Any]:
+        """The state after it."""
+        return self.footer.producers
 
     @property
     def next_offset(self) -> int:
@@ -55,10 +62,26 @@ def content_of(data: bytes) -> Content:
     """The content of a data file, read by Arrow alone."""
     file = pq.ParquetFile(pa.BufferReader(data))
     footer = msgspec.json.decode(file.metadata.metadata[FOOTER_KEY], type=SegmentFooter)
-    table = file.read(columns=["offset", "value"])
+    table = file.read(columns=[*TOKEN_COLUMNS, "control"])
     offsets = table.column("offset").to_pylist()
     assert offsets == list(range(footer.base_offset, footer.next_offset)), (offsets, footer)
-    return Content(footer.base_offset, tuple(table.column("value").to_pylist()), footer.producers)
+    return Content(footer.base_offset, tokens_of(table), tuple(table.column("control").to_pylist()), footer)
+
+
+TOKEN_COLUMNS = ["offset", "value", "producer_id"]
+
+
+def tokens_of(table: pa.Table) -> tuple[bytes, ...]:
+    """What tells each record from all others: its value; of markers, and of the engine's own records, of which
+    equal ones may follow each other, the offset too.
+    """
+    rows = zip(*(table.column(name).to_pylist() for name in TOKEN_COLUMNS), strict=True)
+    return tuple(
+        value
+        if value is not None and not value.startswith(b"{")
+        else b"%d:%s" % (offset, value if value is not None else (producer or "").encode())
+        for offset, value, producer in rows
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -111,14 +134,14 @@ def _encode_once(
     staged: StagedWriter,
     site: Site,
     log: ReplicaLog,
-    state: ProducerState,
+    state: EndState,
     producer: ProducerAppend,
     source: ReplayableBatches,
     options: AppendOptions,
     clock: Clock,
 ) -> None:
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
-    known = tuple(sorted(state.items()))
+    known = state.last_transactional_offset, *sorted(state.producers.items())
     key = (
         site.view.topic_id,
         site.view.partition,

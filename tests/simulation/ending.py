@@ -10,14 +10,17 @@ from engine.operations.replicate import replicate
 from engine.operations.retain import retain
 from engine.operations.sweep import CLOSED
 from engine.operations.tier import tier
+from engine.operations.transaction_admin import finish_transactions
 from engine.operations.vacuum import vacuum
 from engine.operations.verify import verify
 from engine.report import Report
+from engine.state.internal_topics import TRANSACTIONS_TOPIC
 from partitions import paths
 from partitions.errors import StratalogError
 from partitions.paths import BROKER_FILE, DataName
 from tests.simulation import reading
 from tests.simulation.actions import Actor, append_try, check_report
+from tests.simulation.content import content_of
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.world import World
@@ -61,6 +64,9 @@ class LoneDriver:
             world.ledger.appends[(world.topic_id, partition), "lone"] = {0: False}
             world.ledger.sizes[(world.topic_id, partition), "lone", 0] = 1
             self._retry(actor, (world.topic_id, partition), "lone", 0)
+        if TRANSACTIONS_TOPIC in context.metadata.image().topic_ids:
+            world.time.ms += _DAY_MS  # every transaction that is open has run into its timeout
+            _must(finish_transactions(context))
         for _ in range(2):  # the leaders' segments reach the followers, where they hide appends in turn
             self._settle(actor)
             world.time.ms += _DAY_MS
@@ -125,6 +131,10 @@ class LoneDriver:
                 if paths.join(folder, path) not in lying:
                     raise Violation(f"I7: the remote table lists {path}, which is not there")
                 lying.remove(paths.join(folder, path))
+                if not self._world.oracle.history((topic_id, upload.segment.partition)).unclean:
+                    found = self._world.remote.get(paths.join(folder, path))
+                    assert found is not None
+                    self._world.transactions.check_settled(content_of(found[1]), path)
                 segment = upload.segment
                 ends[segment.partition] = max(ends.get(segment.partition, 0), segment.next_offset)
             for name in sorted(lying):
@@ -152,6 +162,10 @@ class LoneDriver:
         if len(logs) > 1:
             raise Violation(f"I2: the replicas of {name} differ in the end: {states}")
         sizes: dict[DataName, int] = {}
+        if not self._world.oracle.history(key).unclean:
+            for broker, state in states.items():
+                who = f"on broker {broker} ({name})"
+                self._world.transactions.check_end(key, state.log, state.contents, who)
         for broker, state in states.items():
             for link in state.log.chain:
                 size = link.file.object.size_bytes

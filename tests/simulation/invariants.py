@@ -15,11 +15,12 @@ from partitions.listing import DataFile, ReplicaLog, parse, resolve
 from partitions.paths import BROKER_FILE, EpochName
 from partitions.replica import BrokerFile, root_identity
 from partitions.store import Store
-from tests.simulation.content import content_of, lineage_of
+from tests.simulation.content import Content, content_of, lineage_of
 from tests.simulation.oracle import History, Key, Oracle, Token
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.stores import SimStore
+from tests.simulation.transacting import TransactionOracle
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,8 @@ class ReplicaState:
     log: ReplicaLog
     tokens: tuple[Token | None, ...]
     """From the local start to the log end; None where an offset has no record."""
+    contents: Mapping[DataFile, Content]
+    """Of the files of the log."""
 
     def token(self, offset: int) -> Token | None:
         """At an offset of the log."""
@@ -38,8 +41,9 @@ class ReplicaState:
 class Invariants:
     """Holds the truth of the brokers against the oracle."""
 
-    def __init__(self, oracle: Oracle, roots: Mapping[int, Root]) -> None:
+    def __init__(self, oracle: Oracle, roots: Mapping[int, Root], transactions: TransactionOracle) -> None:
         self.oracle = oracle
+        self.transactions = transactions
         self.roots = roots
         self.states: dict[tuple[int, str], ReplicaState] = {}
         self._image: ClusterImage | None = None
@@ -95,12 +99,13 @@ class Invariants:
         except CorruptionError as error:
             raise Violation(f"I7: {root.place}/{folder} contradicts itself: {error}") from error
         tokens: list[Token | None] = []
+        contents: dict[DataFile, Content] = {}
         for link in log.chain:
-            content = content_of(data(link.file))
+            content = contents[link.file] = content_of(data(link.file))
             part = content.tokens[link.start - content.base_offset : link.end - content.base_offset]
             tokens += part
             tokens += [None] * (link.end - link.start - len(part))
-        return ReplicaState(log, tuple(tokens))
+        return ReplicaState(log, tuple(tokens), contents)
 
     # ------------------------------------------------------------------------------ what must be
 
@@ -110,6 +115,7 @@ class Invariants:
         keys = oracle.changed
         if oracle.image is not self._image:
             self._take_image(oracle.image)
+        changed: list[tuple[int, str, Key]] = []
         for broker, root in self.roots.items():
             if root.changed:
                 for folder in list(root.changed):
@@ -117,7 +123,10 @@ class Invariants:
                     key = self._owned.get((broker, folder))
                     if key is not None:
                         self._check_folder(broker, folder, key, before, keys)
+                        changed.append((broker, folder, key))
                 root.changed.clear()
+        for broker, folder, key in changed:  # what was decided in the same step is known by now
+            self._check_transactions(broker, folder, key)
         while keys:
             self._check_members(keys.popitem()[0])
 
@@ -161,6 +170,11 @@ class Invariants:
         partition = self.partition(key)
         if partition is not None and broker in partition.isr:
             self._check_member(broker, key, history)
+
+    def _check_transactions(self, broker: int, folder: str, key: Key) -> None:
+        if self.sound(broker) and not self.oracle.history(key).unclean:
+            state = self.state(broker, folder)
+            self.transactions.check(state.log, state.contents, f"on broker {broker} ({self.name(key)})")
 
     def _commit(self, history: History, state: ReplicaState, end: int, who: str) -> None:
         start = state.log.local_start

@@ -12,8 +12,10 @@ from dataclasses import dataclass, replace
 
 import engine.metadata.fold
 import engine.operations.acknowledge
+import engine.operations.merge
 import engine.operations.replicate
 import engine.operations.retain_tasks
+import engine.operations.tier_tasks
 import engine.quorum.contents
 import engine.quorum.log
 import engine.replication.append
@@ -22,6 +24,7 @@ import partitions.lineage
 import partitions.listing
 import partitions.replica
 import partitions.retention
+import tests.simulation.transacting
 from engine.replication.site import Site
 from partitions import paths
 from partitions.lineage import Lineage
@@ -245,6 +248,36 @@ MUTATIONS: Sequence[Mutation] = (
         "expand 3: list L after the commit of *adding*, and sync F to it",
         variants.patched(engine.operations.replicate, "_expand", variants.expand_without_second_sync),
         directed=_EXPANDING,
+    ),
+    Mutation(
+        "markers without a raised epoch",
+        "a marker carries the raised producer epoch: late appends of the ended transaction are refused",
+        variants.without_raised_epoch,
+        theme="transactions",
+        first=50,
+    ),
+    Mutation(
+        "open transactions hold nobody back",
+        "readers of committed records stop at the last stable offset",
+        variants.patched(
+            tests.simulation.transacting, "transactions_of", variants.open_transactions_hold_nobody_back
+        ),
+        theme="transactions",
+    ),
+    Mutation(
+        "merges beyond the last stable offset",
+        "merges stop at the last stable offset",
+        variants.patched(engine.operations.merge, "transactions_of", variants.open_transactions_hold_nobody_back),
+        theme="transactions",
+    ),
+    Mutation(
+        "the remote tier beyond the last stable offset",
+        "tiering stops at the last stable offset",
+        variants.patched(
+            engine.operations.tier_tasks, "transactions_of", variants.open_transactions_hold_nobody_back
+        ),
+        theme="transactions",
+        first=90,
     ),
     Mutation(
         "register keeps the last member",

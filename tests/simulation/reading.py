@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from engine.context import Context
-from engine.operations.read import list_offsets, look
+from engine.operations.list_offsets import list_offsets
+from engine.operations.look import look
 from partitions.errors import StratalogError
 from partitions.listing import DataFile
 from partitions.offsets import OffsetSpec
 from partitions.segment import read_batches
 from partitions.store import Store
+from tests.simulation.content import TOKEN_COLUMNS, tokens_of
 from tests.simulation.oracle import History
 from tests.simulation.scheduler import Violation
 
@@ -78,11 +82,8 @@ def _note_watermark(history: History, folder: str, high_watermark: int, before: 
 
 def _read(history: History, store: Store, file: DataFile, start: int, end: int, who: str) -> int:
     try:
-        tokens = [
-            token
-            for rows in read_batches(store, file, start, end, ["value"])
-            for token in rows.column(0).to_pylist()
-        ]
+        read = [pa.Table.from_batches([rows]) for rows in read_batches(store, file, start, end, TOKEN_COLUMNS)]
+        tokens = [token for rows in read for token in tokens_of(rows)]
     except StratalogError:
         return 0  # it is gone: plan again
     if len(tokens) != end - start:

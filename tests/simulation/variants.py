@@ -11,6 +11,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 import engine.metadata.fold
 import engine.operations.acknowledge
 import engine.operations.replicate
@@ -21,6 +23,8 @@ import partitions.lineage
 import partitions.listing
 import partitions.replica
 import partitions.retention
+import partitions.transactions
+import tests.simulation.content
 import tests.simulation.stores
 from engine.context import Context
 from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
@@ -34,6 +38,7 @@ from partitions.listing import DataFile, Link, Listing, ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import ProducerAppend, earlier_attempt
 from partitions.replica import Replica
+from partitions.transactions import LogTransactions
 from tests.simulation.configuration import Configuration
 
 
@@ -138,8 +143,8 @@ def append_without_looking_again(
     source, leader = ReplayableBatches(batches, options.replay_bytes), site.leader
     for _ in range(50):
         log = leader_log(site)
-        state = leader.producers(log)
-        earlier = earlier_attempt(state, producer, str(site))
+        state = leader.end_state(log)
+        earlier = earlier_attempt(state.producers, producer, str(site))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
         staged = leader.store.stage_writer(leader.path(DataName(log.log_end, None, site.epoch)))
@@ -156,6 +161,53 @@ def true(*_: object) -> bool:
 
 def nothing_missed(*_: object) -> dict[int, Exception]:
     return {}
+
+
+def after_append_without_raised_epoch(
+    state: Any, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int
+) -> Any:
+    """A marker ends the transaction, and lets its epoch and sequence be."""
+    after = _after_append(state, append, base_offset, next_offset, now_ms)
+    if append.control is not None:
+        last = state.get(append.producer_id)
+        sequence = append.sequence if last is None else last.sequence
+        ended = after[append.producer_id]
+        after[append.producer_id] = msgspec.structs.replace(ended, epoch=ended.epoch - 1, sequence=sequence)
+    return after
+
+
+def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, what: str) -> Any:
+    """A marker is there already when nothing of its transaction is open."""
+    if append.control is None:
+        return earlier_attempt(state, append, what)
+    last = state.get(append.producer_id)
+    over = last is not None and last.epoch >= append.epoch - 1 and last.txn_first_offset is None
+    return last if over else None
+
+
+_after_append = engine.replication.append.after_append
+
+
+def without_raised_epoch() -> AbstractContextManager[object]:
+    @contextmanager
+    def applied() -> Iterator[None]:
+        module = engine.replication.append
+        with (
+            patch.object(module, "after_append", after_append_without_raised_epoch),
+            patch.object(module, "earlier_attempt", earlier_attempt_without_raised_epoch),
+            patch.object(tests.simulation.content, "_encoded", {}),
+        ):
+            yield
+
+    return applied()
+
+
+def open_transactions_hold_nobody_back(log: ReplicaLog, footer_of: Any, start: int = 0) -> LogTransactions:
+    """The last stable offset is the high watermark."""
+    return replace(_transactions_of(log, footer_of, start), last_stable_offset=log.high_watermark)
+
+
+_transactions_of = partitions.transactions.transactions_of
 
 
 # ------------------------------------------------------------------------------- 3. sync

@@ -35,6 +35,7 @@ from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler
 from tests.simulation.stores import Note, SimStore
+from tests.simulation.transacting import TransactionOracle
 from tiering.delta_table import DeltaTopicTable
 
 CLUSTER = "c"
@@ -150,7 +151,8 @@ class World:
         self.tables: defaultdict[str, Table] = defaultdict(Table)
         """Of the remote tier, by topic id."""
         self.oracle = formatted.oracle.copy(self.batch)
-        self.invariants = Invariants(self.oracle, self.roots)
+        self.transactions = TransactionOracle(self.oracle)
+        self.invariants = Invariants(self.oracle, self.roots, self.transactions)
         self.events = Events(self)
         self.scheduler = Scheduler(self.events.apply, self._after_step)
         self.ledger = Ledger(self.oracle, self.topic_id)

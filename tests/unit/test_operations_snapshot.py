@@ -47,6 +47,27 @@ def test_it_ends_at_the_high_watermark_on_a_batch_boundary(live: Keyed) -> None:
     assert live.held(live.leader()) == {"a": "1", "b": "2"}
 
 
+def test_it_holds_what_is_committed_and_ends_where_a_transaction_is_open(tmp_path: Path) -> None:
+    """KIP-98: up to the last stable offset, whether the log is merged or not."""
+    live = Keyed(tmp_path)
+    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.begin(segment_merge_min_files="2")
+    live.put([("a", "1"), ("b", "1"), ("c", "1")])
+    for key, commit in (("a", True), ("b", False)):
+        t = live.cluster.transaction("x")
+        t.append_batches("t", {0: [keyed([(key, "2")], live.clock.now_ms())]})
+        (t.commit if commit else t.abort)()
+    left_open = live.cluster.transaction("y")
+    left_open.append_batches("t", {0: [keyed([("c", "2")], live.clock.now_ms())]})
+    live.put([("d", "1")])
+    assert rows_of(live.take(), "snapshot") == [("7-1",)]
+    assert live.held(live.leader()) == {"a": "2", "b": "1", "c": "1"}
+    left_open.commit()
+    live.cluster.merge("t").raise_for_failures()
+    assert rows_of(live.take(), "snapshot") == [("10-1",)]
+    assert live.held(live.leader()) == {"a": "2", "b": "1", "c": "2", "d": "1"}
+
+
 def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
     """The previous snapshot and the log after it are read, and nothing before."""
     rng = random.Random(5)

@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from engine.state import consumer_offsets
 from engine.state.consumer_offsets import (
     ConsumerOffsets,
+    EndTransaction,
     ForgetGroup,
     ForgetOffset,
+    ForgetProducer,
     GroupMetadata,
     OffsetCommit,
     OffsetsRecord,
     OffsetTombstone,
+    PendingOffset,
+    ProducerMetadata,
 )
 from engine.state.internal_topics import java_hash, partition_for
 from engine.state.keyed import OFFSETS
@@ -46,7 +50,19 @@ def commit(
     )
 
 
+def pending(
+    offset: int, epoch: int = 0, group: str = "g", producer: str = "p", partition: int = 0
+) -> PendingOffset:
+    held = commit(offset, group, partition=partition)
+    return PendingOffset(group=group, producer_id=producer, producer_epoch=epoch, commit=held)
+
+
+def end(epoch: int, *, committed: bool = True, producer: str = "p", expires_ms: int = 500) -> EndTransaction:
+    return EndTransaction(producer_id=producer, producer_epoch=epoch, committed=committed, expires_ms=expires_ms)
+
+
 GROUPS, TOPICS = st.sampled_from(["g", "h", "ü"]), st.sampled_from(["t", "u"])
+PRODUCERS = st.sampled_from(["p", "q"])
 PARTITIONS, TIMES, SEEN = st.integers(0, 2), st.integers(100, 130), st.integers(0, 40)
 RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
     st.builds(
@@ -61,6 +77,9 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
     st.builds(OffsetTombstone, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS),
     st.builds(ForgetOffset, group=GROUPS, topic_id=TOPICS, partition=PARTITIONS, seen=SEEN),
     st.builds(ForgetGroup, group=GROUPS, seen=SEEN),
+    st.builds(pending, st.integers(0, 9), st.integers(0, 3), GROUPS, PRODUCERS, PARTITIONS),
+    st.builds(end, st.integers(1, 4), committed=st.booleans(), producer=PRODUCERS, expires_ms=TIMES),
+    st.builds(ForgetProducer, producer_id=PRODUCERS, producer_epoch=st.integers(0, 4)),
 )
 
 
@@ -225,3 +244,55 @@ def test_keys_choose_their_partition_as_in_kafka(text: str, hashed: int, partiti
     sign bit."""
     assert java_hash(text) == hashed
     assert partition_for(text, 50) == partition
+
+
+# ------------------------------------------------------------------------- offsets in transactions
+
+
+def test_pending_offsets_count_when_their_transaction_is_committed() -> None:
+    """KIP-98, "TxnOffsetCommitRequest"."""
+    before = state_after(commit(3), pending(7), pending(8, partition=1), pending(9, group="h"))
+    assert offsets(before) == {("t", 0): 3}
+    assert before.unstable("g") == {("t", 0): "p", ("t", 1): "p"}
+    after = before.apply(4, [end(1)])
+    assert (offsets(after), offsets(after, "h")) == ({("t", 0): 7, ("t", 1): 8}, {("t", 0): 9})
+    assert (after.unstable("g"), after.groups["g"].latest_commit) == ({}, 4)
+
+
+def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
+    after = state_after(commit(3), pending(7), end(1, committed=False))
+    assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
+
+
+def test_what_comes_late_counts_for_nothing() -> None:
+    """KIP-890: an offset of an ended transaction, its end once more, and that when the next one has begun."""
+    after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))
+    assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
+    begun = after.apply(6, [pending(8, epoch=1), end(1)])
+    assert (offsets(begun), begun.unstable("g")) == ({("t", 0): 3}, {("t", 0): "p"})
+    assert offsets(begun.apply(8, [end(2)])) == {("t", 0): 8}
+
+
+def test_an_end_commits_only_the_transaction_before_it() -> None:
+    """What lost its own end is of a transaction that nobody can complete any more."""
+    assert state_after(pending(7), end(2)).groups == {}
+    assert offsets(state_after(pending(7), pending(8, epoch=1, partition=1), end(2))) == {("t", 1): 8}
+
+
+def test_an_end_shuts_out_what_never_arrived() -> None:
+    assert state_after(end(1), pending(7)).unstable("g") == {}
+
+
+def test_producers_are_forgotten_when_nothing_of_them_is_to_be_expected() -> None:
+    """transactional.id.expiration.ms; never one with something pending."""
+    state = state_after(end(1, expires_ms=200), pending(7, producer="q"))
+    assert state.expired(199, ["t"]) == []
+    gone = state.expired(200, ["t"])
+    assert gone == [ForgetProducer(producer_id="p", producer_epoch=1)]
+    assert state.apply(2, gone).producers.keys() == {"q"}
+    assert state.apply(2, [end(2), *gone]).producers.keys() == {"p", "q"}  # it has come further meanwhile
+
+
+def test_what_stands_in_snapshots_only_is_refused_in_the_log_of_producers_too() -> None:
+    with pytest.raises(CorruptionError, match="snapshots only"):
+        state_after(ProducerMetadata(producer_id="p", producer_epoch=1, expires_ms=0))

@@ -182,17 +182,29 @@ def test_partitions_are_added_once() -> None:
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_ending_twice_the_same_way_is_no_error(commit: bool) -> None:
-    """KIP-98, EndTxn: a retry of what is done is answered, of what is being done is refused for now."""
+    """KIP-98, EndTxn: a retry is answered; KIP-890: also though the epoch was raised by the first."""
     ended = steps.end(transaction(State.ONGOING), "x", "p", 0, commit=commit, now_ms=NOW)
     assert ended is not None
-    with pytest.raises(ConcurrentTransactionsError):
-        steps.end(replace(ended, at=8), "x", "p", 0, commit=commit, now_ms=NOW)
-    with pytest.raises(InvalidTxnStateError):
-        steps.end(replace(ended, at=8), "x", "p", 0, commit=not commit, now_ms=NOW)
+    assert ended.producer_epoch == 1
     done = steps.complete(replace(ended, at=8), NOW)
-    assert steps.end(replace(done, at=9), "x", "p", 0, commit=commit, now_ms=NOW) is None
-    with pytest.raises(InvalidTxnStateError):
-        steps.end(replace(done, at=9), "x", "p", 0, commit=not commit, now_ms=NOW)
+    other_way = ProducerFencedError if not commit else InvalidTxnStateError
+    for present in (replace(ended, at=8), replace(done, at=9)):
+        assert steps.end(present, "x", "p", 0, commit=commit, now_ms=NOW) is None
+        with pytest.raises(other_way):
+            steps.end(present, "x", "p", 0, commit=not commit, now_ms=NOW)
+
+
+def test_the_next_transaction_of_a_producer_has_the_raised_epoch() -> None:
+    """KIP-890; the epoch before it is fenced, and one of which no later one is left needs another producer id."""
+    done = transaction(State.COMPLETE_COMMIT, epoch=1)
+    begun = steps.add_partitions(done, "x", "p", 1, [("t", 0)], NOW)
+    assert begun is not None
+    assert (begun.state, begun.producer_epoch) == (State.ONGOING, 1)
+    with pytest.raises(ProducerFencedError):
+        steps.end(replace(begun, at=9), "x", "p", 0, commit=True, now_ms=NOW)
+    used_up = transaction(State.COMPLETE_COMMIT, epoch=steps.LAST_EPOCH + 1)
+    with pytest.raises(InvalidProducerIdMappingError, match="used up its epochs"):
+        steps.add_partitions(used_up, "x", "p", steps.LAST_EPOCH + 1, [("t", 0)], NOW)
 
 
 @pytest.mark.parametrize(

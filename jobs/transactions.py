@@ -1,0 +1,72 @@
+"""List transactions, describe one, end what was left behind, find what hangs in a log.
+
+  jobs/transactions.py --list
+  jobs/transactions.py --describe --transactional-id loader-1
+  jobs/transactions.py --finish
+  jobs/transactions.py --find-hanging --topics trips
+  jobs/transactions.py --abort --transactional-id loader-1
+``--finish`` is part of every replicate run: it aborts what has run into its timeout, and completes what was
+decided.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from engine import Report
+from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.run import Job, run_job
+from partitions.errors import InvalidCallError
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("transactions", __doc__ or "", runs="driver")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--list", action="store_true", help="every transactional id")
+    what.add_argument("--describe", action="store_true", help="the partitions of a transaction")
+    what.add_argument("--abort", action="store_true", help="abort what is open, or hangs, and fence its producer")
+    what.add_argument("--finish", action="store_true", help="end what was left behind, forget ids nobody uses")
+    what.add_argument("--find-hanging", action="store_true", help="what is open in a log, and nobody will end")
+    parser.add_argument("--transactional-id", metavar="ID", help="of --describe; of --abort a producer id will do")
+    add_topics(parser)
+    add_dry_run(parser)
+    return parser
+
+
+def transactions(job: Job) -> Report:
+    """The job."""
+    given = job.arguments
+    _check(given)
+    cluster = job.cluster()
+    if given.list:
+        return cluster.transactions()
+    if given.describe:
+        return cluster.describe_transaction(given.transactional_id)
+    if given.abort:
+        return cluster.abort_transaction(given.transactional_id, dry_run=given.dry_run)
+    if given.finish:
+        return cluster.finish_transactions(dry_run=given.dry_run)
+    return cluster.hanging_transactions(given.topics)
+
+
+def _check(given: argparse.Namespace) -> None:
+    """Raises: InvalidCallError for options that do not go together."""
+    takes_id = given.describe or given.abort
+    if takes_id and given.transactional_id is None:
+        raise InvalidCallError(f"--{'describe' if given.describe else 'abort'} needs --transactional-id")
+    if given.transactional_id is not None and not takes_id:
+        raise InvalidCallError("--transactional-id means nothing here: it is of --describe and --abort")
+    if given.topics is not None and not given.find_hanging:
+        raise InvalidCallError("--topics means nothing here: it is of --find-hanging")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("transactions", arguments(), transactions, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
