@@ -5,6 +5,7 @@
     remote = "s3://lake/flights"    rack = "a"       (optional)  region = "eu-central-1"
     voters = [1]                    log_dir = "brokers/1"        profile = "log"
     cache = "cache"   (optional)
+    client_rack = "a" (optional)
 
 Relative folders are relative to the file's own. Credentials come from the environment, a profile or the
 machine; configs (``retention.ms`` ...) are in the cluster's metadata, where every driver sees the same.
@@ -61,6 +62,8 @@ class ClusterFile:
     store_options: StoreOptions
     cache: Path | None = None
     """A folder of this machine in which the metadata is remembered between runs; None: it is not."""
+    client_rack: str | None = None
+    """Where readers are that do not say it themselves; see ``engine.reading.client``."""
     warnings: tuple[str, ...] = ()
     """What is allowed, and probably not meant."""
 
@@ -96,7 +99,7 @@ class _Reader:
             raise self._error("[configs]", "configs are not set here, but in the cluster: they are dynamic")
         self._check_keys(tables, {"cluster", "brokers", "s3"}, "")
         cluster = self._table(tables, "cluster")
-        self._check_keys(cluster, {"id", "remote", "voters", "cache"}, "[cluster]")
+        self._check_keys(cluster, {"id", "remote", "voters", "cache", "client_rack"}, "[cluster]")
         cluster_id = self._need(cluster, "id", str, "[cluster]")
         if not _CLUSTER_ID.match(cluster_id):
             raise self._error("[cluster]", f"id = {cluster_id!r}: use 1 to 64 of a-z A-Z 0-9 . _ -")
@@ -115,6 +118,7 @@ class _Reader:
             brokers=brokers,
             store_options=self._store_options(self._table(tables, "s3", needed=False)),
             cache=None if cache is None else Path(os.path.normpath(self._file.parent / cache)),
+            client_rack=self._optional(cluster, "client_rack", str, "[cluster]"),
             warnings=(even,) if len(voters) % 2 == 0 else (),
         )
         self._check_apart(file)

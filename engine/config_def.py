@@ -79,6 +79,18 @@ class TrueOrFalse:
         return "true or false"
 
 
+@dataclass(frozen=True, slots=True)
+class ClassName:
+    """A validator: the full name of a class, or nothing. Whether there is one is found where it is used."""
+
+    def __call__(self, value: Value) -> bool:
+        parts = str(value).split(".")
+        return value == "" or (len(parts) > 1 and all(part.isidentifier() for part in parts))
+
+    def __str__(self) -> str:
+        return "the full name of a class, or nothing"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigDef:
     """One key."""
@@ -87,7 +99,7 @@ class ConfigDef:
     type: ConfigType
     default: Value
     scope: Scope
-    validator: AtLeast | Between | OneOf | TrueOrFalse
+    validator: AtLeast | Between | ClassName | OneOf | TrueOrFalse
     doc: str
     unit: str | None = None
 

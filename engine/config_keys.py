@@ -6,7 +6,7 @@ business. Pure.
 
 from __future__ import annotations
 
-from engine.config_def import Between, ConfigDef, ConfigType, Scope, boolean, integer, table, word
+from engine.config_def import Between, ClassName, ConfigDef, ConfigType, Scope, boolean, integer, table, word
 from partitions.retention import UNLIMITED
 
 AS_TOTAL = -2
@@ -242,6 +242,16 @@ CLUSTER_CONFIGS = table(
         1,
         "ms",
         "A follower that has not caught up for so long leaves the ISR.",
+    ),
+    ConfigDef(
+        name="replica.selector.class",
+        type=ConfigType.STRING,
+        default="",
+        scope=Scope.CLUSTER,
+        validator=ClassName(),
+        doc="Which replica a reader reads from (KIP-392): the leader, where nothing is set; one in the reader's "
+        "rack (client.rack) by org.apache.kafka.common.replica.RackAwareReplicaSelector; or what a Python class "
+        "says that every driver can import.",
     ),
     integer(
         Scope.CLUSTER,

@@ -13,6 +13,7 @@ from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metrics import SnapshotMetrics
 from engine.quorum.client import MetadataClient
 from engine.reading.fetching import Fetching
+from engine.reading.replica_selector import CurrentSelector
 from engine.replication.site import Site
 from engine.settings import ClusterConfig, TopicConfig, cluster_config, topic_config
 from engine.state_cache import OwnProducer, StateCache
@@ -125,6 +126,8 @@ class Context:
     """This driver, as the producer of the engine's own topics."""
     fetching: Fetching = field(default_factory=Fetching)
     """This driver's fetches: their threads, and what they have read of late."""
+    selector: CurrentSelector = field(default_factory=CurrentSelector)
+    """Which replicas are read from."""
     snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
 
     def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:

@@ -105,6 +105,8 @@ class ClusterConfig:
     follower_fetch_last_tiered_offset_enable: bool
     follower_fetch_last_tiered_offset_always_enable: bool
     replica_lag_time_max_ms: int
+    replica_selector_class: str
+    """Empty: the leader's."""
     default_replication_factor: int
     num_partitions: int
     offset_metadata_max_bytes: int

@@ -84,6 +84,16 @@ def add_dry_run(parser: argparse.ArgumentParser, doc: str = "print the plan, cha
     parser.add_argument("--dry-run", action="store_true", help=doc)
 
 
+def add_client_rack(parser: argparse.ArgumentParser) -> None:
+    """``--client-rack a``."""
+    parser.add_argument(
+        "--client-rack",
+        metavar="RACK",
+        help="where this reader is: with a replica.selector.class it reads from a replica there (default: "
+        "spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    )
+
+
 # ----------------------------------------------------------------------------- words to values
 
 

@@ -100,8 +100,11 @@ def run_job(
     parser: argparse.ArgumentParser,
     body: Callable[[Job], Report],
     argv: Sequence[str] | None = None,
+    *,
+    prints: bool = False,
 ) -> int:
-    """Parse ``argv`` (the process's own when None), run the body, show its report.
+    """Parse ``argv`` (the process's own when None), run the body, show its report: of a body that ``prints``
+    records itself, the table goes to standard error, out of their way.
 
     Returns the exit status; never raises one of our errors.
     """
@@ -130,7 +133,10 @@ def run_job(
     finally:
         job.close()
     if status is None:
-        show_report(report, as_json=arguments.json)
+        if prints and not arguments.json:
+            print(report, file=sys.stderr, flush=True)
+        else:
+            show_report(report, as_json=arguments.json)
         return ALL_DONE if report.ok else FAILED
     if arguments.json:
         print(report.to_json(), flush=True)

@@ -24,6 +24,7 @@ LOCAL_THREADS = 8
 REMOTE_THREADS = 10
 """Kafka's remote.log.reader.threads."""
 _REMOTE_LOGS = 64
+_ENDS = 8192
 
 K = TypeVar("K", bound=Hashable)
 R = TypeVar("R")
@@ -40,6 +41,8 @@ class Fetching:
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS)
         """By topic id. A remote log grows at its end, and loses segments that the log start has passed: an older
         one is right where it holds an offset whose object is still there."""
+        self.ends: BoundedCache[tuple[str, str, str], int] = BoundedCache(_ENDS)
+        """Where the last appends of leaders end: by store, name and version of the file."""
         self.throttle: Throttle | None = None
         """What their remote reads spend from; see ``engine.remote_quota``."""
         self._local = ThreadPoolExecutor(LOCAL_THREADS, "fetch-local")

@@ -1,0 +1,39 @@
+"""OffsetsForLeaderEpoch: where a leader epoch ends, for consumers (KIP-320; KIP-392, "Protocol Changes")."""
+
+from __future__ import annotations
+
+from engine.context import Context
+from engine.reading.offsets_for_epoch import EpochEndOffset, end_for_consumers
+from engine.replication.damage import check_whole
+from engine.replication.leader import check_not_fenced
+from partitions.errors import FencedLeaderEpochError, InvalidCallError, UnknownLeaderEpochError
+from partitions.offsets import UnknownOffset
+
+
+def offset_for_leader_epoch(
+    context: Context,
+    topic: str,
+    partition: int,
+    leader_epoch: int,
+    *,
+    current_leader_epoch: int | None = None,
+) -> EpochEndOffset | UnknownOffset:
+    """The end of ``leader_epoch`` in the leader's log, at most the high watermark. ``current_leader_epoch`` is the
+    one that the caller takes for the partition's.
+
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the leader,
+        elected of late, does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+        ``current_leader_epoch`` is another one; InvalidCallError; what keeps the leader from being listed.
+    """
+    if isinstance(leader_epoch, bool) or not isinstance(leader_epoch, int) or leader_epoch < 0:
+        raise InvalidCallError(f"leader epoch {leader_epoch!r}: it is a number from 0 on")
+    image = context.metadata.image()
+    site = context.site(image.view(image.topic(topic).topic_id, partition))
+    if current_leader_epoch is not None and current_leader_epoch != site.epoch:
+        kind = FencedLeaderEpochError if current_leader_epoch < site.epoch else UnknownLeaderEpochError
+        raise kind(f"{site}: the leader epoch is {site.epoch}, the call says {current_leader_epoch}")
+    replica = site.leader
+    log = replica.log()
+    check_not_fenced(replica, log.listing, site.epoch)
+    check_whole(replica, log)
+    return end_for_consumers(str(site), log, site.epoch, leader_epoch)

@@ -1,0 +1,44 @@
+"""Who reads, and from where: what a replica selector is told of a reader (KIP-392, "Consumer API")."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from engine.cluster_file import ClusterFile
+from engine.reading.replica_selector import ClientMetadata
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPARK_KEY = "spark.stratalog.client.rack"
+VARIABLE = "STRATALOG_CLIENT_RACK"
+
+
+def client_rack(
+    given: str | None, in_spark: str | None, environ: Mapping[str, str], file: ClusterFile
+) -> str | None:
+    """Kafka's ``client.rack``: what the call says (a job's ``--client-rack`` is what it calls with), else Spark's
+    conf, else the environment, else the cluster file. The empty text is a word, too: nowhere. None: not known.
+    """
+    said = (given, in_spark, environ.get(VARIABLE), file.client_rack)
+    return next((rack for rack in said if rack is not None), None) or None
+
+
+def client_metadata(file: ClusterFile, spark: SparkSession | None, given_rack: str | None) -> ClientMetadata:
+    """This driver, as a reader; its rack as ``client_rack`` has it."""
+    in_spark = None if spark is None else spark.conf.get(SPARK_KEY, None)
+    app_name = None if spark is None else spark.conf.get("spark.app.name", None)
+    try:
+        principal = getpass.getuser()
+    except (OSError, KeyError):  # a container's user without a name
+        principal = None
+    return ClientMetadata(
+        rack=client_rack(given_rack, in_spark, os.environ, file),
+        client_id=app_name,
+        principal=principal,
+        address=socket.gethostname(),
+    )

@@ -1,0 +1,164 @@
+"""Print the latest records of a topic, and (-f) those that are appended from now on; needs no Spark.
+
+  stratalog tail flights                       the last 10 records of each partition
+  stratalog tail flights -f -n 0               what is appended from now on
+  stratalog tail flights --from 2013-06-01     all from there on
+  stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
+A line is partition, offset, timestamp, key and value, separated by tabs. With --json it is one object, and the
+report is the last line; without, the report goes to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from engine import Report
+from engine.operations.tail import RESETS, Start, Tail
+from engine.reading.bounds import Committed
+from jobs.arguments import add_client_rack, bound, count, duration, job_parser, number, numbers
+from jobs.run import Job, run_job
+
+_SHOWN = 10
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("tail", __doc__ or "", runs="driver")
+    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="go on with what is appended, until interrupted"
+    )
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument(
+        *("-n", "--lines"),
+        metavar="N",
+        type=number,
+        help=f"begin N records before the end of each partition (default: {_SHOWN})",
+    )
+    begin.add_argument(
+        "--from",
+        dest="start",
+        metavar="BOUND",
+        type=bound,
+        help="begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)",
+    )
+    begin.add_argument("--group", metavar="NAME", help="begin where a consumer group has come to")
+    parser.add_argument("--partition", metavar="N,M", type=numbers, help="only these (default: all)")
+    parser.add_argument("--max-messages", metavar="N", type=count, help="end after so many records")
+    parser.add_argument("--timeout", metavar="TIME", type=duration, help="end when none has come for so long: 30s")
+    parser.add_argument(
+        "--auto-offset-reset",
+        choices=RESETS,
+        default="none",
+        help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
+    )
+    add_client_rack(parser)
+    return parser
+
+
+def tail(job: Job) -> Report:
+    """The job."""
+    given, cluster = job.arguments, job.cluster()
+    start: Start = given.start if given.group is None else Committed(given.group)
+    from_end = given.start is None and given.group is None
+    last = (_SHOWN if given.lines is None else given.lines) if from_end else None
+    where: dict[str, Any] = {"last": last} if from_end else {"start": start}
+    with cluster.measured() as measure:
+        tailed = cluster.tail(
+            given.topic,
+            given.partition,
+            **where,
+            client_rack=given.client_rack,
+            follow=given.follow,
+            idle_timeout_s=given.timeout,
+            auto_offset_reset=given.auto_offset_reset,
+        )
+        try:
+            shown = _print(tailed, given.max_messages, as_json=given.json)
+        except KeyboardInterrupt:
+            if not given.follow:
+                raise
+            shown = None  # what was wanted: this is how one stops following
+    report = tailed.report()
+    totals = report.totals if shown is None else {**report.totals, "records": shown}
+    return Report("tail", report.rows, (), totals, seconds=measure.seconds, counts=measure.counts)
+
+
+def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
+    """How many records were printed."""
+    shown = 0
+    try:
+        for table in tailed:
+            for record in _records(table):
+                if shown == most:
+                    return shown
+                print(_object(record) if as_json else _line(record))
+                shown += 1
+            sys.stdout.flush()
+            if shown == most:
+                return shown
+    except BrokenPipeError:  # nobody reads any more, as after "| head"
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return shown
+
+
+def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
+    for batch in table.to_batches(max_chunksize=1000):
+        yield from batch.to_pylist()
+
+
+def _line(record: dict[str, Any]) -> str:
+    said = ("" if record[name] is None else _text(record[name]) for name in ("key", "value"))
+    return "\t".join((str(record["partition"]), str(record["offset"]), _time(record["timestamp"]), *said))
+
+
+def _object(record: dict[str, Any]) -> str:
+    headers = [{"key": one["key"], "value": _plain(one["value"])} for one in record["headers"] or ()]
+    shown = {name: _plain(record[name]) for name in ("partition", "offset")}
+    shown |= {
+        "timestamp": _time(record["timestamp"]),
+        "key": _plain(record["key"]),
+        "value": _plain(record["value"]),
+    }
+    return json.dumps({**shown, "headers": headers}, default=str)
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    text = plain if isinstance(plain, str) else json.dumps(plain, default=str)
+    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n") if isinstance(plain, str) else text
+
+
+def _plain(value: Any) -> Any:
+    """Bytes as text; what is no text in them as escapes."""
+    match value:
+        case bytes():
+            return value.decode("utf-8", errors="backslashreplace")
+        case datetime():
+            return _time(value)
+        case dict():
+            return {name: _plain(one) for name, one in value.items()}
+        case list():
+            return [_plain(one) for one in value]
+    return value
+
+
+def _time(time: datetime | None) -> str:
+    return "" if time is None else time.astimezone(UTC).isoformat(timespec="milliseconds")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("tail", arguments(), tail, argv, prints=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
