@@ -4,7 +4,10 @@
       --producer loader --sequence 7
   jobs/append.py --topic flights --input incoming --option maxFilesPerTrigger=1 --key tailnum \\
       --stream --checkpoint incoming.checkpoint --producer incoming
-A producer and a sequence are appended once, however often the job is run; a stream's sequence is its batch id.
+  jobs/append.py --topic late_flights --input flights --format stratalog --where "value.dep_delay > 60" \\
+      --key key --value value --stream --checkpoint late.checkpoint --producer late
+A producer and a sequence are appended once, however often the job is run; a stream's batches are told apart by its
+checkpoint. The format stratalog streams from a topic of this cluster.
 Without --value a typed topic takes its value columns from the input's columns of the same names.
 """
 
@@ -26,6 +29,9 @@ from partitions.errors import InvalidCallError
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+FORMAT = "stratalog"
+"""Of streams from topics."""
+
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -35,9 +41,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--topic", metavar="NAME", required=True)
     add_dry_run(parser, "check all records, count them by partition, append nothing")
     source = parser.add_argument_group("input, as Spark's readers take it")
-    source.add_argument("--input", metavar="PATH", required=True)
+    source.add_argument("--input", metavar="PATH", required=True, help="a topic's name with --format stratalog")
     source.add_argument(
-        "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json ..."
+        "--format", metavar="NAME", default="parquet", help="parquet (default), delta, csv, json, stratalog ..."
     )
     source.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
     source.add_argument("--schema", metavar="DDL", help="of formats that have none (csv, json)")
@@ -82,35 +88,39 @@ def append(job: Job) -> Report:
     cluster = job.on_spark(spark_bar)
     frame = prepared(given, read_input(given, job.session()))
     if not given.stream:
-        return append_frame(given, cluster, frame, given.sequence)
+        return append_frame(given, cluster, frame)
 
-    def one(batch: DataFrame, batch_id: int) -> Report:
-        return append_frame(given, cluster, batch, batch_id)
-
-    return append_stream(frame, given.checkpoint, one)
+    writer = cluster.stream_writer(given.topic, **_how(given))
+    return append_stream(frame, given.checkpoint, writer.append)
 
 
-def append_frame(given: argparse.Namespace, cluster: Cluster, frame: DataFrame, sequence: int) -> Report:
+def append_frame(given: argparse.Namespace, cluster: Cluster, frame: DataFrame) -> Report:
     """One append of ``frame`` as the arguments say."""
-    return cluster.append(
-        frame,
-        given.topic,
-        key=_column(given.key),
-        value=_column(given.value),
-        partition=_column(given.partition),
-        headers=_column(given.headers),
-        timestamp=_column(given.timestamp),
-        acks=given.acks,
-        producer=given.producer,
-        sequence=sequence,
-        producer_epoch=given.epoch,
-        order_by=given.order_by,
-        dry_run=given.dry_run,
-    )
+    return cluster.append(frame, given.topic, sequence=given.sequence, dry_run=given.dry_run, **_how(given))
+
+
+def _how(given: argparse.Namespace) -> dict[str, Any]:
+    """What an append and a stream of them have in common."""
+    return {
+        "key": _column(given.key),
+        "value": _column(given.value),
+        "partition": _column(given.partition),
+        "headers": _column(given.headers),
+        "timestamp": _column(given.timestamp),
+        "acks": given.acks,
+        "producer": given.producer,
+        "producer_epoch": given.epoch,
+        "order_by": given.order_by,
+    }
 
 
 def read_input(given: argparse.Namespace, spark: SparkSession) -> DataFrame:
     """The input, streaming with ``--stream``; a stream of files has the schema of the files that are there."""
+    if given.format == FORMAT:
+        if not given.stream:
+            raise InvalidCallError(f"--format {FORMAT} is for --stream")
+        topic: Any = spark.readStream.format(FORMAT).options(cluster=str(given.cluster), **dict(given.option))
+        return _loaded(topic, given.input)
     still: Any = spark.read.format(given.format).options(**dict(given.option))
     if given.schema is not None:
         still = still.schema(given.schema)

@@ -29,6 +29,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from engine import register_format
 from jobs.jars import class_path, conf_file, fetch_jars, jar_folder, pinned_jars
 from jobs.java import use_java
 from partitions.errors import EnvironmentUnusableError
@@ -56,7 +57,8 @@ def spark_session(
     store_options: StoreOptions | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``.
+    """The active session if there is one, else a new one that reads Delta tables, ``file://`` and ``s3://``, and
+    knows the format ``stratalog`` of streams.
 
     ``master`` counts before ``$SPARK_MASTER``, and that before ``local[*]``; under spark-submit the
     master is spark-submit's. ``settings`` count before everything else. Both are for a new session only;
@@ -70,8 +72,10 @@ def spark_session(
     session = _running_session()
     if session is None and "PYSPARK_GATEWAY_PORT" in os.environ:
         session = _submitted_session(app_name, settings or {})
+        register_format(session)
     elif session is None:
         session = _own_session(app_name, master, settings or {})
+        register_format(session)
     reach_stores(session, store_options if store_options is not None else StoreOptions())
     return session
 

@@ -1,0 +1,99 @@
+"""The cluster as one object: streams into topics, and how far streams and other consumers are behind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from engine.context import Context
+from engine.operations.lag_metrics import lag_metrics
+from engine.report import Report
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from engine.spark.stream_sink import StreamWriter
+
+
+class StreamOfCluster:
+    """A part of ``engine.cluster.Cluster``."""
+
+    _context: Context
+
+    def stream_writer(
+        self,
+        topic: str,
+        *,
+        producer: str,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        producer_epoch: int = 0,
+        acks: str = "all",
+        order_by: Sequence[str] = (),
+    ) -> StreamWriter:
+        """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
+        replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
+        checkpoint, and the batch's. The other arguments are those of ``append``.
+
+        Raises: UnknownTopicOrPartitionError.
+        """
+        from engine.spark.appending import RecordColumns
+        from engine.spark.stream_sink import StreamWriter
+
+        self._context.metadata.image().topic(topic)
+        return StreamWriter(
+            self._context,
+            topic,
+            RecordColumns(key, value, partition, headers, timestamp),
+            producer=producer,
+            producer_epoch=producer_epoch,
+            acks=acks,
+            order_by=order_by,
+        )
+
+    def records(
+        self,
+        frame: DataFrame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+    ) -> DataFrame:
+        """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
+        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes.
+
+        Raises: UnknownTopicOrPartitionError, InvalidRecordError.
+        """
+        from engine.spark.appending import PARTITION, RecordColumns, to_records
+        from engine.spark.types import spark_type
+
+        of_topic = self._context.metadata.image().topic(topic)
+        return to_records(
+            frame,
+            RecordColumns(key, value, partition, headers, timestamp),
+            what=f"records of {topic}",
+            partitions=len(of_topic.partitions),
+            key_type=spark_type(of_topic.key_schema),
+            value_type=spark_type(of_topic.value_schema),
+        ).withColumnRenamed(PARTITION, "partition")
+
+    def lag_metrics(self) -> Report:
+        """Kafka's ``records-lag`` of every consumer group, streams with the option ``group`` among them: a row per
+        group and partition, columns ``metric, group, topic, partition, value``.
+        """
+        return lag_metrics(self._context)
+
+
+def register_format(spark: SparkSession) -> None:
+    """Let a session know the format ``stratalog`` of streams; sessions of the jobs do. The Python of its driver
+    and of its workers must have this package.
+    """
+    from engine.spark.stream_format import register
+
+    register(spark)

@@ -1,0 +1,99 @@
+"""Admission: how far each partition goes in one batch of a stream, under a limit of rows or bytes. Pure.
+
+Fair is: everybody gets the same, and what one has no use for is shared among the others, so that a partition with
+little to read is never held up by one with a lot. A limit below the number of partitions lets them take turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A file's part ``[start, end)`` of a log, and about how many bytes these records have in it."""
+
+    start: int
+    end: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What there is to read of a partition, ``[start, end)``; extents in order, without overlaps. Records that
+    no extent holds count no bytes."""
+
+    start: int
+    end: int
+    extents: Sequence[Extent] = ()
+
+    @property
+    def rows(self) -> int:
+        """The number of records."""
+        return self.end - self.start
+
+    def bytes_until(self, offset: int) -> int:
+        """About how many bytes the records below ``offset`` have."""
+        return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
+
+    def offset_within(self, budget_bytes: int) -> int:
+        """How far so many bytes reach: past one record at least, where there is one."""
+        reached, left = self.start, budget_bytes
+        for extent in self.extents:
+            size = _part_bytes(extent, reached, self.end)
+            low, high = max(extent.start, reached), min(extent.end, self.end)
+            if low >= high:
+                continue
+            if size > left:
+                reached = low + (high - low) * left // size
+                return max(reached, min(self.start + 1, self.end))
+            reached, left = high, left - size
+        return self.end
+
+
+def _part_bytes(extent: Extent, start: int, end: int) -> int:
+    """Of the records ``[start, end)``, as if all records of the extent had the same size."""
+    rows = min(extent.end, end) - max(extent.start, start)
+    return extent.size_bytes * rows // (extent.end - extent.start) if rows > 0 else 0
+
+
+def admit(
+    backlogs: Mapping[int, Backlog], *, max_rows: int | None = None, max_bytes: int | None = None
+) -> dict[int, int]:
+    """Where each partition ends in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
+    a partition whose turn it is gives one record even if that is larger. As long as there is something to read,
+    something is read.
+    """
+    turn = sum(backlog.start for backlog in backlogs.values())  # grows with every batch, and survives a restart
+    ends = {partition: backlog.end for partition, backlog in backlogs.items()}
+    if max_rows is not None:
+        rows = fair_shares({p: backlog.rows for p, backlog in backlogs.items()}, max_rows, turn)
+        ends = {p: backlog.start + rows[p] for p, backlog in backlogs.items()}
+    if max_bytes is not None:
+        wanted = {p: max(backlog.bytes_until(ends[p]), ends[p] > backlog.start) for p, backlog in backlogs.items()}
+        if sum(wanted.values()) > max_bytes:
+            sizes = fair_shares(wanted, max_bytes, turn)
+            ends = {
+                p: min(ends[p], backlog.offset_within(sizes[p])) if sizes[p] else backlog.start
+                for p, backlog in backlogs.items()
+            }
+    return ends
+
+
+def fair_shares(wanted: Mapping[int, int], limit: int, turn: int = 0) -> dict[int, int]:
+    """``limit`` shared out: nobody gets more than is wanted, and nobody less than another one who wants as much,
+    but for a remainder. Where there are more takers than units, each of as many as there are, from number
+    ``turn`` on, gets one.
+    """
+    takers = sorted(key for key, want in wanted.items() if want > 0)
+    shares = dict.fromkeys(wanted, 0)
+    if limit < len(takers):
+        for index in range(limit):
+            shares[takers[(turn + index) % len(takers)]] = 1
+        return shares
+    left = limit
+    for index, key in enumerate(sorted(takers, key=lambda key: (wanted[key], key))):
+        shares[key] = min(wanted[key], left // (len(takers) - index))
+        left -= shares[key]
+    return shares

@@ -1,0 +1,74 @@
+"""The records of a batch of a stream, shared out to tasks. Pure, but for the footers of large files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from partitions.lookup import Piece
+
+LEAST_TASK_BYTES = 8 * 1024 * 1024
+MOST_TASK_BYTES = 128 * 1024 * 1024
+"""Of compressed files: below the one a task costs more than its work, above the other it holds up the batch."""
+_USUAL_TASKS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file that a stream is to read, and about how many bytes that is."""
+
+    partition: int
+    piece: Piece
+    size_bytes: int
+
+
+def part(partition: int, piece: Piece) -> Part:
+    """A piece of a partition's log with its size, as if all records of its file were of one size."""
+    name = piece.file.name
+    end = piece.end if name.next_offset is None else name.next_offset
+    rows = max(end - name.base_offset, 1)
+    return Part(partition, piece, piece.file.object.size_bytes * (piece.end - piece.start) // rows)
+
+
+def task_bytes(total_bytes: int, min_partitions: int | None) -> int:
+    """How much one task should read of so many bytes."""
+    usual = min(max(total_bytes // _USUAL_TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
+    return usual if min_partitions is None else max(1, min(usual, total_bytes // min_partitions))
+
+
+def split(whole: Part, most_bytes: int, group_ends: Callable[[Piece], Sequence[int]]) -> list[Part]:
+    """A part as parts of about ``most_bytes``, cut between row groups: ``group_ends`` tells the offsets at which
+    those of the file end, in order.
+    """
+    if whole.size_bytes <= most_bytes:
+        return [whole]
+    piece = whole.piece
+    cuts = [*(end for end in group_ends(piece) if piece.start < end < piece.end), piece.end]
+
+    def cut(start: int, end: int) -> Part:
+        size = whole.size_bytes * (end - start) // (piece.end - piece.start)
+        return Part(whole.partition, replace(piece, start=start, end=end), size)
+
+    parts: list[Part] = []
+    start = last = piece.start
+    for end in cuts:
+        if last > start and cut(start, end).size_bytes > most_bytes:
+            parts.append(cut(start, last))
+            start = last
+        last = end
+    return [*parts, cut(start, last)]
+
+
+def pack(parts: Iterable[Part], most_bytes: int) -> list[list[Part]]:
+    """Tasks of at most ``most_bytes``, or of one part that is larger; in order, so that a task reads on in the
+    partition in which it began.
+    """
+    tasks: list[list[Part]] = []
+    filled = 0
+    for one in parts:
+        if not tasks or filled + one.size_bytes > most_bytes:
+            tasks.append([])
+            filled = 0
+        tasks[-1].append(one)
+        filled += one.size_bytes
+    return tasks

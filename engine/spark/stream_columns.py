@@ -1,0 +1,103 @@
+"""The columns of a stream: what the option ``columns`` leaves of them, and files' records in just these."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+from pyspark.sql.types import DataType, StringType, StructField, StructType
+
+from partitions.errors import InvalidCallError
+from partitions.spelling import did_you_mean
+
+TOPIC = "topic"
+_BATCH_BYTES = 4 * 1024 * 1024
+"""In memory, of one batch on its way to the JVM."""
+
+
+def stream_schema(records: StructType, columns: Sequence[str] | None) -> StructType:
+    """The columns ``topic`` and those of ``records``, or only the named ones; ``value.carrier`` leaves of the
+    struct ``value`` this field (a query says ``value.carrier`` with the option and without it).
+
+    Raises: InvalidCallError naming the nearest one to a column that there is not.
+    """
+    whole = StructType([StructField(TOPIC, StringType()), *records.fields])
+    if columns is None:
+        return whole
+    names = list(_names(whole))
+    by_lower = {name.lower(): name for name in names}
+    chosen = set()
+    for column in columns:
+        if column.lower() not in by_lower:
+            hint = did_you_mean(column, names) or f"; there are {', '.join(names)}"
+            raise InvalidCallError(f"the option columns names {column!r}, which is no column{hint}")
+        chosen.add(by_lower[column.lower()])
+    return _pruned(whole, chosen, "")
+
+
+def _names(struct: StructType, prefix: str = "") -> Iterator[str]:
+    for field in struct:
+        yield prefix + field.name
+        if isinstance(field.dataType, StructType):
+            yield from _names(field.dataType, f"{prefix}{field.name}.")
+
+
+def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
+    fields = []
+    for field in struct:
+        name = prefix + field.name
+        inside = any(other.startswith(f"{name}.") for other in chosen)
+        if name in chosen:
+            fields.append(field)
+        elif inside and isinstance(field.dataType, StructType):
+            pruned: DataType = _pruned(field.dataType, chosen, f"{name}.")
+            fields.append(StructField(field.name, pruned, field.nullable, field.metadata))
+    return StructType(fields)
+
+
+def parquet_columns(schema: StructType) -> list[str]:
+    """What to read of a file for the columns of ``schema``: leaves of structs, by their dotted names."""
+    struct = StructType([field for field in schema if field.name != TOPIC])
+    return list(_leaves(struct)) or ["offset"]  # the number of records, at least
+
+
+def _leaves(struct: StructType, prefix: str = "") -> Iterator[str]:
+    for field in struct:
+        if isinstance(field.dataType, StructType):
+            yield from _leaves(field.dataType, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name
+
+
+def conformed(records: pa.Table, schema: pa.Schema, topic: str) -> Iterator[pa.RecordBatch]:
+    """Records of a file in batches of exactly ``schema``: with the topic's name, and with nulls in fields that the
+    topic got after the file was written.
+    """
+    rows = records.num_rows
+    if rows == 0:
+        return
+    at_most = max(1, rows * _BATCH_BYTES // max(records.nbytes, _BATCH_BYTES))
+    for batch in records.to_batches(max_chunksize=at_most):
+        arrays = []
+        for field in schema:
+            index = batch.schema.get_field_index(field.name)
+            if field.name == TOPIC:
+                arrays.append(pa.repeat(pa.scalar(topic, field.type), batch.num_rows))
+            elif index < 0:
+                arrays.append(pa.nulls(batch.num_rows, field.type))
+            else:
+                arrays.append(_fitted(batch.column(index), field.type))
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _fitted(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    if array.type == wanted:
+        return array
+    if not (pa.types.is_struct(wanted) and pa.types.is_struct(array.type)):
+        return array.cast(wanted)
+    children = []
+    for field in wanted:
+        index = array.type.get_field_index(field.name)
+        child = pa.nulls(len(array), field.type) if index < 0 else _fitted(array.field(index), field.type)
+        children.append(child)
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=array.is_null())

@@ -1,0 +1,202 @@
+"""The sinks of a stream: its batches into a topic, each record once, across restarts and replays.
+
+What makes it exactly once: a batch is one append to each partition, atomic, with the query's producer id and the
+batch id as its sequence, and Spark runs a batch that was cut short again under its id, with the same rows. The
+producer id holds the query's id, which lives in the checkpoint: a query with a new checkpoint counts its batches
+from 0 again, and must not be taken for the old one, whose batches are in the log. What is known of a producer is
+forgotten ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
+
+``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. ``StreamSink``
+(``writeStream.format``) cannot: Spark gives a task rows of all partitions, in as many tasks as the source likes,
+and a replay may deal them out otherwise; what a task appended would not be known again. So the rows travel to the
+driver, in the tasks' commit messages, and it appends them partition by partition: right for small batches, refused
+for large ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from engine.cluster import Cluster
+from engine.context import Context
+from engine.operations.append import append_frame
+from engine.reading.stream_options import known, required
+from engine.report import Report
+from engine.spark.appending import RecordColumns
+from partitions.errors import InvalidRecordError
+from partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
+
+_QUERY_ID = "sql.streaming.queryId"
+"""Spark's local property: the id in the checkpoint of the query that runs."""
+
+MOST_TASK_BYTES = 64 * 1024 * 1024
+"""Of a task's rows, compressed, on their way to the driver."""
+
+
+def query_producer(producer: str, query_id: str | None) -> str:
+    """The producer id of a query; outside of one, the producer's name."""
+    return producer if query_id is None else f"{producer}@{query_id}"
+
+
+class StreamWriter:
+    """Appends the batches of a stream: ``df.writeStream.foreachBatch(writer)``."""
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        columns: RecordColumns,
+        *,
+        producer: str,
+        producer_epoch: int = 0,
+        acks: str = "all",
+        order_by: Sequence[str] = (),
+    ) -> None:
+        """See ``Cluster.stream_writer``."""
+        self._context = context
+        self._topic = topic
+        self._columns = columns
+        self._producer = producer
+        self._producer_epoch = producer_epoch
+        self._acks = acks
+        self._order_by = tuple(order_by)
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        """Append a batch.
+
+        Raises: what ends the query; its batch is appended by the next run, once: as ``append``,
+            OperationFailedError.
+        """
+        self.append(batch, batch_id).raise_for_failures()
+
+    def append(self, batch: DataFrame, batch_id: int) -> Report:
+        """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
+
+        Raises: as ``engine.operations.append.append_frame``.
+        """
+        return append_frame(
+            self._context,
+            batch,
+            self._topic,
+            self._columns,
+            acks=self._acks,
+            producer=query_producer(self._producer, batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)),
+            sequence=batch_id,
+            producer_epoch=self._producer_epoch,
+            order_by=self._order_by,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """Where a sink appends to, and as whom."""
+
+    cluster: str
+    topic: str
+    producer: str
+
+
+def sink_options(given: Mapping[str, str]) -> SinkOptions:
+    """Raises: InvalidCallError naming the option."""
+    options = known(given, ("cluster", "topic", "producer"))
+    return SinkOptions(required(options, "cluster"), required(options, "topic"), options.get("producer", "stream"))
+
+
+@dataclass
+class TaskRows(WriterCommitMessage):
+    """The rows of one task, as an Arrow stream."""
+
+    query_id: str | None
+    data: bytes
+
+
+class StreamSink(DataSourceStreamArrowWriter):
+    """Appends batches that have the columns of records: ``partition``, ``value``, and where they are given
+    ``timestamp``, ``key``, ``headers``; ``Cluster.records`` makes them.
+    """
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        """Raises: InvalidRecordError for other columns."""
+        self._options = options
+        names = set(schema.fieldNames())
+        if "partition" not in names or not names <= {"partition", *RECORD_COLUMNS}:
+            raise InvalidRecordError(
+                f"append to {options.topic}: the stream has the columns {schema.fieldNames()}, it needs "
+                f"partition and may have {', '.join(RECORD_COLUMNS)}: cluster.records(df, topic, ...) makes them"
+            )
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskRows:
+        """A task's rows, to be sent to the driver.
+
+        Raises: InvalidRecordError when they are too many.
+        """
+        sink = pa.BufferOutputStream()
+        writer: pa.RecordBatchStreamWriter | None = None
+        for batch in iterator:
+            if writer is None:
+                options = pa.ipc.IpcWriteOptions(compression="zstd")
+                writer = pa.ipc.new_stream(sink, batch.schema, options=options)
+            writer.write_batch(batch)
+            if sink.tell() > MOST_TASK_BYTES:
+                raise InvalidRecordError(
+                    f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "
+                    "which is too much for the driver: limit the source's batches, or use foreachBatch with "
+                    "cluster.stream_writer"
+                )
+        if writer is not None:
+            writer.close()
+        task = TaskContext.get()
+        query_id = None if task is None else task.getLocalProperty(_QUERY_ID)
+        return TaskRows(query_id, sink.getvalue().to_pybytes() if writer is not None else b"")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Append the batch.
+
+        Raises: as ``StreamWriter``.
+        """
+        tasks = [message for message in messages if isinstance(message, TaskRows) and message.data]
+        if not tasks:
+            return
+        rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
+        cluster = Cluster.open(self._options.cluster)
+        records = by_partition(rows, self._options.topic, cluster._context.clock.now_ms())
+        producer = query_producer(self._options.producer, tasks[0].query_id)
+        cluster.append_batches(
+            self._options.topic, records, producer=producer, sequence=batchId
+        ).raise_for_failures()
+
+
+def by_partition(rows: pa.Table, topic: str, now_ms: int) -> dict[int, list[pa.RecordBatch]]:
+    """Rows as batches of the record columns, by partition; ``timestamp`` is ``now_ms`` where there is none.
+
+    Raises: InvalidRecordError for a row without a partition.
+    """
+    partition = rows.column("partition")
+    if partition.null_count:
+        raise InvalidRecordError(f"append to {topic}: a row's partition is null")
+    now = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
+    columns: dict[str, pa.ChunkedArray | pa.Array] = {}
+    for name in RECORD_COLUMNS:
+        if name in rows.column_names:
+            columns[name] = rows.column(name)
+        elif name == "timestamp":
+            columns[name] = pa.repeat(now, rows.num_rows)
+        elif name == "headers":
+            columns[name] = pa.nulls(rows.num_rows, HEADERS)
+        elif name == "key":
+            columns[name] = pa.nulls(rows.num_rows, pa.binary())
+    if "timestamp" in rows.column_names:
+        columns["timestamp"] = pc.fill_null(rows.column("timestamp").cast(TIMESTAMP), now)
+    records = pa.table(columns)
+    return {
+        number: records.filter(pc.equal(partition, number)).combine_chunks().to_batches()
+        for number in pc.unique(partition).to_pylist()
+    }

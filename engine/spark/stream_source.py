@@ -1,0 +1,119 @@
+"""``spark.readStream.format("stratalog")``: the source of a stream as Spark's Python data source has it.
+
+Spark keeps one Python process a query on the driver, which plans (``StreamReader``'s methods but ``read``), and
+calls ``read`` in tasks: the reader travels there, without its hold on the cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from engine.cluster import Cluster
+from engine.operations.stream_progress import StreamProgress
+from engine.operations.stream_read import StreamTask, read_task
+from engine.operations.stream_source import StreamSource
+from engine.reading.stream_offsets import StreamOffsets
+from engine.reading.stream_options import SourceOptions
+from engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from engine.spark.types import record_schema, spark_type
+
+
+def source_schema(options: SourceOptions) -> StructType:
+    """The columns of a stream.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not.
+    """
+    topic = Cluster.open(options.cluster).image.topic(options.topic)
+    records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))
+    return stream_schema(records, options.columns)
+
+
+class Slice(InputPartition):
+    """What one task of a batch reads."""
+
+    def __init__(self, task: StreamTask) -> None:
+        super().__init__(task)
+        self.task = task
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query's source. Offsets are ``engine.reading.stream_offsets``."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        """Touches no storage."""
+        self._options = options
+        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        self._columns = parquet_columns(schema)
+        self._opened: tuple[StreamSource, StreamProgress | None] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+    def _open(self) -> tuple[StreamSource, StreamProgress | None]:
+        if self._opened is None:
+            context = Cluster.open(self._options.cluster)._context
+            group = self._options.group
+            progress = None if group is None else StreamProgress(context, group)
+            self._opened = StreamSource(context, self._options), progress
+        return self._opened
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where a query without a checkpoint begins."""
+        return self._open()[0].initial().to_json()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
+        """The limit of the options; Spark knows only one, ``latestOffset`` both."""
+        if self._options.max_rows is not None:
+            return ReadMaxRows(self._options.max_rows)
+        if self._options.max_bytes is not None:
+            return ReadMaxBytes(self._options.max_bytes)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
+        """See ``StreamSource.stop_at_present_end``."""
+        self._open()[0].stop_at_present_end()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        """Where the next batch ends. Also tells the group where it begins: up to there all is processed, and
+        Spark calls ``commit`` only when a batch is followed by another one, so that lag would never be 0.
+        """
+        source, progress = self._open()
+        begin = StreamOffsets.from_json(start)
+        max_rows = max_bytes = None
+        if not isinstance(limit, ReadAllAvailable):
+            max_rows, max_bytes = self._options.max_rows, self._options.max_bytes
+        end = source.latest(begin, max_rows, max_bytes)
+        if progress is not None:
+            progress.report(begin)
+        return start if end is begin else end.to_json()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
+        """Where the log ended at this trigger, whatever the limit: ``latestOffset`` in the query's progress."""
+        seen = self._open()[0].latest_seen
+        return None if seen is None else seen.to_json()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """A batch's tasks."""
+        return [
+            Slice(task)
+            for task in self._open()[0].plan(StreamOffsets.from_json(start), StreamOffsets.from_json(end))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The records of a task."""
+        assert isinstance(partition, Slice)
+        for records in read_task(partition.task, self._columns):
+            yield from conformed(records, self._arrow, partition.task.topic)

@@ -1,0 +1,66 @@
+"""The source of a stream without Spark: planned, written down, read as tasks would read it."""
+
+from __future__ import annotations
+
+from engine.operations.stream_read import StreamTask, read_task
+from engine.operations.stream_source import StreamSource
+from engine.reading.stream_offsets import StreamOffsets
+from engine.reading.stream_options import source_options
+from tests.unit.cluster_harness import LiveCluster
+
+
+def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
+    given = {"cluster": str(live.file), "topic": topic, "startingOffsets": "earliest", **options}
+    if "startingTimestamp" in options:
+        del given["startingOffsets"]
+    return StreamSource(live.driver()._context, source_options(given))
+
+
+def values_of(tasks: list[StreamTask]) -> list[str]:
+    """What the tasks read; they travel to executors, and back come records."""
+    return [
+        value.decode()
+        for task in tasks
+        for records in read_task(task, ["offset", "value"])
+        for value in records.column("value").to_pylist()
+    ]
+
+
+def ends(offsets: StreamOffsets) -> dict[int, int]:
+    return {partition: position.offset for partition, position in offsets.partitions.items()}
+
+
+class Query:
+    """A query with a checkpoint, as Spark runs it: plan, write down, read, write down."""
+
+    def __init__(self, live: LiveCluster, **options: str) -> None:
+        self.live, self.options = live, options
+        self.planned: StreamOffsets | None = None
+        self.done: StreamOffsets | None = None
+        self.start()
+
+    def start(self) -> None:
+        self.source = source(self.live, **self.options)
+
+    def plan(self, rows: int | None = None) -> StreamOffsets:
+        self.planned = self.source.latest(self.begin(), rows, None)
+        return self.planned
+
+    def begin(self) -> StreamOffsets:
+        """As Spark: a query without a committed batch asks for the initial offsets anew."""
+        return self.source.initial() if self.done is None else self.done
+
+    def run(self) -> list[str]:
+        """The values of the planned batch, sorted."""
+        assert self.planned is not None
+        return sorted(values_of(self.source.plan(self.begin(), self.planned)))
+
+    def finish(self) -> None:
+        self.done, self.planned = self.planned, None
+
+    def batch(self, rows: int | None = None) -> list[str]:
+        """Nothing, and no batch, when the offsets are the same."""
+        self.plan(rows)
+        found = self.run()
+        self.finish()
+        return found

@@ -1,0 +1,129 @@
+"""A stream's offsets: what the checkpoint holds, and where a stream goes on after losses (KIP-320)."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from engine.reading.stream_offsets import LogBounds, Position, StreamOffsets, planned_range, resume
+from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
+from partitions.lineage import Lineage
+from partitions.listing import ReplicaLog, parse
+
+ID, OTHER = "a" * 32, "b" * 32
+
+
+def bounds(start: int, end: int, log_end: int | None = None, *lineage: tuple[int, int]) -> LogBounds:
+    """A log ``[start, end)`` that readers see, up to ``log_end`` in all."""
+    until = end if log_end is None else log_end
+    log = ReplicaLog(parse([]), Lineage(lineage or [(1, 0)]), (), start, until, end, end, (), (), ())
+    return LogBounds("t-0", start, end, log)
+
+
+OFFSETS = StreamOffsets("t", ID, {0: Position(17, 3), 11: Position(0), 2: Position(5, 0)})
+
+
+@pytest.mark.parametrize(
+    "offsets",
+    [
+        OFFSETS,
+        StreamOffsets("t", ID, {0: Position(4)}, initial=True),
+        StreamOffsets("t", ID, {0: Position(9, 2)}, began={0: Position(4)}),
+        StreamOffsets("t", ID, {0: Position(9, 2)}, began={}),
+    ],
+)
+def test_offsets_survive_the_checkpoint(offsets: StreamOffsets) -> None:
+    assert StreamOffsets.from_json(json.loads(json.dumps(offsets.to_json()))) == offsets
+
+
+def test_equal_offsets_are_equal_text_whatever_their_order() -> None:
+    """Spark compares offsets by their text to find out whether there is something to do."""
+    turned = StreamOffsets("t", ID, dict(reversed(list(OFFSETS.partitions.items()))))
+    assert json.dumps(turned.to_json()) == json.dumps(OFFSETS.to_json())
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"t": {"0": 17}}', "{}", '{"topic": "t", "topicId": "x", "partitions": {"0": 17}}', '{"topic": 1}'],
+)
+def test_a_checkpoint_of_another_source_is_refused(text: str) -> None:
+    with pytest.raises(InvalidCallError, match="was not written by a stream of this format"):
+        StreamOffsets.from_json(json.loads(text))
+
+
+def test_a_checkpoint_of_another_topic_is_refused() -> None:
+    OFFSETS.check_topic("t", ID)
+    with pytest.raises(InvalidCallError, match="is of topic 't', the query reads 'u'"):
+        OFFSETS.check_topic("u", ID)
+    with pytest.raises(InvalidCallError, match="topic 't' was deleted and created again"):
+        OFFSETS.check_topic("t", OTHER)
+
+
+def test_a_position_knows_the_epoch_of_the_record_before_it() -> None:
+    log = bounds(10, 50, None, (1, 0), (4, 30))
+    assert log.position(31) == Position(31, 4)
+    assert log.position(30) == Position(30, 1)
+    assert log.position(10) == Position(10)  # the record before it is not there
+
+
+LOST_BELOW = (Position(5, 1), bounds(20, 50), 20)
+TRUNCATED = (Position(40, 5), bounds(0, 35, None, (1, 0), (6, 30)), 30)
+SHORTER = (Position(40), bounds(0, 35), 35)
+TRUNCATED_AND_RETAINED = (Position(40, 5), bounds(32, 35, None, (1, 0), (6, 30)), 32)
+
+
+@pytest.mark.parametrize(("position", "log", "going_on"), [LOST_BELOW, TRUNCATED, SHORTER, TRUNCATED_AND_RETAINED])
+def test_lost_records_end_the_stream_or_are_left_out(position: Position, log: LogBounds, going_on: int) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-0: .*failOnDataLoss = false"):
+        resume(position, log, fail_on_data_loss=True)
+    assert resume(position, log, fail_on_data_loss=False) == going_on
+
+
+def test_a_truncation_tells_where_the_histories_part() -> None:
+    """KIP-320, "Consumer Handling": the consumer is told the offset up to which the log is what it has read."""
+    with pytest.raises(LogTruncationError, match="truncated to offset 30") as told:
+        resume(TRUNCATED[0], TRUNCATED[1], fail_on_data_loss=True)
+    assert told.value.divergent_offset == 30
+
+
+@pytest.mark.parametrize(
+    ("position", "log"),
+    [
+        (Position(20, 1), bounds(20, 50)),
+        (Position(50, 1), bounds(20, 50)),
+        (Position(30, 1), bounds(0, 35, None, (1, 0), (6, 30))),  # the epoch ends just there
+        (Position(45, 1), bounds(0, 40, 45)),  # a new leader does not know yet how much is committed
+    ],
+)
+def test_a_stream_goes_on_where_it_stands_while_nothing_is_lost(position: Position, log: LogBounds) -> None:
+    assert resume(position, log, fail_on_data_loss=True) == position.offset
+
+
+@pytest.mark.parametrize("fail", [True, False])
+def test_a_planned_batch_is_the_same_range_whatever_was_appended_since(fail: bool) -> None:
+    log = bounds(0, 500, None, (1, 0), (2, 90))
+    start, end = Position(10, 1), Position(90, 1)
+    assert planned_range(start, end, log, fail_on_data_loss=fail) == (10, 90)
+
+
+@pytest.mark.parametrize(
+    ("log", "left"),
+    [
+        (bounds(40, 500, None, (0, 0)), (40, 90)),
+        (bounds(200, 500, None, (0, 0)), (200, 200)),
+        (bounds(0, 60, None, (0, 0), (7, 50)), (10, 50)),
+        (bounds(0, 60, None, (0, 0), (7, 5)), (5, 5)),
+    ],
+)
+def test_a_planned_batch_is_read_without_what_was_lost_since_only_if_that_may_be(
+    log: LogBounds, left: tuple[int, int]
+) -> None:
+    start, end = Position(10, 0), Position(90, 0)
+    with pytest.raises(OffsetOutOfRangeError):
+        planned_range(start, end, log, fail_on_data_loss=True)
+    assert planned_range(start, end, log, fail_on_data_loss=False) == left
+
+
+def test_a_partition_of_which_nothing_is_read_cannot_lose_anything() -> None:
+    assert planned_range(Position(5, 1), Position(5, 1), bounds(20, 50), fail_on_data_loss=True) == (5, 5)

@@ -1,0 +1,113 @@
+"""The options of a stream: Kafka's names, and one clear error for what is wrong."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from engine.reading.stream_options import SourceOptions, Start, source_options
+from partitions.errors import InvalidCallError
+from partitions.offsets import OffsetSpec
+from partitions.transactions import Isolation
+
+NEEDED = {"cluster": "cluster.toml", "topic": "trips"}
+
+
+def options(**given: str) -> SourceOptions:
+    return source_options({**NEEDED, **given})
+
+
+def test_a_stream_needs_a_cluster_and_a_topic_and_begins_at_the_end() -> None:
+    assert options() == SourceOptions("cluster.toml", "trips", OffsetSpec.LATEST)
+
+
+def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> None:
+    """Spark hands over all names in lower case."""
+    given = source_options(
+        {
+            **NEEDED,
+            "maxrowspertrigger": "100",
+            "MAXBYTESPERTRIGGER": "2000",
+            "failondataloss": "False",
+            "client.rack": "a",
+            "isolation": "READ_COMMITTED",
+            "minpartitions": "4",
+            "group": "g",
+            "columns": "offset, value.carrier",
+            "checkpointLocation": "cp",
+        }
+    )
+    assert given == SourceOptions(
+        "cluster.toml",
+        "trips",
+        max_rows=100,
+        max_bytes=2000,
+        min_partitions=4,
+        fail_on_data_loss=False,
+        columns=("offset", "value.carrier"),
+        group="g",
+        client_rack="a",
+        isolation=Isolation.READ_COMMITTED,
+    )
+
+
+def test_what_load_is_given_is_the_topic() -> None:
+    assert source_options({"cluster": "c", "path": "trips"}).topic == "trips"
+    with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
+        options(path="trips")
+
+
+def test_kafkas_name_of_the_limit_is_understood() -> None:
+    assert options(maxOffsetsPerTrigger="7").max_rows == 7
+
+
+@pytest.mark.parametrize(
+    ("given", "start"),
+    [
+        ({"startingOffsets": "earliest"}, OffsetSpec.EARLIEST),
+        ({"startingOffsets": "Latest"}, OffsetSpec.LATEST),
+        (
+            {"startingOffsets": '{"0": 17, "1": -2, "2": -1}'},
+            {0: 17, 1: OffsetSpec.EARLIEST, 2: OffsetSpec.LATEST},
+        ),
+        ({"startingOffsets": '{"trips": {"0": 0}}'}, {0: 0}),
+        ({"startingTimestamp": "1370044800000"}, datetime(2013, 6, 1, tzinfo=UTC)),
+        ({"startingTimestamp": "2013-06-01T02:00:00+02:00"}, datetime(2013, 6, 1, tzinfo=UTC)),
+    ],
+)
+def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
+    assert options(**given).start == start
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"startngOffsets": "latest"}, "unknown option 'startngOffsets'; did you mean 'startingOffsets'"),
+        ({"kafka.bootstrap.servers": "x"}, "unknown option 'kafka.bootstrap.servers'; there are cluster, topic"),
+        ({"topic": " "}, "the option topic is missing"),
+        ({"startingOffsets": "first"}, "startingOffsets is 'first': it takes earliest, latest"),
+        ({"startingOffsets": '{"0": -3}'}, "startingOffsets is"),
+        ({"startingOffsets": '{"0": true}'}, "startingOffsets is"),
+        ({"startingOffsets": '{"0": 1.5}'}, "startingOffsets is"),
+        ({"startingOffsets": "[]"}, "startingOffsets is"),
+        ({"startingOffsets": '{"flights": {"0": 1}}'}, "is for topic 'flights', the stream reads 'trips'"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
+        ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
+        ({"startingTimestamp": "2013-06-01T00:00:00"}, "without a zone"),
+        ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0': it takes a number above 0"),
+        ({"maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger is '1g'"),
+        ({"maxRowsPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss is 'no': it takes true or false"),
+        ({"columns": "offset,,key"}, "the option columns is"),
+        ({"columns": "offset,offset"}, "names a column twice"),
+        (
+            {"isolation": "serializable"},
+            "isolation is 'serializable': it takes read_uncommitted or read_committed",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_by_the_name_of_the_option(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidCallError) as told:
+        options(**given)
+    assert said in str(told.value)

@@ -1,0 +1,107 @@
+"""The columns of a stream: chosen by name, read alone, and filled up where a file is older than a field."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from engine.spark.types import record_schema
+from partitions.errors import InvalidCallError
+
+INNER = StructType([StructField("x", LongType()), StructField("y", LongType())])
+VALUE = StructType(
+    [StructField("carrier", StringType()), StructField("inner", INNER), StructField("gate", StringType())]
+)
+RECORDS = record_schema(StringType(), VALUE)
+
+
+def chosen(*columns: str) -> StructType:
+    return stream_schema(RECORDS, columns)
+
+
+def test_all_columns_are_those_of_a_read() -> None:
+    names = ["topic", "partition", "offset", "timestamp", "key", "value", "headers"]
+    assert stream_schema(RECORDS, None).fieldNames() == names
+
+
+def test_a_field_of_the_value_leaves_the_rest_of_it_out() -> None:
+    """A query that says ``value.carrier`` says it with the option and without it."""
+    found = chosen("offset", "value.carrier", "VALUE.inner.y")
+    assert found.simpleString() == "struct<offset:bigint,value:struct<carrier:string,inner:struct<y:bigint>>>"
+    assert parquet_columns(found) == ["offset", "value.carrier", "value.inner.y"]
+
+
+def test_a_struct_is_all_of_it() -> None:
+    assert chosen("value").simpleString() == f"struct<value:{VALUE.simpleString()}>"
+    assert chosen("value", "value.gate") == chosen("value")
+
+
+def test_a_batch_of_the_topics_name_alone_still_counts_its_records() -> None:
+    assert parquet_columns(chosen("topic")) == ["offset"]
+    rows = pa.table({"offset": [4, 5]})
+    (batch,) = conformed(rows, to_arrow_schema(chosen("topic")), "t")
+    assert batch.to_pydict() == {"topic": ["t", "t"]}
+
+
+@pytest.mark.parametrize(
+    ("column", "said"),
+    [
+        ("ofset", "names 'ofset', which is no column; did you mean 'offset'"),
+        ("value.carier", "did you mean 'value.carrier'"),
+        ("kafka_topic_name", "which is no column; there are topic, partition"),
+    ],
+)
+def test_the_nearest_column_to_an_unknown_one_is_named(column: str, said: str) -> None:
+    with pytest.raises(InvalidCallError) as told:
+        chosen(column)
+    assert said in str(told.value)
+
+
+def test_fields_that_a_file_does_not_know_are_null_in_its_records() -> None:
+    old = pa.struct([("carrier", pa.string()), ("inner", pa.struct([("x", pa.int64())]))])
+    values = [{"carrier": "UA", "inner": {"x": 1}}, None, {"carrier": "AA", "inner": None}]
+    rows = pa.table({"value": pa.array(values, old)})
+    (batch,) = conformed(rows, to_arrow_schema(chosen("value", "headers")), "t")
+    assert batch.to_pydict() == {
+        "value": [
+            {"carrier": "UA", "inner": {"x": 1, "y": None}, "gate": None},
+            None,
+            {"carrier": "AA", "inner": None, "gate": None},
+        ],
+        "headers": [None, None, None],
+    }
+
+
+def test_fields_that_the_query_does_not_know_are_left_out() -> None:
+    """The topic's schema has grown since the query began."""
+    new = pa.struct([("carrier", pa.string()), ("later", pa.string())])
+    rows = pa.table({"value": pa.array([{"carrier": "UA", "later": "z"}], new)})
+    (batch,) = conformed(rows, to_arrow_schema(chosen("value.carrier")), "t")
+    assert batch.to_pydict() == {"value": [{"carrier": "UA"}]}
+
+
+def test_a_sliced_struct_keeps_its_rows() -> None:
+    values = [{"carrier": str(number)} for number in range(10)]
+    rows = pa.table({"value": pa.array(values, pa.struct([("carrier", pa.string())]))}).slice(3, 4)
+    (batch,) = conformed(rows, to_arrow_schema(chosen("value")), "t")
+    assert [row["carrier"] for row in batch.column("value").to_pylist()] == ["3", "4", "5", "6"]
+
+
+def test_batches_are_small_however_large_a_row_group_is() -> None:
+    rows = pa.table({"offset": pa.array(range(2_000_000), pa.int64())})
+    batches = list(conformed(rows, to_arrow_schema(chosen("offset")), "t"))
+    assert max(batch.nbytes for batch in batches) <= 4 * 1024 * 1024
+    assert pa.Table.from_batches(batches).column("offset").to_pylist() == list(range(2_000_000))
+
+
+def test_parquet_knows_the_columns_by_these_names() -> None:
+    rows = pa.table({"offset": [1], "value": pa.array([{"carrier": "UA", "gate": "A1"}])})
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink)
+    file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
+    found = file.read_row_group(0, columns=parquet_columns(chosen("value.carrier")))
+    assert found.to_pylist() == [{"value": {"carrier": "UA"}}]

@@ -1,0 +1,136 @@
+"""The sinks of a stream, as far as they need no Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+
+from engine.operations.append import append_batches
+from engine.report import OperationFailedError
+from engine.spark import stream_sink
+from engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
+from partitions.errors import InvalidCallError, InvalidRecordError
+from tests.unit.cluster_harness import LiveCluster
+
+SCHEMA = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
+    made = LiveCluster(tmp_path)
+    made.topic(partitions=2)
+
+    class Opened:
+        """What Spark's process on the driver would open."""
+
+        @staticmethod
+        def open(file: str) -> object:
+            assert file == str(made.file)
+            return made.driver()
+
+    monkeypatch.setattr(stream_sink, "Cluster", Opened)
+    return made
+
+
+def sink(live: LiveCluster) -> StreamSink:
+    return StreamSink(sink_options({"cluster": str(live.file), "topic": "t"}), SCHEMA)
+
+
+def rows(*values: tuple[int, str]) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(
+        {
+            "partition": pa.array([partition for partition, _ in values], pa.int32()),
+            "value": pa.array([value.encode() for _, value in values]),
+        }
+    )
+
+
+def written(live: LiveCluster, *batches: pa.RecordBatch, query: str = "q1") -> TaskRows:
+    return TaskRows(query, sink(live).write(iter(batches)).data)
+
+
+def test_a_batch_is_appended_once_however_often_it_is_committed(live: LiveCluster) -> None:
+    """And however its rows are dealt out to tasks."""
+    sink(live).commit([written(live, rows((0, "a"), (1, "b")), rows((0, "c"))), written(live)], 0)
+    assert live.read() == {0: ["a", "c"], 1: ["b"]}
+    sink(live).commit([written(live, rows((1, "b"))), written(live, rows((0, "a"), (0, "c")))], 0)
+    assert live.read() == {0: ["a", "c"], 1: ["b"]}
+    sink(live).commit([written(live, rows((0, "d")))], 1)
+    assert live.read() == {0: ["a", "c", "d"], 1: ["b"]}
+
+
+def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
+    producer = query_producer("stream", "q1")
+    only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t", 5)
+    append_batches(live.cluster._context, "t", only, producer=producer, sequence=7).raise_for_failures()
+    sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
+    assert live.read() == {0: ["a"], 1: ["b"]}
+
+
+def test_a_query_with_a_new_checkpoint_is_another_one(live: LiveCluster) -> None:
+    """Its batches are counted from 0 again, and are not taken for those that are in the log."""
+    sink(live).commit([written(live, rows((0, "a")), query="q1")], 0)
+    sink(live).commit([written(live, rows((0, "b")), query="q2")], 0)
+    assert live.read() == {0: ["a", "b"]}
+
+
+def test_a_batch_without_rows_appends_nothing(live: LiveCluster) -> None:
+    with live.unchanged():
+        sink(live).commit([written(live), None], 0)
+
+
+def test_a_partition_that_cannot_be_appended_to_ends_the_query(live: LiveCluster) -> None:
+    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
+    live.cluster.fence(live.followers()[0])
+    with pytest.raises(OperationFailedError):
+        sink(live).commit([written(live, rows((0, "a")))], 0)
+
+
+def test_too_many_rows_for_the_driver_are_refused(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_sink, "MOST_TASK_BYTES", 1000)
+    large = rows(*((0, f"{number:x}" * 9) for number in range(1000)))
+    with pytest.raises(InvalidRecordError, match=r"cluster\.stream_writer"):
+        sink(live).write(iter([large]))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [StructField("value", BinaryType())],
+        [StructField("partition", IntegerType()), StructField("carrier", StringType())],
+    ],
+)
+def test_other_columns_than_those_of_records_are_refused(live: LiveCluster, fields: list[StructField]) -> None:
+    with pytest.raises(InvalidRecordError, match=r"cluster\.records\(df, topic, \.\.\.\) makes them"):
+        StreamSink(sink_options({"cluster": "c", "topic": "t"}), StructType(fields))
+
+
+def test_columns_that_are_not_given_are_filled_in() -> None:
+    found = by_partition(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t", 5)
+    assert sorted(found) == [0, 1]
+    assert found[1][0].to_pylist() == [
+        {"timestamp": datetime(1970, 1, 1, 0, 0, 0, 5000, tzinfo=UTC), "key": None, "value": b"a", "headers": None}
+    ]
+
+
+def test_a_row_without_a_partition_is_refused() -> None:
+    with pytest.raises(InvalidRecordError, match="append to t: a row's partition is null"):
+        by_partition(pa.table({"partition": pa.nulls(1, pa.int32()), "value": [b"a"]}), "t", 5)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"topic": "t"}, "the option cluster is missing"),
+        ({"cluster": "c", "topic": "t", "prodcer": "x"}, "did you mean 'producer'"),
+        ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
+    ],
+)
+def test_the_sinks_options(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidCallError) as told:
+        sink_options(given)
+    assert said in str(told.value)
