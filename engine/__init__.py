@@ -30,6 +30,8 @@ Where this differs from the design page
 
 from engine.cluster import Cluster
 from engine.cluster_file import ClusterFile, load_cluster_file
+from engine.cluster_stream import register_format
+from engine.reading.bounds import Committed
 from engine.report import Failure, OperationFailedError, Report
 from engine.state.group_commits import OffsetAndMetadata
 from partitions.errors import StratalogError
@@ -38,6 +40,7 @@ from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
 __all__ = [
     "Cluster",
     "ClusterFile",
+    "Committed",
     "Failure",
     "FoundOffset",
     "OffsetAndMetadata",
@@ -47,4 +50,5 @@ __all__ = [
     "StratalogError",
     "UnknownOffset",
     "load_cluster_file",
+    "register_format",
 ]

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.cluster_fetch import FetchOfCluster
 from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.cluster_quorum import QuorumOfCluster
+from engine.cluster_read import ReadOfCluster
 from engine.cluster_restore import RestoreOfCluster
 from engine.cluster_state import StateOfCluster, Topics, names
+from engine.cluster_stream import StreamOfCluster
 from engine.cluster_tiers import TiersOfCluster
+from engine.cluster_transactions import TransactionsOfCluster
 from engine.context import Context, Measure, Progress
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
@@ -39,15 +41,12 @@ from engine.operations import recover as recovering
 from engine.operations import replicate as replicating
 from engine.operations.append import append_batches, append_frame
 from engine.operations.elect import elect
-from engine.operations.read import Bound, list_offsets, plan_read, read_frame
 from engine.operations.reassignments import reassignments
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.voter import Voter
-from engine.reading.plan import FileRange
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
 from partitions.identity import NewId, random_id
-from partitions.offsets import Answer, OffsetSpec
 from partitions.probing import Prober, ThreadProber
 from partitions.store import Store, open_store
 
@@ -57,7 +56,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 
-class Cluster(QuorumOfCluster, StateOfCluster, TiersOfCluster, FetchOfCluster, RestoreOfCluster):
+class Cluster(
+    QuorumOfCluster,
+    StateOfCluster,
+    TiersOfCluster,
+    FetchOfCluster,
+    RestoreOfCluster,
+    StreamOfCluster,
+    ReadOfCluster,
+    TransactionsOfCluster,
+):
     """A cluster of storage roots, as one driver sees it.
 
     Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
@@ -400,30 +408,6 @@ class Cluster(QuorumOfCluster, StateOfCluster, TiersOfCluster, FetchOfCluster, R
             sequence=sequence,
             producer_epoch=producer_epoch,
         )
-
-    def read(
-        self, topic: str, start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
-    ) -> DataFrame:
-        """The records of ``[start, end)`` of each partition as a Spark DataFrame, hot and cold alike, up to
-        the high watermark, pinned to the state now. Columns: ``topic, partition, offset, timestamp, key,
-        value, headers``.
-
-        ``start`` and ``end`` are offsets, times (the first record at or after), offsets by partition, or an
-        ``OffsetSpec``.
-
-        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError.
-        """
-        return read_frame(self._context, self._session("reading"), topic, start, end, partitions)
-
-    def plan_read(
-        self, topic: str, start: Bound = None, end: Bound = None, partitions: Sequence[int] | None = None
-    ) -> list[FileRange]:
-        """The exact files that ``read`` would scan, in either tier."""
-        return plan_read(self._context, topic, start, end, partitions)[1]
-
-    def offsets(self, topic: str, spec: OffsetSpec | datetime) -> dict[int, Answer]:
-        """ListOffsets: a named position, or the first record at or after a time, of each partition."""
-        return list_offsets(self._context, topic, spec)
 
     # -------------------------------------------------------------------------------- the jobs
 

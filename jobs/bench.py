@@ -8,8 +8,9 @@ Settings come from the environment (or ``make bench NAME=value``):
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,remote_reads,
-                bootstrap,quorum,metadata,replay,state
+    KAFKA       host:port of a Kafka broker to compare scans with; without it that line is left out
+    ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
+                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state
 """
 
 from __future__ import annotations
@@ -30,15 +31,19 @@ from jobs.benchmarks import (
     copying,
     hot,
     idle,
+    kafka,
     large_cluster,
     opening,
+    planning,
     quorum,
+    ranges,
     remote_log,
     remote_reads,
     replaying,
     replicated,
     scanning,
     state,
+    streaming,
     uploading,
 )
 from jobs.benchmarks.bench import Bench
@@ -60,7 +65,11 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "tier": (copying.tier, uploading.tier_to_s3),
     "remote_log": (remote_log.remote_log,),
     "scan": (scanning.scan,),
+    "ranges": (ranges.ranges, ranges.hot_scan),
+    "kafka": (kafka.kafka,),
     "pruned": (scanning.pruned,),
+    "plan": (planning.planning,),
+    "stream": (streaming.stream,),
     "remote_reads": (remote_reads.remote_reads,),
     "bootstrap": (bootstrapping.bootstrap, bootstrap_many.bootstrap_many),
     "quorum": (quorum.quorum,),

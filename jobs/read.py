@@ -1,7 +1,8 @@
-"""Read a range of a topic, local and remote alike: show the first records, count them, or write them out.
+"""Read a range of topics, local and remote alike: show the first records, count them, or write them out.
 
   jobs/read.py --topic flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   jobs/read.py --topic flights --output flights.parquet
+  jobs/read.py --pattern "flights-.*" --last 10 --explain
 Offsets and times are half open, [start, end); the end is at most the high watermark.
 """
 
@@ -9,14 +10,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from engine import Report
+from engine import Committed, Report
 from engine.reading.plan import FileRange
 from engine.report import Value
-from jobs.arguments import add_dry_run, bound, count, job_parser, numbers, pair
+from jobs.arguments import add_client_rack, add_dry_run, bound, count, job_parser, names, numbers, pair
 from jobs.run import Job, run_job
+from partitions.errors import SourceChangedError
+from partitions.transactions import Isolation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -28,13 +32,26 @@ _SHOWN = 20
 def arguments() -> argparse.ArgumentParser:
     """What this job takes."""
     parser = job_parser("read", __doc__ or "", runs="session")
-    parser.add_argument("--topic", metavar="NAME", required=True)
+    of = parser.add_mutually_exclusive_group(required=True)
+    of.add_argument("--topic", metavar="A,B", type=names, help="one, or several whose declared types are the same")
+    of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole names match")
     where = "an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)"
-    parser.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
+    begin = parser.add_mutually_exclusive_group()
+    begin.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
+    begin.add_argument("--group", metavar="NAME", help="start where this consumer group has come to")
+    begin.add_argument("--last", metavar="N", type=count, help="the last N records of each partition")
     parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the high watermark")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--where", metavar="EXPR", help="only these records")
+    parser.add_argument(
+        "--isolation", choices=list(Isolation), default=Isolation.READ_UNCOMMITTED, help="as in Kafka"
+    )
+    parser.add_argument(
+        "--allow-data-loss", action="store_true", help="leave out what was asked for and is deleted, with a note"
+    )
+    add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
+    parser.add_argument("--explain", action="store_true", help="the same for people, with sums")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--limit", metavar="N", type=count, default=_SHOWN, help=f"show so many (default: {_SHOWN})")
     what.add_argument("--count", action="store_true", help="count them only")
@@ -50,26 +67,59 @@ def arguments() -> argparse.ArgumentParser:
 def read(job: Job) -> Report:
     """The job."""
     given, cluster = job.arguments, job.cluster()
-    chosen = given.topic, given.start, given.end, given.partitions
-    plan = cluster.plan_read(*chosen)  # finds out what is wrong before a session is started
-    if not given.dry_run:
+    planned_only = given.dry_run or given.explain
+    plan = cluster.plan_read(  # finds out what is wrong before a session is started
+        given.topic,
+        given.start if given.group is None else Committed(given.group),
+        given.end,
+        given.partitions,
+        pattern=given.pattern,
+        last=given.last,
+        client_rack=given.client_rack,
+        isolation=given.isolation,
+        fail_on_data_loss=not given.allow_data_loss,
+    )
+    if not planned_only:
         cluster = job.on_spark()
     with cluster.measured() as measure:
         totals: dict[str, Value] = {
             "files": len(plan),
             "remote_files": sum(part.remote for part in plan),
-            "bytes": sum(part.size_bytes for part in plan),
+            "bytes": plan.size_bytes,
         }
+        if (across := plan.cross_rack_bytes) is not None:
+            totals["cross_rack_bytes"] = across
         rows: list[dict[str, Value]] = []
-        if given.dry_run:
+        if given.explain:
+            print(plan.explain(), flush=True)
+        elif given.dry_run:
             rows = [_planned(part) for part in plan]
         else:
-            frame = cluster.read(*chosen)
+            frame = cluster.read(plan)
             if given.where is not None:
                 frame = frame.where(given.where)
-            rows, records = _carry_out(given, frame)
+            with _vanished_files():
+                rows, records = _carry_out(given, frame)
             totals = {"records": records, **totals}
-    return Report("read", rows, (), totals, given.dry_run, measure.seconds, measure.counts)
+    return Report("read", rows, (), totals, planned_only, measure.seconds, measure.counts, plan.notes)
+
+
+@contextmanager
+def _vanished_files() -> Iterator[None]:
+    """Raises: SourceChangedError where Spark found a file gone that was there when the read began."""
+    from py4j.protocol import Py4JJavaError
+
+    from engine.spark.failures import why_given_up
+
+    try:
+        yield
+    except Py4JJavaError as error:
+        if "FAILED_READ_FILE.FILE_NOT_EXIST" not in str(error):
+            raise
+        raise SourceChangedError(
+            "a file was deleted while it was read, for it was merged, tiered, or expired for longer than "
+            f"file.delete.delay.ms; run it again: {why_given_up(error)}"
+        ) from error
 
 
 def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[str, Value]], int]:
@@ -78,7 +128,9 @@ def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[s
         return [], frame.count()
     if given.output is not None:
         return [], _write(given, frame)
-    first = frame.drop("topic").orderBy("partition", "offset").limit(given.limit)
+    first = frame.orderBy("topic", "partition", "offset").limit(given.limit)
+    if given.topic is not None and len(given.topic) == 1:
+        first = first.drop("topic")
     shown = first.select(*(_readable(field) for field in first.schema)).collect()
     return [{name: _shown(value) for name, value in row.asDict().items()} for row in shown], len(shown)
 

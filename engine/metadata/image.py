@@ -17,6 +17,7 @@ import msgspec
 from engine.metadata.records import VoterId
 from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.identity import same_root
+from partitions.spelling import did_you_mean
 
 
 class Incarnation(NamedTuple):
@@ -203,7 +204,8 @@ class ClusterImage:
         try:
             return self.topics[self.topic_ids[name]]
         except KeyError:
-            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted") from None
+            hint = did_you_mean(name, self.topic_ids)
+            raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted{hint}") from None
 
     def partition(self, topic_id: str, partition: int) -> PartitionImage:
         """Raises: UnknownTopicOrPartitionError."""

@@ -12,7 +12,10 @@
     snapshot    short logs of topics with cleanup.policy=snapshot (snapshot_partition: made on the leader;
                 snapshot_spread: copied, deleted; read_snapshot: as a DataFrame, as a table, its metrics)
     groups      what consumer groups have committed, and their lag (state_log: the engine's own topics)
-    transactions  transactional ids and their state
+    stream_source  a topic as the source of a stream: triggers and batches on the driver (stream_read: in tasks;
+                stream_progress: a group is told), lag_metrics of all groups
+    transact    a transaction as its producer sees it (transactions: transactional ids and what is decided of them;
+                markers: its end in each partition; transaction_admin: list, finish, abort, find what hangs)
     bootstrap   format and register a broker's root, and bring its replicas into the ISR (KIP-1023)
     verify      replicas and the remote against each other (verify_structure, _registers, _remote: without records;
                 verify_content: every byte)

@@ -21,7 +21,8 @@ from engine.operations.groups import (
     utc_text,
     with_leaders,
 )
-from engine.operations.read import PartitionState, look, micros
+from engine.operations.list_offsets import micros
+from engine.operations.look import PartitionState, look
 from engine.operations.state_log import append_state, read_state
 from engine.report import Failure, Report, Value
 from engine.state.consumer_offsets import (

@@ -24,7 +24,7 @@ from engine.context import Context
 from engine.metadata.description import describe
 from engine.opening import OpenStore
 from engine.operations.fetch import fetch
-from engine.operations.read import PartitionState, look
+from engine.operations.look import PartitionState, look
 from engine.operations.restore import bring_back, totals
 from engine.operations.restore_plan import RestoredPartition, RestorePlan
 from engine.operations.verify import verify

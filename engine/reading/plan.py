@@ -1,21 +1,22 @@
-"""The plan of a read: the exact files that hold ``[start, end)`` of a partition. Pure.
-
-Pinned to the state at planning: records appended later are not in it, and what retention removes later
-stays readable for ``file.delete.delay.ms``.
+"""The files of a read: exactly those that hold ``[start, end)`` of a partition, from whichever tier and replica.
+Pure, but for the footers of appends, whose names do not say where they end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
 
 from partitions.errors import LogGapError, OffsetOutOfRangeError
 from partitions.lookup import Piece
+from partitions.paths import DataName
 
 
-@dataclass(frozen=True, slots=True)
-class FileRange:
-    """The part ``[start, end)`` of a file that itself holds ``[file_start, file_end)``."""
+class FileRange(msgspec.Struct, frozen=True, gc=False):
+    """The part ``[start, end)`` of a file that itself holds ``[file_start, file_end)``. There may be a hundred
+    thousand of them, which the garbage collector need not walk over."""
 
     uri: str
     partition: int
@@ -25,6 +26,10 @@ class FileRange:
     file_end: int
     size_bytes: int
     remote: bool
+    broker: int | None = None
+    """Whose replica it is of; None: it is remote, or nobody has asked."""
+    marked: bool = False
+    """It may hold markers and records of aborted transactions, and says so in ``control`` (``Isolation``)."""
 
     @property
     def whole(self) -> bool:
@@ -45,22 +50,44 @@ class PartitionPieces:
     pieces: Sequence[Piece]
     remote_until: int
     """Pieces below this offset are remote."""
+    ends: Mapping[DataName, int] = field(default_factory=dict)
+    """Where appends end whose footers were looked into already."""
+    hidden: frozenset[DataName] = frozenset()
+    """Files of which the reader gets nothing: markers, and appends of aborted transactions."""
+    marked_below: int = 0
+    """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
+
+
+@dataclass(frozen=True, slots=True)
+class NearPieces:
+    """What a follower that is read from holds, in offset order; it serves nothing from ``until`` on."""
+
+    pieces: Sequence[Piece]
+    until: int
 
 
 def readable_pieces(
-    what: str, remote: Sequence[Piece], local: Sequence[Piece], log_start: int, high_watermark: int
+    what: str,
+    remote: Sequence[Piece],
+    local: Sequence[Piece],
+    log_start: int,
+    high_watermark: int,
+    near: NearPieces | None = None,
 ) -> list[Piece]:
-    """The pieces of both tiers over ``[log_start, high_watermark)``: local where the local log holds it,
-    remote below that.
+    """The pieces of both tiers over ``[log_start, high_watermark)``: those of the near replica where it serves,
+    else those of the leader (``local``), remote ones below both.
 
-    Raises: LogGapError when neither tier holds a part of it.
+    Raises: LogGapError when none of them holds a part of it.
     """
-    local_start = local[0].start if local else high_watermark
+    layers = [(local, high_watermark)]
+    if near is not None and near.pieces:
+        layers = [(local, near.pieces[0].start), (near.pieces, near.until), *layers]
+    local_start = min((pieces[0].start for pieces, _ in layers if pieces), default=high_watermark)
     chosen: list[Piece] = []
     position = log_start
-    for pieces, until in ((remote, min(local_start, high_watermark)), (local, high_watermark)):
+    for pieces, until in [(remote, local_start), *layers]:
         for piece in pieces:
-            upper = min(piece.end, until)
+            upper = min(piece.end, until, high_watermark)
             if upper <= position:
                 continue
             if piece.start > position:
@@ -75,22 +102,22 @@ def readable_pieces(
     return chosen
 
 
-def file_ranges(partition: PartitionPieces, start: int, end: int) -> list[FileRange]:
-    """The files that hold ``[start, end)`` of the partition.
+def file_ranges(
+    partition: PartitionPieces, start: int, end: int, brokers: Mapping[str, int] | None = None
+) -> list[FileRange]:
+    """The files that hold what a reader gets of ``[start, end)`` of the partition. ``brokers``: whose the stores
+    are, by their address.
 
-    Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``.
+    Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends before the
+        log says so; what keeps a footer from being read.
     """
-    low, high = partition.log_start, partition.high_watermark
-    if not low <= start <= end <= high:
-        raise OffsetOutOfRangeError(
-            f"{partition.topic}-{partition.partition}: offsets [{start}, {end}) are not in [{low}, {high}), "
-            "the log start offset and the high watermark"
-        )
+    what = f"{partition.topic}-{partition.partition}"
+    check_range(what, start, end, partition.log_start, partition.high_watermark)
     ranges = []
     for piece in partition.pieces:
-        if piece.start < end and piece.end > start:
-            name = piece.file.name
-            file_end = piece.segment.footer.next_offset if name.next_offset is None else name.next_offset
+        remote = piece.end <= partition.remote_until
+        name = piece.file.name
+        if piece.start < end and piece.end > start and (remote or name not in partition.hidden):
             ranges.append(
                 FileRange(
                     uri=piece.store.uri_of(piece.file.object.name),
@@ -98,9 +125,45 @@ def file_ranges(partition: PartitionPieces, start: int, end: int) -> list[FileRa
                     start=max(piece.start, start),
                     end=min(piece.end, end),
                     file_start=name.base_offset,
-                    file_end=file_end,
+                    file_end=partition.ends.get(name) or check_end(what, piece),
                     size_bytes=piece.file.object.size_bytes,
-                    remote=piece.end <= partition.remote_until,
+                    remote=remote,
+                    broker=None if remote or brokers is None else brokers.get(piece.store.uri),
+                    marked=name.base_offset < partition.marked_below and (remote or name.merged),
                 )
             )
     return ranges
+
+
+def check_range(what: str, start: int, end: int, log_start: int, high_watermark: int) -> None:
+    """Raises: OffsetOutOfRangeError unless ``log_start <= start <= end <= high_watermark``."""
+    held = f"readers see [{log_start}, {high_watermark}), from the log start offset to the high watermark"
+    if start > high_watermark:
+        raise OffsetOutOfRangeError(f"{what}: start {start} is beyond the end: {held}")
+    if end > high_watermark:
+        raise OffsetOutOfRangeError(f"{what}: end {end} is beyond the end: {held}")
+    if start > end:
+        raise OffsetOutOfRangeError(f"{what}: start {start} is after end {end}")
+    if start < log_start:
+        raise OffsetOutOfRangeError(
+            f"{what}: start {start} is below the log start: {held}; what lies below was deleted: "
+            "fail_on_data_loss=False reads the rest"
+        )
+
+
+def check_end(what: str, piece: Piece) -> int:
+    """Where the file of a piece ends. Of an append that was inferred from the file that follows it; its footer
+    must agree, or records would be missing without a sign.
+
+    Raises: LogGapError.
+    """
+    name = piece.file.name
+    if name.next_offset is not None:
+        return name.next_offset
+    end = piece.segment.footer.next_offset
+    if end < piece.end:
+        raise LogGapError(
+            f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset {end}, the next file starts at "
+            f"{piece.end}: a file is missing between them; restore it from another replica"
+        )
+    return end

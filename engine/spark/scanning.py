@@ -1,7 +1,9 @@
 """A read plan as a DataFrame: Spark's own Parquet reader over exactly the planned files.
 
 Vectorised, with column pruning and row-group skipping. Files that count whole are one scan without any
-filter of ours; files of which a part counts carry a filter on partition and offset, which reaches Parquet.
+filter of ours; files of which a part counts carry a filter on partition and offset, which reaches Parquet: of a
+file only the pages that hold the range are read. Spark splits large files at row groups, and shares them out to
+tasks.
 """
 
 from __future__ import annotations
@@ -9,28 +11,76 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import reduce
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructField, StructType
 
 from engine.reading.plan import FileRange
+from engine.reading.read_plan import ReadPlan
+from engine.spark.types import record_schema, spark_type
+from partitions.errors import SourceChangedError
+from partitions.records import ABORTED
+from partitions.transactions import Isolation
 
 _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a broadcast join
 
 
-def scan(spark: SparkSession, topic: str, ranges: Sequence[FileRange], schema: StructType) -> DataFrame:
-    """The records of the ranges, with the columns of Spark's Kafka source and ``headers``."""
-    whole = [part for part in ranges if part.whole]
-    scans = [_parquet(spark, schema, whole)] if whole else []
-    scans += [_trimmed(spark, schema, layer) for layer in _layers([p for p in ranges if not p.whole])]
+def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
+    """The records of a plan, one scan a topic.
+
+    Raises: SourceChangedError when a file is gone.
+    """
+    schema = record_schema(spark_type(plan.key_schema), spark_type(plan.value_schema))
+    try:
+        frames = [scan(spark, topic, ranges, schema, plan.isolation) for topic, ranges in plan.topics.items()]
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        raise SourceChangedError(f"a file is gone since the read was planned: {error}") from error
+    return reduce(DataFrame.unionAll, frames)
+
+
+def scan(
+    spark: SparkSession,
+    topic: str,
+    ranges: Sequence[FileRange],
+    schema: StructType,
+    isolation: Isolation = Isolation.READ_UNCOMMITTED,
+) -> DataFrame:
+    """The records of the ranges that such a reader gets, with the columns of Spark's Kafka source and
+    ``headers``."""
+    scans = []
+    for marked in (False, True):
+        some = [part for part in ranges if part.marked == marked]
+        whole = [part for part in some if part.whole]
+        of_files = [_parquet(spark, schema, whole, marked)] if whole else []
+        cut = _layers([part for part in some if not part.whole])
+        of_files += [_trimmed(spark, schema, layer, marked) for layer in cut]
+        scans += [rows.where(_visible(isolation)) for rows in of_files] if marked else of_files
     if not scans:
         scans = [spark.createDataFrame([], schema)]
-    rows = reduce(DataFrame.unionAll, scans)
-    return rows.select(F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "key", "value", "headers")
+    columns = (F.lit(topic).alias("topic"), "partition", "offset", "timestamp", "key", "value", "headers")
+    return reduce(DataFrame.unionAll, (rows.select(*columns) for rows in scans))
 
 
-def _parquet(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange]) -> DataFrame:
-    return spark.read.schema(schema).parquet(*(part.uri for part in ranges))
+def pinned_files(spark: SparkSession) -> DataFrameReader:
+    """A reader of files that must be there, whole, whatever the session says (``spark.sql.files.ignore*``):
+    records are never skipped without a sign.
+    """
+    return spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+
+
+def _visible(isolation: Isolation) -> Column:
+    """Of files that say what became of transactions (``partitions.transactions.visible``)."""
+    seen = F.col("control").isNull()
+    return seen if isolation is Isolation.READ_COMMITTED else seen | (F.col("control") == ABORTED)
+
+
+def _parquet(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange], marked: bool) -> DataFrame:
+    if marked:
+        schema = StructType([*schema.fields, StructField("control", IntegerType())])
+    return pinned_files(spark).schema(schema).parquet(*(part.uri for part in ranges))
 
 
 def _layers(ranges: Sequence[FileRange]) -> list[list[FileRange]]:
@@ -51,8 +101,8 @@ def _layers(ranges: Sequence[FileRange]) -> list[list[FileRange]]:
     return layers
 
 
-def _trimmed(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange]) -> DataFrame:
-    rows = _parquet(spark, schema, ranges)
+def _trimmed(spark: SparkSession, schema: StructType, ranges: Sequence[FileRange], marked: bool) -> DataFrame:
+    rows = _parquet(spark, schema, ranges, marked)
     lowest, highest = min(part.start for part in ranges), max(part.end for part in ranges)
     rows = rows.where((F.col("offset") >= lowest) & (F.col("offset") < highest))
     if len(ranges) <= _JOIN_ABOVE:

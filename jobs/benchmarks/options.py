@@ -12,6 +12,7 @@ from partitions.errors import InvalidCallError
 
 NAMES = (
     *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
+    *("plan", "ranges", "kafka", "stream"),
     *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state"),
 )
 RECORD_BYTES = 1024
@@ -33,6 +34,8 @@ class BenchOptions:
     """Of the largest image of a cluster."""
     commits: int = 100_000
     """Small ones, which are replayed."""
+    kafka: str | None = None
+    """``host:port`` of a broker to compare with; None: there is none at hand."""
 
     @property
     def records(self) -> int:
@@ -68,6 +71,7 @@ def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOpti
         idle_partitions=number("IDLE_PARTITIONS", 10_000, 1, 100_000),
         metadata_partitions=number("METADATA_PARTITIONS", 1_000_000, 1000, 10_000_000),
         commits=number("COMMITS", 100_000, 100, 1_000_000),
+        kafka=environ.get("KAFKA") or None,
     )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from engine.operations.read import remote_pieces
+from engine.operations.look import remote_pieces
 from engine.reading.plan import readable_pieces
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.measuring import in_turn, seconds_of

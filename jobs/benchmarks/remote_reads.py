@@ -13,7 +13,7 @@ from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Line, speed_line
 
-AT_LEAST = 0.9
+AT_LEAST = 0.95
 MOST_FETCHES = 100
 NOTE = "Opening the cluster included. A row group, of up to 64 MiB, is read and checked whole."
 

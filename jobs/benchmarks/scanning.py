@@ -15,8 +15,8 @@ from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Limit, Line, speed_line
 from partitions.identity import random_id
 
-AT_LEAST = 0.9
-PRUNED_AT_LEAST = 8.0
+AT_LEAST = 0.95
+PRUNED_AT_LEAST = 10.0
 VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from engine.cluster import Cluster
 from engine.context import Progress, Silent
-from engine.operations.read import Bound
+from engine.reading.bounds import Bound
 from engine.reading.plan import FileRange
 from engine.replication.site import Site
 from engine.report import Report

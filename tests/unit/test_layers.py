@@ -33,6 +33,8 @@ PURE = (
     "engine/metadata/*.py",
     *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "messages")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
+    *(f"engine/reading/{name}.py" for name in ("out_of_range", "offsets_for_epoch")),
+    *(f"engine/reading/{name}.py" for name in ("admission", "stream_offsets", "stream_options", "stream_tasks")),
 )
 IMPURE = {
     *("pyspark", "py4j", "botocore", "fsspec", "deltalake", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet"),

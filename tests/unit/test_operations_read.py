@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.sql.types import StringType
 
-from engine.operations.read import Bound
-from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from engine.reading.bounds import Bound, Committed
+from partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    InvalidGroupIdError,
+    OffsetOutOfRangeError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
 from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
@@ -115,26 +124,71 @@ def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_pat
     assert done
 
 
+NOW = START + timedelta(days=9999)
+"""Later than the clock of the tests."""
+
+
 @pytest.mark.parametrize(
-    ("start", "end", "message"),
+    ("asked", "error", "message"),
     [
-        (9, None, r"t-0: offsets \[9, 8\) are not in \[0, 8\)"),
-        (0, 9, r"t-0: offsets \[0, 9\) are not in \[0, 8\)"),
-        (-1, None, r"t-0: offsets \[-1, 8\)"),
-        (6, 5, r"t-0: offsets \[6, 5\)"),
-        ({0: 100}, None, r"t-0: offsets \[100, 8\)"),
+        ({"start": 9}, OffsetOutOfRangeError, r"t-0: start 9 is beyond the end: readers see \[0, 8\)"),
+        ({"end": 9}, OffsetOutOfRangeError, r"t-0: end 9 is beyond the end: readers see \[0, 8\)"),
+        ({"start": {0: 100}}, OffsetOutOfRangeError, "t-0: start 100 is beyond the end"),
+        ({"start": -1}, OffsetOutOfRangeError, "start is -1: offsets begin at 0; last=n reads the last n"),
+        ({"end": {0: -5}}, OffsetOutOfRangeError, "end of partition 0 is -5: offsets begin at 0"),
+        ({"start": 6, "end": 5}, OffsetOutOfRangeError, "t-0: start 6 is after end 5"),
+        (
+            {"start": START + timedelta(minutes=5), "end": START},
+            OffsetOutOfRangeError,
+            "t-0: start 5 is after end 0",
+        ),
+        ({"start": NOW}, InvalidCallError, "start = .* has not come, it is .* now: leave it out"),
+        ({"end": NOW}, InvalidCallError, "end = .* has not come"),
+        ({"start": datetime(2024, 1, 1)}, InvalidCallError, "start = 2024-01-01 00:00:00 has no time zone"),
+        ({"start": 1, "end": START}, InvalidCallError, "give both as offsets, or both as times"),
+        ({"start": START, "end": {0: 3}}, InvalidCallError, "give both as offsets, or both as times"),
+        ({"start": 1, "last": 2}, InvalidCallError, "last = 2 and start = 1: give one of the two"),
+        ({"last": 0}, InvalidCallError, "last = 0: a number of records, from 1 on"),
+        ({"last": True}, InvalidCallError, "last = True: a number of records"),
+        ({"start": True}, InvalidCallError, "start = True is no bound of a read: it takes an offset"),
+        ({"end": "latest"}, InvalidCallError, "end = 'latest' is no bound of a read"),
+        ({"start": 1.5}, InvalidCallError, r"start = 1\.5 is no bound"),
+        ({"start": {0: "1"}}, InvalidCallError, "start of partition 0 is '1': an offset, or an OffsetSpec"),
+        ({"start": {"0": 1}}, InvalidCallError, "start names '0': a partition is a number, or"),
+        ({"start": {("u", 0): 1}}, UnknownTopicOrPartitionError, "start names topic 'u', which is not read"),
+        ({"start": {7: 1}}, UnknownTopicOrPartitionError, "'t' has no partition 7: it has 2, from 0 on"),
+        ({"end": {7: 1}}, UnknownTopicOrPartitionError, "'t' has no partition 7"),
+        ({"partitions": [0, 2]}, UnknownTopicOrPartitionError, "'t' has no partition 2: it has 2"),
+        ({"topic": "trps"}, UnknownTopicOrPartitionError, "'trps' does not exist, .* did you mean 'trips'?"),
+        ({"topic": ["t", "tripz"]}, UnknownTopicOrPartitionError, "did you mean 'trips'?"),
+        (
+            {"topic": ["t", "trips"], "start": {0: 1}},
+            InvalidCallError,
+            r"2 topics are read: write it as \('t', 0\)",
+        ),
+        ({"topic": ["t", "typed"]}, InvalidCallError, "'t' and 'typed' cannot be read in one frame: their values"),
+        ({"topic": None}, InvalidCallError, "a read takes topics, or a pattern"),
+        ({"topic": "t", "pattern": "t"}, InvalidCallError, "a read takes topics, or a pattern"),
+        ({"topic": None, "pattern": "x.*"}, UnknownTopicOrPartitionError, r"no topic matches the pattern 'x\.\*'"),
+        ({"topic": None, "pattern": "t("}, InvalidCallError, r"pattern 't\(' is no regular expression"),
+        ({"start": Committed("dashbord")}, GroupIdNotFoundError, "'dashbord' does not exist.* 'dashboard'?"),
+        ({"start": Committed("")}, InvalidGroupIdError, "group"),
+        (
+            {"start": OffsetSpec.MAX_TIMESTAMP},
+            OffsetOutOfRangeError,
+            "MAX_TIMESTAMP is not known: the log is empty",
+        ),
     ],
 )
-def test_offsets_outside_the_log_are_refused(live: LiveCluster, start: Bound, end: Bound, message: str) -> None:
-    """OFFSET_OUT_OF_RANGE, naming the partition and its bounds."""
-    with pytest.raises(OffsetOutOfRangeError, match=message):
-        live.cluster.plan_read("t", start, end, [0])
-
-
-@pytest.mark.parametrize("bound", [True, "latest", 1.5, datetime(2024, 1, 1)])
-def test_what_is_no_bound_is_refused(live: LiveCluster, bound: object) -> None:
-    with pytest.raises(InvalidCallError, match=r"bound of a read|no time zone"):
-        live.cluster.plan_read("t", bound)  # type: ignore[arg-type]
+def test_a_wrong_read_is_one_clear_error(
+    live: LiveCluster, asked: dict[str, Any], error: type[StratalogError], message: str
+) -> None:
+    """Bad input: before anything is read, naming what is wrong and what is right."""
+    live.topic("trips")
+    live.cluster.create_topic("typed", partitions=1, value=StringType())
+    live.cluster.commit("dashboard", {("t", 0): 3}).raise_for_failures()
+    with live.unchanged(), pytest.raises(error, match=message):
+        live.cluster.plan_read(**{"topic": "t", **asked})
 
 
 def test_unknown_topics_and_partitions_are_named(live: LiveCluster) -> None:

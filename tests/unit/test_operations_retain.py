@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.operations import retain_tasks
-from engine.operations.read import remote_pieces
+from engine.operations.look import remote_pieces
 from engine.operations.retain_remote import Expiry
 from engine.report import Report
 from partitions.errors import InvalidConfigError

@@ -1,0 +1,117 @@
+"""The cluster as one object: batch reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from engine.cluster_spark import SparkOfCluster
+from engine.operations.list_offsets import list_offsets
+from engine.operations.plan_read import plan_read
+from engine.operations.read import read_frame
+from engine.reading.bounds import Bound, ReadQuery
+from engine.reading.client import client_metadata
+from engine.reading.read_plan import ReadPlan
+from partitions.errors import InvalidCallError
+from partitions.offsets import Answer, OffsetSpec
+from partitions.transactions import Isolation
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class ReadOptions(TypedDict, total=False):
+    """What a read takes by name; see ``ReadOfCluster.read``."""
+
+    pattern: str | None
+    last: int | None
+    client_rack: str | None
+    fail_on_data_loss: bool
+    isolation: Isolation | str
+
+
+class RangeOptions(ReadOptions, total=False):
+    """The same, with the range."""
+
+    start: Bound
+    end: Bound
+    partitions: Sequence[int] | None
+
+
+class ReadOfCluster(SparkOfCluster):
+    """A part of ``engine.cluster.Cluster``."""
+
+    def read(
+        self,
+        topic: str | Sequence[str] | ReadPlan | None = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> DataFrame:
+        """The records of ``[start, end)`` of each partition as a Spark DataFrame, hot and cold alike, up to
+        the high watermark, pinned to the state now. Columns: ``topic, partition, offset, timestamp, key,
+        value, headers``.
+
+        One topic, several whose declared types are the same, those whose names match ``pattern``, or a plan of
+        ``plan_read``. ``start`` and ``end`` are offsets, times (the first record at or after), offsets by
+        partition (``{0: 100}``, of several topics ``{("trips", 0): 100}``), an ``OffsetSpec``, or
+        ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: where this
+        reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: what was asked for and is deleted
+        is left out, and warned of.
+
+        ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
+        stable offset; the default is Kafka's, ``read_uncommitted``. Offsets of ``last`` are counted with markers.
+
+        Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
+        """
+        spark = self._session("reading")
+        if isinstance(topic, ReadPlan):
+            if options or any(given is not None for given in (start, end, partitions)):
+                raise InvalidCallError("a plan says all of a read: give nothing else with it")
+            return read_frame(self._context, spark, topic)
+        return read_frame(self._context, spark, self.plan_read(topic, start, end, partitions, **options))
+
+    def plan_read(
+        self,
+        topic: str | Sequence[str] | None = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> ReadPlan:
+        """What ``read`` would scan: the sequence of file ranges, in either tier; ``explain()`` is for people. A
+        plan that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
+        """
+        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        query = ReadQuery(topics=topics, start=start, end=end, partitions=partitions, **options)
+        return plan_read(self._context, query, client_metadata(self._context.file, self._spark, query.client_rack))
+
+    def create_view(
+        self, name: str, topic: str | Sequence[str] | ReadPlan | None = None, **options: Unpack[RangeOptions]
+    ) -> None:
+        """A temporary view of what ``read`` would give, for ``spark.sql``: pinned to the state now. One of that
+        name is replaced.
+        """
+        from engine.spark.views import check_name, create_view
+
+        check_name(name)  # before anything is read
+        create_view(name, self.read(topic, **options))
+
+    def create_range_function(
+        self, name: str, topic: str | Sequence[str] | ReadPlan | None = None, **options: Unpack[RangeOptions]
+    ) -> None:
+        """A temporary table function of ranges of what ``read`` would give, pinned to the state now: after
+        ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
+        ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
+        range reaches the Parquet scan as a filter; the list of files is that of the whole read.
+        """
+        from engine.spark.views import check_name, create_range_function
+
+        check_name(name)  # before anything is read
+        create_range_function(self._session("reading"), name, self.read(topic, **options))
+
+    def offsets(self, topic: str, spec: OffsetSpec | datetime) -> dict[int, Answer]:
+        """ListOffsets: a named position, or the first record at or after a time, of each partition."""
+        return list_offsets(self._context, topic, spec)

@@ -1,0 +1,41 @@
+"""ListOffsets: named positions of partitions, and positions by time, in both tiers."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from engine.context import Context
+from engine.operations.look import PartitionState, look
+from partitions.errors import InvalidCallError
+from partitions.lookup import first_at_or_after, largest_timestamp
+from partitions.offsets import Answer, FoundOffset, OffsetSpec, named_offset
+
+
+def list_offsets(context: Context, topic: str, spec: OffsetSpec | datetime) -> dict[int, Answer]:
+    """ListOffsets: a named position, or the first record at or after a time, of each partition.
+
+    Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone.
+    """
+    _, states = look(context, topic)
+    return {state.view.partition: position(state, spec) for state in states}
+
+
+def position(state: PartitionState, spec: OffsetSpec | datetime) -> Answer:
+    """The answer for one partition, with the leader epoch of the offset."""
+    if isinstance(spec, datetime):
+        found = first_at_or_after(state.readable.pieces, micros(spec))
+    elif spec is OffsetSpec.MAX_TIMESTAMP:
+        found = largest_timestamp(state.readable.pieces)
+    else:
+        found = named_offset(state.positions, spec)
+    if isinstance(found, FoundOffset):
+        return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
+    return found
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since the epoch. Raises: InvalidCallError for a time without a zone."""
+    if time.tzinfo is None:
+        raise InvalidCallError(f"{time} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)")
+    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
+    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

@@ -1,0 +1,182 @@
+"""What a batch read is asked for: topics, and where the range of each partition begins and ends. Pure.
+
+What is wrong with a call whatever the log holds is found here, before anything is listed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from partitions.offsets import OffsetSpec
+from partitions.spelling import did_you_mean
+from partitions.transactions import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How far a consumer group has come: ``start=Committed("dashboard")``. A partition for which it has committed
+    nothing is at its log start.
+    """
+
+    group: str
+
+
+ByPartition = Mapping[int, int | OffsetSpec] | Mapping[tuple[str, int], int | OffsetSpec]
+"""By partition of the one topic, or by topic and partition."""
+
+Bound = OffsetSpec | int | datetime | Committed | ByPartition | None
+"""Where a range begins or ends, of each partition: a named position, an offset, a time (the first record at or
+after it), how far a group has come, or offsets by partition; None, and a partition that is not named: the log
+start, or the high watermark."""
+
+ALL_BOUNDS = (
+    "an offset, a datetime with a time zone, Committed(group), an OffsetSpec, offsets by partition, or None"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadQuery:
+    """A batch read, as it was asked for. Raises: InvalidCallError, OffsetOutOfRangeError for what contradicts
+    itself."""
+
+    topics: Sequence[str] = ()
+    pattern: str | None = None
+    """A regular expression that the whole name of a topic matches, instead of ``topics``."""
+    start: Bound = None
+    end: Bound = None
+    partitions: Sequence[int] | None = None
+    last: int | None = None
+    """So many records of each partition, those before ``end``, instead of ``start``."""
+    client_rack: str | None = None
+    fail_on_data_loss: bool = True
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+
+    def __post_init__(self) -> None:
+        if (self.pattern is None) == (not self.topics):
+            raise InvalidCallError("a read takes topics, or a pattern of their names: give one of the two")
+        if self.last is not None:
+            if self.start is not None:
+                raise InvalidCallError(f"last = {self.last} and start = {self.start!r}: give one of the two")
+            if isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1:
+                raise InvalidCallError(f"last = {self.last!r}: a number of records, from 1 on")
+        for name, bound in (("start", self.start), ("end", self.end)):
+            _check_bound(name, bound)
+        if self.isolation not in list(Isolation):
+            hint = did_you_mean(str(self.isolation), Isolation) or f": it is one of {', '.join(Isolation)}"
+            raise InvalidCallError(f"unknown isolation {self.isolation!r}{hint}")
+        kinds = {kind for kind in (_kind(self.start), _kind(self.end)) if kind is not None}
+        if len(kinds) > 1:
+            raise InvalidCallError(
+                f"start = {_said(self.start)} and end = {_said(self.end)}: give both as offsets, or both as times"
+            )
+
+    @property
+    def groups(self) -> set[str]:
+        """The groups whose commits it takes."""
+        return {bound.group for bound in (self.start, self.end) if isinstance(bound, Committed)}
+
+    def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
+        """The topics that are read, each once; a pattern chooses among ``names``, and matches no internal one.
+
+        Raises: UnknownTopicOrPartitionError when it matches none; InvalidCallError when it is none.
+        """
+        if self.pattern is None:
+            return list(dict.fromkeys(self.topics))
+        try:
+            pattern = re.compile(self.pattern)
+        except re.error as error:
+            raise InvalidCallError(f"pattern {self.pattern!r} is no regular expression: {error}") from error
+        found = sorted(name for name in names if name not in internal and pattern.fullmatch(name))
+        if not found:
+            raise UnknownTopicOrPartitionError(
+                f"no topic matches the pattern {self.pattern!r}{did_you_mean(self.pattern, names)}"
+            )
+        return found
+
+    def check_times(self, now_ms: int) -> None:
+        """Raises: InvalidCallError for a time that has not come: what is appended until then would be missing."""
+        now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms + 1)
+        for name, bound in (("start", self.start), ("end", self.end)):
+            if isinstance(bound, datetime) and bound >= now:
+                raise InvalidCallError(
+                    f"{name} = {_said(bound)} has not come, it is {_said(now)} now: leave it out to read up to "
+                    "the end"
+                )
+
+    def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, int | OffsetSpec]]]:
+        """What is given by partition: ``start`` and ``end``, each by topic.
+
+        Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition of these topics.
+        """
+        return {
+            name: _by_topic(name, bound, topics)
+            for name, bound in (("start", self.start), ("end", self.end))
+            if isinstance(bound, Mapping)
+        }
+
+
+def _check_bound(name: str, bound: Bound) -> None:
+    match bound:
+        case None | Committed() | OffsetSpec():
+            return
+        case datetime():
+            if bound.tzinfo is None:
+                raise InvalidCallError(
+                    f"{name} = {bound} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)"
+                )
+            return
+        case int() if not isinstance(bound, bool):
+            _check_offset(name, bound)
+            return
+        case Mapping():
+            for key, offset in bound.items():
+                if isinstance(offset, bool) or not isinstance(offset, int):
+                    raise InvalidCallError(f"{name} of partition {key} is {offset!r}: an offset, or an OffsetSpec")
+                if not isinstance(offset, OffsetSpec):
+                    _check_offset(f"{name} of partition {key}", offset)
+            return
+    raise InvalidCallError(f"{name} = {bound!r} is no bound of a read: it takes {ALL_BOUNDS}")
+
+
+def _check_offset(what: str, offset: int) -> None:
+    if offset < 0:
+        raise OffsetOutOfRangeError(
+            f"{what} is {offset}: offsets begin at 0; last=n reads the last n records of each partition"
+        )
+
+
+def _kind(bound: Bound) -> str | None:
+    """What fits together: None fits with everything."""
+    if isinstance(bound, datetime):
+        return "time"
+    return "offset" if isinstance(bound, int | Mapping) and not isinstance(bound, OffsetSpec) else None
+
+
+def _said(bound: Bound) -> str:
+    return bound.isoformat() if isinstance(bound, datetime) else repr(bound)
+
+
+def _by_topic(name: str, bound: ByPartition, topics: Sequence[str]) -> dict[str, dict[int, int | OffsetSpec]]:
+    found: dict[str, dict[int, int | OffsetSpec]] = {topic: {} for topic in topics}
+    for key, offset in bound.items():
+        match key:
+            case int() if not isinstance(key, bool):
+                if len(topics) > 1:
+                    raise InvalidCallError(
+                        f"{name} names partition {key}, and {len(topics)} topics are read: write it as "
+                        f"({topics[0]!r}, {key})"
+                    )
+                found[topics[0]][key] = offset
+            case (str() as topic, int() as partition) if not isinstance(partition, bool):
+                if topic not in found:
+                    raise UnknownTopicOrPartitionError(
+                        f"{name} names topic {topic!r}, which is not read{did_you_mean(topic, topics)}"
+                    )
+                found[topic][partition] = offset
+            case _:
+                raise InvalidCallError(f"{name} names {key!r}: a partition is a number, or (topic, number)")
+    return found

@@ -1,0 +1,145 @@
+"""The plan of a batch read as a value: exactly which offsets, and the files that held them at planning. Pure.
+
+The offsets are what is pinned. Records of an offset never change, whichever file they lie in: so a plan whose
+files were merged or tiered meanwhile is carried out on their successors, and gives the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import overload
+
+from engine.reading.plan import FileRange
+from partitions.transactions import Isolation
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPlan:
+    """What is read of one partition: the offsets ``[start, end)``."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    files: tuple[FileRange, ...]
+    """In offset order, over ``[start, end)`` but for files of which the isolation level shows nothing."""
+    epochs: tuple[tuple[int, int], ...]
+    """The leader epochs of these offsets, each with the offset from which on, at least ``start``."""
+    racks: tuple[tuple[int, str | None], ...]
+    """Of the brokers that local files are read from."""
+    pruned_files: int = 0
+    """Files of the partition that hold nothing of the range."""
+    pruned_bytes: int = 0
+    lost: tuple[int, int] | None = None
+    """Offsets that were asked for and are deleted; only where that is no failure."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPlan(Sequence[FileRange]):
+    """What a read scans: the sequence of its file ranges, by topic, partition and offset, and how they were
+    chosen. Give it to ``Cluster.read`` as often as you like: the same rows each time.
+    """
+
+    partitions: tuple[PartitionPlan, ...]
+    key_schema: str | None
+    """Of all topics, as in ``TopicImage``; ``value_schema`` likewise."""
+    value_schema: str | None
+    pruned_by: str
+    """``offset`` or ``time``: what left files out."""
+    client_rack: str | None = None
+    fail_on_data_loss: bool = True
+    isolation: Isolation = Isolation.READ_UNCOMMITTED
+    _ranges: tuple[FileRange, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_ranges", tuple(part for one in self.partitions for part in one.files))
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    @overload
+    def __getitem__(self, index: int) -> FileRange: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[FileRange]: ...
+
+    def __getitem__(self, index: int | slice) -> FileRange | Sequence[FileRange]:
+        return self._ranges[index]
+
+    def __iter__(self) -> Iterator[FileRange]:
+        return iter(self._ranges)
+
+    @property
+    def topics(self) -> dict[str, list[FileRange]]:
+        """The file ranges by topic; a topic of which nothing is read has none."""
+        found: dict[str, list[FileRange]] = {}
+        for one in self.partitions:
+            found.setdefault(one.topic, []).extend(one.files)
+        return found
+
+    @property
+    def records(self) -> int:
+        """How many offsets are read; markers and what is aborted are among them."""
+        return sum(one.end - one.start for one in self.partitions)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the files. A scan reads the columns and row groups that it needs of them."""
+        return sum(part.size_bytes for part in self)
+
+    @property
+    def cross_rack_bytes(self) -> int | None:
+        """Bytes of local files in another rack than the reader's; None where the reader's is not known."""
+        if self.client_rack is None:
+            return None
+        return sum(
+            part.size_bytes
+            for one in self.partitions
+            for part in one.files
+            if part.broker is not None and dict(one.racks).get(part.broker) != self.client_rack
+        )
+
+    @property
+    def notes(self) -> list[str]:
+        """What was asked for and is not in it."""
+        return [
+            f"{one.topic}-{one.partition}: offsets [{one.lost[0]}, {one.lost[1]}) are deleted, and left out"
+            for one in self.partitions
+            if one.lost is not None
+        ]
+
+    def explain(self) -> str:
+        """The plan for people: sums, then each partition with its files."""
+        remote = [part for part in self if part.remote]
+        lines = [
+            f"read {', '.join(self.topics)}: {_count(self.records, 'record')} of "
+            f"{_count(len(self.partitions), 'partition')}",
+            f"  {_count(len(self), 'file')}, {self.size_bytes:,} bytes: {len(self) - len(remote)} local, "
+            f"{len(remote)} remote ({sum(part.size_bytes for part in remote):,} bytes)",
+            f"  left out by {self.pruned_by}: {_count(sum(one.pruned_files for one in self.partitions), 'file')}, "
+            f"{sum(one.pruned_bytes for one in self.partitions):,} bytes",
+        ]
+        if (across := self.cross_rack_bytes) is not None:
+            lines.append(f"  reader in rack {self.client_rack}: {across:,} bytes of local files cross racks")
+        if self.isolation is not Isolation.READ_UNCOMMITTED:
+            lines.append(f"  {self.isolation}: up to the last stable offset, without aborted transactions")
+        lines += [f"  {note}" for note in self.notes]
+        for one in self.partitions:
+            lines.append(f"{one.topic}-{one.partition} [{one.start}, {one.end})")
+            lines += [f"  {_file(part, dict(one.racks))}" for part in one.files]
+        return "\n".join(lines)
+
+
+def _file(part: FileRange, racks: dict[int, str | None]) -> str:
+    where = "remote"
+    if not part.remote:
+        rack = None if part.broker is None else racks.get(part.broker)
+        where = f"broker {part.broker}" + ("" if rack is None else f" (rack {rack})")
+    of = "" if part.whole else f" of [{part.file_start}, {part.file_end})"
+    return f"[{part.start}, {part.end}){of}  {where}  {part.size_bytes:,} bytes  {part.uri}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

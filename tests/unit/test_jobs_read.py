@@ -1,0 +1,94 @@
+"""The command line of jobs/read, as far as it needs no session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.read import main as read
+from tests.unit.cluster_harness import LiveCluster
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """``t`` and ``trips``, with a..d in each; the group ``g`` has read two records of ``t``."""
+    live = LiveCluster(tmp_path, on_disk=True)
+    for name in ("t", "trips"):
+        live.topic(name)
+        live.fill("abcd", name)
+    live.cluster.commit("g", {("t", 0): 2}).raise_for_failures()
+    return live
+
+
+def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
+    assert read(["--cluster", str(live.file), "--json", "--dry-run", *argv]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("argv", "starts"),
+    [
+        (("--topic", "t", "--group", "g"), [2, 3]),
+        (("--topic", "t", "--last", "1"), [3]),
+        (("--topic", "t,trips", "--last", "1"), [3, 3]),
+        (("--pattern", "t.*", "--start", "3"), [3, 3]),
+        (("--topic", "t", "--start", "0:1", "--end", "2"), [1]),
+    ],
+)
+def test_what_is_read_can_be_said_in_words(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], starts: list[int]
+) -> None:
+    """A group, the last records, several topics, a pattern; ``--dry-run`` lists the files."""
+    assert [row["start"] for row in planned(live, capsys, *argv)["rows"]] == starts
+
+
+def test_explain_tells_the_plan_and_reads_nothing(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with live.unchanged():
+        assert read(["--cluster", str(live.file), "--topic", "t", "--last", "2", "--explain", "--json"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(live.cluster.plan_read("t", last=2).explain() + "\n")
+    assert json.loads(out.splitlines()[-1])["totals"]["files"] == 2
+
+
+def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    totals = planned(live, capsys, "--topic", "t", "--client-rack", "far away")["totals"]
+    assert totals["cross_rack_bytes"] == totals["bytes"] > 0
+    assert "cross_rack_bytes" not in planned(live, capsys, "--topic", "t")["totals"]
+
+
+def test_what_is_deleted_may_be_left_out_with_a_note(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    argv = ("--topic", "t", "--start", "1")
+    assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2
+    assert "t-0: start 1 is below the log start" in capsys.readouterr().err
+    report = planned(live, capsys, *argv, "--allow-data-loss")
+    assert report["notes"] == ["t-0: offsets [1, 3) are deleted, and left out"]
+    assert [row["start"] for row in report["rows"]] == [3]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ((), "one of the arguments --topic --pattern is required"),
+        (("--topic", "t", "--pattern", "t"), "--pattern: not allowed with argument --topic"),
+        (("--topic", "t", "--last", "2", "--start", "1"), "not allowed with argument"),
+        (("--topic", "t", "--last", "0"), "give a number of 1 or more"),
+        (("--topic", "t", "--isolation", "read_comitted"), "invalid choice: 'read_comitted'"),
+        (("--topic", "trps"), "did you mean 'trips'?"),
+        (("--topic", "t", "--group", "h"), "group 'h' does not exist"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+) -> None:
+    with live.unchanged():
+        assert read(["--cluster", str(live.file), *argv]) == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,105 @@
+"""What plans show of transactions (KIP-98's isolation.level): committed records up to the last stable offset, or
+all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.reading.read_plan import ReadPlan
+from partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.harness import batch
+
+COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """``t``-0: a at 0; b at 1 in a transaction, committed at 2; c at 3 in one, aborted at 4; d at 5."""
+    made = LiveCluster(tmp_path)
+    made.cluster.alter_configs(
+        None,
+        {
+            "transaction.state.log.num.partitions": "1",
+            "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+        },
+    )
+    made.topic(segment_merge_min_files="2")
+    made.fill("a")
+    with made.cluster.transaction("x") as t:
+        t.append_batches("t", {0: [batch(["b"])]})
+    t = made.cluster.transaction("x")
+    t.append_batches("t", {0: [batch(["c"])]})
+    t.abort()
+    made.fill("d")
+    return made
+
+
+def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
+    return [value for part in plan for _, value in live.records(part)]
+
+
+def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committed_ones(live: LiveCluster) -> None:
+    assert values(live, live.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d"]
+    assert values(live, live.cluster.plan_read("t", isolation=UNCOMMITTED)) == ["a", "b", "c", "d"]
+    assert values(live, live.cluster.plan_read("t")) == ["a", "b", "c", "d"], "Kafka's default"
+
+
+def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveCluster) -> None:
+    """An open transaction holds them back, also from what others have appended behind it."""
+    with live.cluster.transaction("y") as t:
+        t.append_batches("t", {0: [batch(["e"])]})
+        live.fill("f")
+        committed = live.cluster.plan_read("t", isolation=COMMITTED)
+        assert (committed.partitions[0].end, values(live, committed)) == (6, ["a", "b", "d"])
+        assert values(live, live.cluster.plan_read("t")) == ["a", "b", "c", "d", "e", "f"]
+        with pytest.raises(OffsetOutOfRangeError, match=r"end 7 is beyond the end: readers see \[0, 6\)"):
+            live.cluster.plan_read("t", end=7, isolation=COMMITTED)
+    assert values(live, live.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d", "e", "f"]
+    assert values(live, committed) == ["a", "b", "d"], "it is pinned"
+
+
+def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_transactions(
+    live: LiveCluster,
+) -> None:
+    """Only such files are filtered by their column ``control``: others are scanned as they are."""
+    assert not any(part.marked for part in live.cluster.plan_read("t"))
+    live.cluster.merge().raise_for_failures()
+    (part,) = live.cluster.plan_read("t", isolation=COMMITTED)
+    assert part.marked
+    live.topic("plain", segment_merge_min_files="2")
+    live.fill("abc", "plain")
+    live.cluster.merge("plain").raise_for_failures()
+    (part,) = live.cluster.plan_read("plain", isolation=COMMITTED)
+    assert (part.end, part.marked) == (3, False)
+
+
+def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers(live: LiveCluster) -> None:
+    """It holds an append of a transaction, and has not heard of its abort: from there on the leader is read."""
+    follower = live.followers()[0]
+    store = live.store(follower)
+    t = live.cluster.transaction("y")
+    t.append_batches("t", {0: [batch(["e"])]})
+    with pytest.MonkeyPatch.context() as patch:
+        create = store.create
+        patch.setattr(store, "create", lambda name, data: name.endswith(".hw") or create(name, data))
+        t.abort()
+        live.fill("f")
+    plan = live.cluster.plan_read("t", isolation=COMMITTED, client_rack=chr(96 + follower))
+    assert values(live, plan) == ["a", "b", "d", "f"]
+    assert {part.broker for part in plan} == {follower, live.leader()}
+
+
+def test_an_unknown_isolation_is_named(live: LiveCluster) -> None:
+    with pytest.raises(InvalidCallError, match="unknown isolation 'read_comitted'; did you mean"):
+        live.cluster.plan_read("t", isolation="read_comitted")
+    with pytest.raises(InvalidCallError, match="'x': it is one of read_uncommitted, read_committed"):
+        live.cluster.plan_read("t", isolation="x")
+
+
+def test_the_plan_tells_its_isolation(live: LiveCluster) -> None:
+    told = live.cluster.plan_read("t", isolation=COMMITTED).explain()
+    assert "read_committed: up to the last stable offset, without aborted transactions" in told
+    assert "committed" not in live.cluster.plan_read("t").explain()
