@@ -9,27 +9,17 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.known_image import known_image
 from engine.operations.tier_schedule import load_schedule
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
-from partitions.store import Store
 from tiering.remote_log import RemoteLog
 from tiering.schedule import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeWork:
+class DescribeWork(SiteWork):
     """Look at every replica of one partition."""
-
-    site: Site
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.replication.leader import leader_log
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.replication.snapshots import while_it_changes
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
@@ -16,26 +16,17 @@ from partitions.errors import StratalogError
 from partitions.merge import MergePolicy, plan_merges
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
-from partitions.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class MergeWork:
+class MergeWork(SiteWork):
     """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
 
-    site: Site
     policy: MergePolicy
     from_offset: int
     compression: str
     clock: Clock
     dry_run: bool = False
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

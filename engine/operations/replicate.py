@@ -34,7 +34,7 @@ from engine.operations.in_sync import (
     without,
 )
 from engine.replication.damage import is_damage_of
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
 from engine.replication.throttle import Throttle
 from engine.replication.watermark import advance_high_watermark
@@ -49,10 +49,9 @@ _ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class SyncWork:
+class SyncWork(SiteWork):
     """Sync some followers of one partition."""
 
-    site: Site
     followers: tuple[int, ...]
     options: SyncOptions
 
@@ -60,9 +59,6 @@ class SyncWork:
         """See ``engine.context.Work``."""
         remote = [] if self.options.remote is None else [self.options.remote.store]
         return [*self.site.stores.values(), *remote]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.replication.damage import blaming, check_whole
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.replication.snapshots import latest_snapshot, while_it_changes
 from partitions.clock import Clock
 from partitions.errors import LogGapError, RemoteObjectMissingError, SourceChangedError, StratalogError
@@ -58,10 +58,9 @@ class RemotePart:
 
 
 @dataclass(frozen=True, slots=True)
-class RetainWork:
+class RetainWork(SiteWork):
     """One partition: its sites, limits, and what is remote."""
 
-    site: Site
     total: RetentionLimits
     local: RetentionLimits
     remote: RemotePart | None
@@ -90,9 +89,6 @@ class RetainWork:
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
         return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

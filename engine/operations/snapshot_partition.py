@@ -7,7 +7,7 @@ topic of a user is left to Spark (``engine.spark.reducing``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from engine.replication.damage import blaming, check_whole
 from engine.replication.leader import check_not_fenced, leader_log
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.replication.snapshots import (
     checkpoints_of,
     mend,
@@ -33,7 +33,7 @@ from partitions.listing import Link, ReplicaLog
 from partitions.records import RECORD_COLUMNS
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
-from partitions.store import Store, StoredObject
+from partitions.store import StoredObject
 from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait
 from snapshots.reader import Snapshot
 from snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
@@ -42,10 +42,9 @@ from snapshots.writer import SnapshotWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWork:
+class SnapshotWork(SiteWork):
     """One partition of a topic with cleanup.policy=snapshot."""
 
-    site: Site
     schema: pa.Schema
     """The physical one of the topic."""
     policy: SnapshotPolicy
@@ -57,13 +56,6 @@ class SnapshotWork:
     compression: str
     memory_bytes: int
     clock: Clock
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
