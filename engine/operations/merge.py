@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.operations.looking import while_it_changes
 from engine.replication.leader import leader_log
 from engine.replication.site import SiteWork
-from engine.replication.snapshots import while_it_changes
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import StratalogError

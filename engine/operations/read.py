@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from engine.context import Context
 from engine.metadata.image import PartitionView, TopicImage
+from engine.operations.looking import while_it_changes
 from engine.reading.plan import FileRange, PartitionPieces, file_ranges, readable_pieces
 from engine.replication.damage import check_whole
 from engine.replication.site import Site
@@ -61,10 +61,7 @@ def look(
 
     Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds.
     """
-    for _ in range(_LOOKS - 1):
-        with suppress(LogGapError):
-            return _look_once(context, topic, partitions)
-    return _look_once(context, topic, partitions)
+    return while_it_changes(lambda: _look_once(context, topic, partitions), LogGapError, looks=_LOOKS)
 
 
 def _look_once(

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metrics import LAG, LOAD_LATENCY, SIZE
+from engine.operations.looking import while_it_changes
 from engine.operations.snapshot import snapshot_topics
 from engine.operations.snapshot_metadata import metadata_gauges
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site, SiteWork
-from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot, while_it_changes
+from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import LogGapError, StratalogError

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine.operations.looking import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import SiteWork
-from engine.replication.snapshots import latest_snapshot, while_it_changes
+from engine.replication.snapshots import latest_snapshot
 from partitions.clock import Clock
 from partitions.errors import LogGapError, RemoteObjectMissingError, SourceChangedError, StratalogError
 from partitions.listing import ReplicaLog

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from engine.operations.looking import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.leader import check_not_fenced, leader_log
 from engine.replication.site import SiteWork
@@ -22,7 +23,6 @@ from engine.replication.snapshots import (
     newest_id,
     uncompressed_bytes,
     usable_snapshot,
-    while_it_changes,
 )
 from engine.state.keyed import FORMATS, StateFormat
 from engine.state.latest_by_key import LatestByKey, record_schema, reduced, without_tombstones
