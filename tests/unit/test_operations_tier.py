@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -15,6 +13,7 @@ from engine.report import Report
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
 from tests.unit.remote_folder import topic_folders
+from tests.unit.together import together
 
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
@@ -36,24 +35,6 @@ def offsets_in(live: LiveCluster, topic: str = "t") -> list[int]:
 def remote_files(live: LiveCluster) -> list[Path]:
     """The remote tier's data files of partition 0, by offset."""
     return sorted(live.remote.glob("*/0/*.parquet"))
-
-
-def together(*actions: Callable[[], Report]) -> list[Report]:
-    """Run these at once; their reports."""
-    reports: list[Report] = []
-    barrier = threading.Barrier(len(actions))
-
-    def run(action: Callable[[], Report]) -> None:
-        barrier.wait()
-        reports.append(action())
-
-    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(reports) == len(actions)
-    return reports
 
 
 # --------------------------------------------------------------------------------------- tier
