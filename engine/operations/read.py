@@ -13,10 +13,13 @@ from engine.operations.looking import while_it_changes
 from engine.reading.plan import FileRange, PartitionPieces, file_ranges, readable_pieces
 from engine.replication.damage import check_whole
 from engine.replication.site import Site
+from partitions.bulk import collector_paused
 from partitions.errors import (
     InvalidCallError,
     LogGapError,
     OffsetOutOfRangeError,
+    RetriableError,
+    StorageError,
     UnknownTopicOrPartitionError,
 )
 from partitions.lineage import Lineage
@@ -52,20 +55,26 @@ class PartitionState:
 
 
 def look(
-    context: Context, topic: str, partitions: Sequence[int] | None = None
+    context: Context,
+    topic: str,
+    partitions: Sequence[int] | None = None,
+    bounds: tuple[Bound, Bound] | None = None,
 ) -> tuple[TopicImage, list[PartitionState]]:
-    """The topic, and the present state of these of its partitions (all when None), to plan reads on.
+    """The topic, and the present state of these of its partitions (all when None), to plan reads on. With
+    ``bounds`` only reads between these two: where the leaders hold all of it, the remote tier is not asked, and
+    states know nothing of it.
 
     Records wander from the leader to the remote, and retention drops them from either, while both are
     looked at: what seems to be a gap is looked at again before it is believed.
 
-    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds.
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError, LogGapError, CorruptionError kinds;
+        StorageError when it takes the remote tier and that is down.
     """
-    return while_it_changes(lambda: _look_once(context, topic, partitions), LogGapError, looks=_LOOKS)
+    return while_it_changes(lambda: _look_once(context, topic, partitions, bounds), LogGapError, looks=_LOOKS)
 
 
 def _look_once(
-    context: Context, topic: str, partitions: Sequence[int] | None
+    context: Context, topic: str, partitions: Sequence[int] | None, bounds: tuple[Bound, Bound] | None
 ) -> tuple[TopicImage, list[PartitionState]]:
     image = context.metadata.image()
     topic_image = image.topic(topic)
@@ -74,9 +83,41 @@ def _look_once(
     # The leaders first: what has left them by the time the remote is read is in the remote.
     leaders = values(context.threads.run(lambda view: _look_at_leader(context.site(view)), views))
     tiered = context.topic_config(image, topic_image).remote_storage_enable
-    remote = context.remote_table(topic_image).load() if tiered else None
-    states = values(context.threads.run(lambda seen: _state(context, topic_image, seen, remote), leaders))
+    remote = None
+    if tiered and not (bounds is not None and all(_is_local(seen, *bounds) for seen in leaders)):
+        try:
+            remote = context.remote_table(topic_image).load()
+        except RetriableError as error:
+            raise StorageError(
+                f"topic {topic!r}: this read takes the remote tier: {error}; what the leaders hold, from "
+                f"{OffsetSpec.EARLIEST_LOCAL.name} on, can be read without it"
+            ) from error
+    states = values(context.threads.run(lambda seen: _state(context, topic_image, seen, remote, tiered), leaders))
     return topic_image, sorted(states, key=lambda state: state.view.partition)
+
+
+def _is_local(seen: _Leader, start: Bound, end: Bound) -> bool:
+    """Whether the leader alone holds what a read between these bounds needs, also to find out where they are."""
+    low = _known_to_leader(seen, start)
+    return low is not None and low >= seen.log.local_start and _known_to_leader(seen, end) is not None
+
+
+def _known_to_leader(seen: _Leader, bound: Bound) -> int | None:
+    """An offset at or below the one that a bound stands for; None where it takes the remote log to tell."""
+    log_start, local_start = seen.view.log_start_offset, seen.log.local_start
+    match bound:
+        case OffsetSpec.LATEST | OffsetSpec.EARLIEST_LOCAL:
+            return max(log_start, local_start)
+        case OffsetSpec.LAST_TIERED | OffsetSpec.EARLIEST_PENDING_UPLOAD:
+            return None
+        case OffsetSpec.MAX_TIMESTAMP | datetime():
+            return log_start if log_start >= local_start else None
+        case Mapping():
+            return bound.get(seen.view.partition, log_start)
+        case int() if not isinstance(bound, OffsetSpec):
+            return bound
+        case _:
+            return log_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +136,9 @@ def _look_at_leader(site: Site) -> _Leader:
     return _Leader(site.view, replica.store, log)
 
 
-def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog | None) -> PartitionState:
+def _state(
+    context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog | None, tiered: bool
+) -> PartitionState:
     view, log = seen.view, seen.log
     what = f"{topic.name}-{view.partition}"
     local = [Piece(seen.store, link.file, link.start, link.end) for link in log.chain]
@@ -103,9 +146,10 @@ def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog
     if remote is not None:
         store = context.remote_store(f"topic {topic.name!r} is tiered")
         cold = remote_pieces(store, context.remote_folder(topic), remote.of_partition(view.partition), log.lineage)
-    log_start = view.log_start_offset if remote is not None else max(view.log_start_offset, log.local_start)
+    log_start = view.log_start_offset if tiered else max(view.log_start_offset, log.local_start)
     high_watermark = max(log.high_watermark, log_start)
-    pieces = readable_pieces(what, cold, local, log_start, high_watermark)
+    readable_from = log_start if remote is not None else max(log_start, log.local_start)
+    pieces = readable_pieces(what, cold, local, readable_from, high_watermark)
     check_ends(what, [piece for piece in pieces if piece.store is seen.store])
     positions = Positions(
         log_start=log_start,
@@ -113,7 +157,7 @@ def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog
         high_watermark=high_watermark,
         log_end=log.log_end,
         remote_end=cold[-1].end if cold else None,
-        tiered=remote is not None,
+        tiered=tiered,
     )
     readable = PartitionPieces(topic.name, view.partition, log_start, high_watermark, pieces, log.local_start)
     return PartitionState(view, log, positions, readable)
@@ -121,10 +165,11 @@ def _state(context: Context, topic: TopicImage, seen: _Leader, remote: RemoteLog
 
 def remote_pieces(store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage) -> list[Piece]:
     """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
-    return [
-        Piece(store, remote_file(folder, segment), segment.base_offset, end)
-        for segment, end in readable(segments, lineage)
-    ]
+    with collector_paused():
+        return [
+            Piece(store, remote_file(folder, segment), segment.base_offset, end)
+            for segment, end in readable(segments, lineage)
+        ]
 
 
 def check_ends(what: str, pieces: Sequence[Piece]) -> None:
@@ -163,7 +208,7 @@ def plan_read(
 
     Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError.
     """
-    topic_image, states = look(context, topic, partitions)
+    topic_image, states = look(context, topic, partitions, (start, end))
     for bound in (start, end):
         if isinstance(bound, Mapping):
             check_partitions(topic_image, bound)
@@ -201,7 +246,7 @@ def list_offsets(context: Context, topic: str, spec: OffsetSpec | datetime) -> d
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone.
     """
-    _, states = look(context, topic)
+    _, states = look(context, topic, bounds=(OffsetSpec.LATEST, spec))
     return {state.view.partition: _answer(state, spec) for state in states}
 
 

@@ -13,6 +13,7 @@ from engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from engine.metadata.restore_commands import EPOCH_GAP
 from engine.operations.restore_point import write_description
 from partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError
+from partitions.offsets import OffsetSpec
 from partitions.paths import DESCRIPTIONS
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
@@ -80,7 +81,7 @@ def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
     assert codes(report) == {"INCONSISTENT_CLUSTER_ID": 1}
     assert "belongs to cluster 'heir', not to 'c'" in the_failure(report)
     with pytest.raises(InconsistentClusterIdError):
-        former.plan_read("t")
+        former.plan_read("t", OffsetSpec.LAST_TIERED)
     live = heir.live_again()
     append(live, range(6, 8))
     live.cluster.tier().raise_for_failures()
