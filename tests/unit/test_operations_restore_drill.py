@@ -30,6 +30,16 @@ def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster)
     assert live.cluster.drill(opener=live.open_root).raise_for_failures().totals["lost_records"] == 0
 
 
+def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:
+    """DeleteRecords: nothing of it is remote any more that could tell of epochs and producers."""
+    live.cluster.tier().raise_for_failures()
+    live.cluster.delete_records("t", {0: -1}).raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    assert rows_of(report, "partition", "log_start", "log_end") == [(0, 8, 8), (1, 0, 0)]
+
+
 def alike(folder: Path, count: int) -> list[LiveCluster]:
     """Clusters at one time of day, each with a topic ``t`` of its own."""
     made: list[LiveCluster] = []

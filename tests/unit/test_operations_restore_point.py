@@ -64,6 +64,14 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
     assert latest["topics"][0]["partitions"] == [[1, start]]
 
 
+def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
+    """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
+    live.cluster.tier().raise_for_failures()
+    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    (row, _) = live.cluster.drill(opener=live.open_root).raise_for_failures().rows
+    assert (row["log_start"], row["log_end"], row["deleted_records_back"]) == (3, 8, 0)
+
+
 def test_a_vacuum_leaves_descriptions_alone(live: LiveCluster) -> None:
     before = described(live)
     live.cluster.vacuum(older_than_ms=0).raise_for_failures()
