@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -13,7 +15,6 @@ from engine.report import Report
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
 from tests.unit.remote_folder import topic_folders
-from tests.unit.together import together
 
 HOUR_MS = 3_600_000
 OFF = {"remote.storage.enable": "false", "remote.log.delete.on.disable": "true"}
@@ -37,6 +38,24 @@ def remote_files(live: LiveCluster) -> list[Path]:
     return sorted(live.remote.glob("*/0/*.parquet"))
 
 
+def together(*actions: Callable[[], Report]) -> list[Report]:
+    """Run these at once; their reports."""
+    reports: list[Report] = []
+    barrier = threading.Barrier(len(actions))
+
+    def run(action: Callable[[], Report]) -> None:
+        barrier.wait()
+        reports.append(action())
+
+    threads = [threading.Thread(target=run, args=(action,)) for action in actions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(reports) == len(actions)
+    return reports
+
+
 # --------------------------------------------------------------------------------------- tier
 
 
@@ -52,7 +71,7 @@ def test_the_remote_table_holds_each_offset_once_however_often_tier_runs(live: L
 
 
 def test_only_what_is_below_the_high_watermark_is_tiered(live: LiveCluster) -> None:
-    """KIP-405, RLM task: only segments below the last stable offset."""
+    """What is not committed may still be truncated. (Kafka: up to the last stable offset.)"""
     live.tiered()
     live.fill("ab")
     live.append(["c"], acks="leader")
