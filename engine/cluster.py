@@ -18,6 +18,7 @@ from engine.cluster_stream import StreamOfCluster
 from engine.cluster_tiers import TiersOfCluster
 from engine.cluster_transactions import TransactionsOfCluster
 from engine.context import Context, Measure, Progress
+from engine.formatting import format_cluster
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from engine.metadata.topic_commands import TopicCreated
@@ -42,8 +43,6 @@ from engine.operations import replicate as replicating
 from engine.operations.append import append_batches, append_frame
 from engine.operations.elect import elect
 from engine.operations.reassignments import reassignments
-from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
-from engine.quorum.voter import Voter
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
 from partitions.identity import NewId, random_id
@@ -128,27 +127,16 @@ class Cluster(
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
-        file = load_cluster_file(cluster_file)
-        clock = clock if clock is not None else SystemClock()
-        stores = open_stores(file, clock, opener)
-        prober = prober if prober is not None else ThreadProber()
-        check_owners(
-            file, stores, list(stores), prober
-        )  # find out everything that is wrong before anything is changed
-        for store in stores.values():
-            store.check()
-        formatted = bring_up.format_roots(file, stores, file.voters, new_id)
-        voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
-        others = {broker: store for broker, store in stores.items() if broker not in file.voters}
-        metrics = SnapshotMetrics()
-        log = metadata_log(file, stores, voters, clock, new_id, metrics)
-        bootstrap_quorum(file.cluster_id, log, voters, others)
-        bring_up.format_roots(file, stores, list(others), new_id)
-        log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known)
-        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
-        cluster = cls(context, spark)
-        cluster.register().raise_for_failures()
-        return cluster
+        context = format_cluster(
+            load_cluster_file(cluster_file),
+            clock=clock if clock is not None else SystemClock(),
+            new_id=new_id,
+            opener=opener,
+            spark=spark,
+            progress=progress,
+            prober=prober,
+        )
+        return cls(context, spark)
 
     @classmethod
     def plan_format(

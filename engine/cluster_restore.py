@@ -5,10 +5,11 @@ from __future__ import annotations
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.context import Context, Progress
+from engine.formatting import format_cluster
 from engine.metadata.description import TopicDescription
 from engine.opening import OpenStore
 from engine.operations import restore_drill
@@ -28,34 +29,13 @@ if TYPE_CHECKING:
 _THREADS = 16
 
 
-class Formats(Protocol):
-    """What can be formatted: the cluster."""
-
-    _context: Context
-
-    @classmethod
-    def format(
-        cls,
-        cluster_file: str | Path,
-        spark: SparkSession | None = None,
-        *,
-        progress: Progress | None = None,
-        clock: Clock | None = None,
-        new_id: NewId = random_id,
-        opener: OpenStore = open_store,
-    ) -> Formats:
-        """See ``Cluster.format``."""
-        ...
-
-
 class RestoreOfCluster:
     """A part of ``engine.cluster.Cluster``."""
 
     _context: Context
 
-    @classmethod
+    @staticmethod
     def restore(
-        cls: type[Formats],
         cluster_file: str | Path,
         former: str,
         spark: SparkSession | None = None,
@@ -87,8 +67,7 @@ class RestoreOfCluster:
         plan = _plan(file, remote, former, clock)
         if plan.failures or dry_run:
             return replace(planned(plan), dry_run=dry_run)
-        cluster = cls.format(cluster_file, spark, progress=progress, clock=clock, new_id=new_id, opener=opener)
-        context = cluster._context
+        context = format_cluster(file, clock=clock, new_id=new_id, opener=opener, spark=spark, progress=progress)
         with context.measured() as measure:
             check_target(context.metadata.image(), plan)
             take_over(context, plan, former)
@@ -97,7 +76,7 @@ class RestoreOfCluster:
             report = planned(plan) if plan.failures else bring_back(context, plan)
         return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
 
-    def drill(self: Formats, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
+    def drill(self, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
         """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
         the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
         neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
@@ -109,12 +88,11 @@ class RestoreOfCluster:
         remote = context.remote_store("a drill restores the cluster from the remote tier")
         plan = _plan(context.file, remote, context.file.cluster_id, context.clock)
         with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
-            file = restore_drill.copy_of_file(context, Path(folder))
+            file = load_cluster_file(restore_drill.copy_of_file(context, Path(folder)))
 
             def copy() -> Context:
                 open_root = restore_drill.read_only_remote(context, opener)
-                made = type(self).format(file, clock=context.clock, new_id=context.new_id, opener=open_root)
-                return made._context
+                return format_cluster(file, clock=context.clock, new_id=context.new_id, opener=open_root)
 
             return restore_drill.drill(context, plan, copy, deep=deep)
 

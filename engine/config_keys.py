@@ -110,7 +110,8 @@ TOPIC_CONFIGS = table(
         60_000,
         0,
         "ms",
-        "How long files that no log needs any more stay for the sake of running readers.",
+        "How long files that no log needs any more stay for the sake of running readers; in the remote tier it is "
+        "rounded up to whole hours.",
     ),
     integer(
         Scope.TOPIC,

@@ -6,6 +6,7 @@ Purpose
     under one command; ``demo`` and ``bench`` are made of them.
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
+    repeat                     the loop of --every
     streaming                  a stream as a run of appends
     session, java, jars        Spark: its session, the JVM it runs on, what pyspark lacks
 

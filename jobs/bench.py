@@ -29,6 +29,7 @@ from jobs.benchmarks import (
     calls,
     checkpointing,
     copying,
+    expiring,
     hot,
     idle,
     kafka,
@@ -63,7 +64,7 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
     "hot": (hot.hot,),
     "idle": (idle.idle,),
     "tier": (copying.tier, uploading.tier_to_s3),
-    "remote_log": (remote_log.remote_log,),
+    "remote_log": (remote_log.remote_log, expiring.expiring),
     "scan": (scanning.scan,),
     "ranges": (ranges.ranges, ranges.hot_scan),
     "kafka": (kafka.kafka,),
@@ -104,7 +105,7 @@ def main() -> int:
 
 
 def _measure(options: BenchOptions) -> list[Line]:
-    if {"tier", "quorum"} & set(options.only):
+    if {"tier", "remote_log", "quorum"} & set(options.only):
         uploading.reach_servers()
     sessions: list[Bench] = []
     started = seconds_of(lambda: sessions.append(Bench(spark_session("bench"), options)))

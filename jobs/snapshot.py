@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from engine import Failure, Report
+from engine import Report
 from jobs.arguments import add_dry_run, add_topics, count, job_parser
-from jobs.run import Job, explain, run_job, show_report
-from partitions.clock import Clock, SystemClock
-from partitions.errors import InvalidCallError, StratalogError
+from jobs.repeat import repeat
+from jobs.run import Job, run_job, show_report
+from partitions.clock import SystemClock
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -40,29 +40,13 @@ def snapshot(job: Job) -> Report:
 
     if given.every is None:
         return once()
-    return again_and_again(
-        once, given.every, lambda report: show_report(report, as_json=given.json), SystemClock()
+    return repeat(
+        "snapshot",
+        once,
+        lambda report: show_report(report, as_json=given.json),
+        lambda _: given.every,
+        SystemClock(),
     )
-
-
-def again_and_again(
-    once: Callable[[], Report], every_s: int, show: Callable[[Report], None], clock: Clock
-) -> Report:
-    """Run, show the report, wait, for ever. A run that fails is shown like any other, and the next one tries
-    again: what is done stays done.
-
-    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
-    """
-    while True:
-        try:
-            report = once()
-        except InvalidCallError:
-            raise
-        except StratalogError as error:
-            code, message, _ = explain(error) or (error.code, str(error), 1)
-            report = Report("snapshot", (), [Failure("snapshot", code, message)])
-        show(report)
-        clock.sleep(every_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

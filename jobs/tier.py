@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from engine import Failure, Report
+from engine import Report
 from jobs.arguments import add_dry_run, add_topics, duration, job_parser
-from jobs.run import Job, explain, run_job, show_report
-from partitions.clock import Clock, SystemClock
-from partitions.errors import InvalidCallError, StratalogError
+from jobs.repeat import repeat
+from jobs.run import Job, run_job, show_report
+from partitions.clock import SystemClock
 
 SHORTEST_PAUSE_S = 0.1
 
@@ -46,31 +46,22 @@ def tier(job: Job) -> Report:
 
     if given.every is None:
         return run(given.due)
-    return as_it_comes_due(
-        lambda: run(True), given.every, lambda report: show_report(report, as_json=given.json), SystemClock()
+    return repeat(
+        "tier",
+        lambda: run(True),
+        lambda report: show_report(report, as_json=given.json),
+        lambda report: until_due_s(report, given.every),
+        SystemClock(),
     )
 
 
-def as_it_comes_due(
-    once: Callable[[], Report], every_s: float, show: Callable[[Report], None], clock: Clock
-) -> Report:
-    """Run, show the report, sleep until the next partition is due, at most ``every_s``: new partitions, and moved
-    leaders, are seen that soon. A run that fails is shown like any other, and the next one tries again.
-
-    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
+def until_due_s(report: Report, every_s: float) -> float:
+    """How long to sleep after a run: until the next partition is due, at most ``every_s``. New partitions, and
+    moved leaders, are seen that soon.
     """
-    while True:
-        try:
-            report = once()
-        except InvalidCallError:
-            raise
-        except StratalogError as error:
-            code, message, _ = explain(error) or (error.code, str(error), 1)
-            report = Report("tier", (), [Failure("tier", code, message)])
-        show(report)
-        next_ms = report.totals.get("next_ms")
-        pause_s = every_s if next_ms is None else min(every_s, float(next_ms) / 1000)
-        clock.sleep(max(SHORTEST_PAUSE_S, pause_s))
+    next_ms = report.totals.get("next_ms")
+    pause_s = every_s if next_ms is None else min(every_s, float(next_ms) / 1000)
+    return max(SHORTEST_PAUSE_S, pause_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,7 +7,7 @@ never past what is safely in the remote log (KIP-405). The active file, the last
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from partitions.discarded import discarded
@@ -109,8 +109,3 @@ def _settled_local_start(listing: Listing, until_ms: int) -> int:
     """The greatest local start that was written by then; 0 when there was none."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)
-
-
-def total_size(extents: Iterable[Extent]) -> int:
-    """Bytes of all extents."""
-    return sum(extent.size_bytes for extent in extents)

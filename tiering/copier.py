@@ -5,7 +5,7 @@ speculative or late upload is harmless, for names are exclusive and the table de
 
 What is verified when
     * while copying: the store reads the listed object and no other, and as many bytes as were listed; S3
-      checks the MD5 of every part it receives;
+      checks the CRC-32 of all that it receives, each part by itself;
     * before the name appears: the leader is listed again, and the run is still in its log (protocol
       section 3, step 4);
     * afterwards: the store has the object with the size that was written, and its footer, with valid

@@ -20,6 +20,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, RemoveAction
 
 from partitions import paths
+from partitions.bulk import collector_paused
 from partitions.clock import Clock
 from partitions.errors import (
     CorruptionError,
@@ -33,7 +34,7 @@ from partitions.store.protocol import Store, StoreOptions
 from tiering import delta_options
 from tiering.delta_schema import delta_schema, grown_fields
 from tiering.divergence import Histories
-from tiering.remote_change import Committed, committed, lacking
+from tiering.remote_change import Committed, decide
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemoteObjects, RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
@@ -46,6 +47,9 @@ TOPIC_ID = "stratalog.topic_id"
 DELETED = "stratalog.deleted"
 
 COMMIT_ATTEMPTS = 20
+"""Lost races: the next writer is quick."""
+UNANSWERED_ATTEMPTS = 4
+"""Commits that were refused, or got no answer: each may have taken a deadline with all its retries."""
 _FIRST_BACKOFF_S = 0.05
 _LONGEST_BACKOFF_S = 2.0
 _HOUR_MS = 3_600_000
@@ -56,6 +60,8 @@ _PROPERTIES = {
     "delta.deletedFileRetentionDuration": "interval 7 days",
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
+_UNDERSTOOD = frozenset({"timestampNtz"})
+"""Table features that leave paths, offsets and records what they are."""
 _NOBODYS = Histories()
 _ONE_ATTEMPT = 0  # as max_commit_retries: the next version, or a conflict
 _AT_ONCE = CommitProperties(max_commit_retries=_ONE_ATTEMPT)
@@ -150,25 +156,18 @@ class DeltaTopicTable:
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
         """
-        for upload in adds:
-            histories.check(upload.segment)
         failures: list[Exception] = []
         while True:
             table = self._open()
             if table is None:
                 raise CorruptionError(f"there is no table at {self.uri}: create it first, or restore it")
             log = self._fold(table)
-            change = lacking(log, adds, removes, histories.lineages)
-            fenced: frozenset[int] = frozenset()
-            if change and histories.lineages:
-                fenced = histories.fenced()
-                current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
-                change = lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
-            if not change:
-                return committed(log, adds, fenced)
-            log.after([add.segment for add in change.adds], change.removes, log.version + 1)
-            if len(failures) == COMMIT_ATTEMPTS:
-                self._give_up(failures[-1])
+            change = decide(log, adds, removes, histories)
+            if isinstance(change, Committed):
+                return change
+            races = sum(isinstance(failure, CommitFailedError) for failure in failures)
+            if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
+                self._give_up(failures)
             try:
                 self._put(table, change.adds, change.removes)
             except (DeltaError, OSError) as error:
@@ -287,12 +286,19 @@ class DeltaTopicTable:
             self._failed("read", error)
         if found.get(CLUSTER_ID) != self.cluster_id:
             raise InconsistentClusterIdError(
-                f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to "
-                f"{self.cluster_id!r}: correct the remote tier in the cluster file"
+                f"the table {self.uri} belongs to cluster {found.get(CLUSTER_ID)!r}, not to {self.cluster_id!r}: "
+                "correct the remote tier in the cluster file, unless that cluster was restored from this one"
             )
         if found.get(TOPIC_ID) != self.topic_id:
             raise CorruptionError(
                 f"the table {self.uri} is of topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
+            )
+        protocol = table.protocol()
+        features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
+        if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
+            raise CorruptionError(
+                f"the table {self.uri} was upgraded by somebody else, to {foreign}: its files alone do not "
+                "say any more what is in it; bring back the table as it was before"
             )
         return table
 
@@ -365,15 +371,16 @@ class DeltaTopicTable:
             actions["modification_time"].to_pylist(),
             strict=True,
         )
-        segments = [RemoteSegment.listed(self.uri, *row) for row in listed]
-        return RemoteLog.of(self.uri, table.version(), segments)
+        with collector_paused():
+            segments = [RemoteSegment.listed(self.uri, *row) for row in listed]
+            return RemoteLog.of(self.uri, table.version(), segments)
 
-    def _give_up(self, error: Exception) -> NoReturn:
-        said = delta_options.said(error)
-        if isinstance(error, CommitFailedError):
-            raise StorageError(f"{self.uri}: other writers were faster {COMMIT_ATTEMPTS} times; try again: {said}")
+    def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
+        said = delta_options.said(failures[-1])
+        if all(isinstance(failure, CommitFailedError) for failure in failures):
+            raise StorageError(f"{self.uri}: other writers were faster {len(failures)} times; try again: {said}")
         raise OutcomeUnknownError(
-            f"commits to {self.uri} failed {COMMIT_ATTEMPTS} times, the last may still land; read before you "
+            f"commits to {self.uri} failed {len(failures)} times, the last may still land; read before you "
             f"retry: {said}"
         )
 

@@ -72,11 +72,6 @@ class UploadPlan:
         """When the oldest file that is due was made; None where none is."""
         return min((link.file.object.modified_ms for run in self.runs for link in run.links), default=None)
 
-    @property
-    def rewrites(self) -> int:
-        """How many of the runs cannot be copied as they are."""
-        return sum(not run.is_segment for run in self.runs)
-
 
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
     """The offset on the leader that is the next to be uploaded (KIP-1023, "ListOffsets API").

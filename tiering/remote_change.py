@@ -1,4 +1,5 @@
-"""A batch of changes to a remote log: what of it a version has to make, and what became of it. Pure."""
+"""A batch of changes to a remote log: what of it a version has to make, and what became of it. Pure, but for the
+question who leads now, which is asked at its place between two steps of a commit."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from partitions.lineage import Lineage
+from tiering.divergence import Histories
 from tiering.remote_log import RemoteLog
 from tiering.remote_segment import RemoteSegment, Uploaded
 
@@ -34,7 +36,31 @@ class Change:
         return bool(self.adds or self.removes)
 
 
-def lacking(
+def decide(
+    log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
+) -> Change | Committed:
+    """Steps 2 and 3 of ``DeltaTopicTable.commit``, on the table as it was just read: the change that the next
+    version has to make, or, where there is none, what became of the batch. Who leads is asked only where there is
+    one.
+
+    Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, as
+        ``Histories.check``.
+    """
+    for upload in adds:
+        histories.check(upload.segment)
+    change = _lacking(log, adds, removes, histories.lineages)
+    fenced: frozenset[int] = frozenset()
+    if change and histories.lineages:
+        fenced = histories.fenced()
+        current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
+        change = _lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
+    if not change:
+        return _committed(log, adds, fenced)
+    log.after([add.segment for add in change.adds], change.removes, log.version + 1)
+    return change
+
+
+def _lacking(
     log: RemoteLog,
     adds: Sequence[Uploaded],
     removes: Iterable[RemoteSegment],
@@ -48,7 +74,7 @@ def lacking(
     return Change(tuple(upload for upload in adds if upload.segment.path in needed), tuple(gone.values()))
 
 
-def committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> Committed:
+def _committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> Committed:
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)
     others = [upload for upload in adds if upload.segment.path not in listed]

@@ -14,7 +14,8 @@ def remote_file(folder: str, segment: RemoteSegment) -> DataFile:
     """A remote segment as a data file of the remote store; ``folder`` is the topic's. No listing: the table
     vouches for the size, and names in the remote tier are never used again.
     """
-    return DataFile(segment.name, StoredObject(paths.join(folder, segment.path), segment.size_bytes, 0, ""))
+    name = f"{folder}/{paths.remote_segment_path(segment.partition, segment.name)}"
+    return DataFile(segment.name, StoredObject(name, segment.size_bytes, 0, ""))
 
 
 def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:

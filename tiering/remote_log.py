@@ -64,11 +64,6 @@ class RemoteLog:
         found = self.of_partition(partition)
         return found[-1].next_offset if found else None
 
-    def last_tiered_offset(self, partition: int) -> int | None:
-        """The last offset in the remote (LAST_TIERED_TIMESTAMP), None when nothing is tiered."""
-        end = self.end(partition)
-        return None if end is None else end - 1
-
     def covering(self, partition: int, start: int, end: int) -> tuple[RemoteSegment, ...]:
         """The segments that hold any of the offsets ``[start, end)``."""
         found = self.of_partition(partition)
@@ -82,11 +77,6 @@ class RemoteLog:
     def all_segments(self) -> tuple[RemoteSegment, ...]:
         """Every segment, by partition and offset."""
         return tuple(segment for found in self.segments.values() for segment in found)
-
-    @property
-    def total_bytes(self) -> int:
-        """Bytes of all segments."""
-        return sum(segment.size_bytes for found in self.segments.values() for segment in found)
 
     def bytes_of(self, partition: int) -> int:
         """Bytes of the segments of one partition."""

@@ -4,17 +4,18 @@
     removed from the table                          goes after the delay, for running readers (KIP-405,
                                                     DELETE_SEGMENT_STARTED)
     uploaded, never committed (COPY_SEGMENT_STARTED):
-      begins below the log start offset             goes: no upload will ever begin there again
+      lies below the log start offset               goes: nobody needs it
       begins below the end of the remote log        goes: a commit would find other files with its offsets
       of another history than the leader's          goes: no commit would take it
       the topic is not tiered any more              goes
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
 What was never committed goes only when it has lain there for a day, by the clock of the storage. The first two
-need no such care, for log starts never go back and a commit that comes late is superseded. The others may come to
-life again: another unclean election may bring the lost history back. Then a tier run finds the file, or uploads
-it anew; that it finds it in the moment in which somebody deletes it, a day later, costs no record either, since
-nothing leaves a broker before its remote copy was looked at after its commit.
+need no such care, for log starts never go back and a commit that comes late is superseded. (What only begins
+below the log start may be on its way into the table, if the log start has just moved; it is superseded soon.) The
+others may come to life again: another unclean election may bring the lost history back. Then a tier run finds the
+file, or uploads it anew; that it finds it in the moment in which somebody deletes it, a day later, costs no record
+either, since nothing leaves a broker before its remote copy was looked at after its commit.
 """
 
 from __future__ import annotations
@@ -140,14 +141,15 @@ def find_litter(
         if found.object.modified_ms >= before_ms:
             continue
         lineage = lineages.get(found.partition)
+        next_offset = found.name.next_offset or found.name.base_offset + 1  # of an append: at least
         if not tiered:
             litter[path] = Why.NOT_TIERED
-        elif found.name.base_offset < log_starts.get(found.partition, 0):
+        elif next_offset <= log_starts.get(found.partition, 0):
             litter[path] = Why.EXPIRED
         elif found.name.base_offset < (log.end(found.partition) or 0):
             litter[path] = Why.SUPERSEDED
         elif lineage is None:
             undecided.add(found.partition)
-        elif lineage.epoch_at((found.name.next_offset or found.name.base_offset + 1) - 1) != found.name.epoch:
+        elif lineage.epoch_at(next_offset - 1) != found.name.epoch:
             litter[path] = Why.LOST_HISTORY
     return TopicLitter(litter, frozenset(undecided))

@@ -14,7 +14,7 @@ of the remote log is used only where the remote log itself cannot be read.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -97,9 +97,9 @@ class Schedule:
         ]
         return [key for _, key in sorted(found)]
 
-    def next_due_ms(self) -> int | None:
-        """When the next partition is due; None for an empty list."""
-        return min((entry.due_ms for entry in self.entries.values()), default=None)
+    def next_due_ms(self, topic_ids: Collection[str]) -> int | None:
+        """When the next partition of these topics is due; None where none is on the list."""
+        return min((entry.due_ms for key, entry in self.entries.items() if key[0] in topic_ids), default=None)
 
     def updated(self, changes: Mapping[Key, Entry]) -> Schedule:
         """The list with these entries in the place of those of the same partitions. Those that are not on it

@@ -16,7 +16,6 @@ Purpose
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
         dump                    an image as records of a snapshot, and back
-        machine                 ... and the image as a state machine of ``snapshots``
         together                several commands in one commit
         settling                what follows from how the roots of the brokers were found
         placement               replicas over racks

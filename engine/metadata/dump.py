@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
 from partitions.errors import CorruptionError
+from snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
 """A topic with more partitions goes on in further records."""
@@ -70,6 +71,16 @@ def decode(data: bytes) -> SnapshotRecord:
         raise CorruptionError(
             f"not a record of a metadata snapshot, or one of a later version: {data[:120]!r} ({error})"
         ) from error
+
+
+def _decode_row(key: bytes | None, value: bytes | None) -> SnapshotRecord:
+    if key is not None or value is None:
+        raise CorruptionError(f"a record of a metadata snapshot is a value without a key, not {key!r}: {value!r}")
+    return decode(value)
+
+
+CODEC: Codec[SnapshotRecord] = Codec(encode=lambda record: (None, encode(record)), decode=_decode_row)
+"""Records of metadata snapshots are values without keys."""
 
 
 def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:

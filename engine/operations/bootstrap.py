@@ -20,8 +20,8 @@ from engine.metadata.reassignment_commands import AlterPartitionReassignments, R
 from engine.metadata.reassignment_plan import ReplicaChange
 from engine.operations.bring_up import format_roots, register_brokers
 from engine.operations.brokers import entry
-from engine.operations.describe import load_remotes
 from engine.operations.reassign import plan_replicas
+from engine.operations.remote_logs import load_remotes
 from engine.operations.replicate import replicate
 from engine.report import Failure, Report, Value
 from partitions.errors import InvalidCallError, RemoteNotReadyError

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from engine.operations.thin import is_thin
 from engine.replication.damage import check_whole
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.replication.snapshots import snapshot_ahead
 from engine.replication.sync import RemoteTail
 from partitions.errors import EligibleLeadersNotAvailableError, StratalogError
@@ -29,10 +29,9 @@ from tiering.bootstrap import AuxiliaryState, auxiliary_state
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateWork:
+class CandidateWork(SiteWork):
     """Look at every unfenced replica of one partition."""
 
-    site: Site
     remote: RemoteTail | None
     snapshots: bool
     """cleanup.policy=snapshot: a snapshot stands for the log up to its end."""
@@ -41,9 +40,6 @@ class CandidateWork:
         """See ``engine.context.Work``."""
         remote = [] if self.remote is None else [self.remote.store]
         return [*self.site.stores.values(), *remote]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
     1. look at the leaders: is it allowed, and how far is each log committed
     2. commit the new log start offsets, one commit for all partitions; again where another leader was elected
+    3. describe the cluster in the remote tier, where a topic is tiered: no restore must bring back what is deleted
 
 Readers and followers go by the log start at once. The bytes go by ``retain``: whole files that lie below it, of
 the remote tier and of the brokers, after ``file.delete.delay.ms``.
@@ -12,12 +13,13 @@ LogStartOffset"): POLICY_VIOLATION.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from engine.operations.restore_point import describe_first
 from engine.replication.damage import check_whole
 from engine.report import Failure, Report, Value
 from engine.state.group_commits import TopicPartition
@@ -70,10 +72,13 @@ def delete_records(context: Context, before: Mapping[TopicPartition, int], *, dr
             refused |= {one: error for one, error in errors.items() if one not in waiting}
             if not waiting:
                 break
+        failures = [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
+        if not dry_run and any(row["deleted_records"] for row in rows.values()):
+            failures += _describe(context, {topic for topic, _ in rows})
     return Report(
         operation="delete_records",
         rows=[rows[one] for one in before if one in rows],
-        failures=[Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()],
+        failures=failures,
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
@@ -125,6 +130,15 @@ def _commit(context: Context, found: Mapping[TopicPartition, _Start]) -> dict[To
         return {}
     answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())))
     return {one: answer.error for one, answer in zip(grown, answers, strict=True) if isinstance(answer, Refused)}
+
+
+def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:
+    """Step 3."""
+    image = context.metadata.image()
+    there = [image.topics[image.topic_ids[topic]] for topic in topics if topic in image.topic_ids]
+    if any(context.topic_config(image, topic).remote_storage_enable for topic in there):
+        return describe_first(context, image)
+    return []
 
 
 def _row(one: TopicPartition, start: _Start) -> dict[str, Value]:

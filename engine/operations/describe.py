@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.known_image import known_image
+from engine.operations.remote_logs import load_remotes
 from engine.operations.tier_schedule import load_schedule
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
-from partitions.store import Store
-from tiering.remote_log import RemoteLog
 from tiering.schedule import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeWork:
+class DescribeWork(SiteWork):
     """Look at every replica of one partition."""
-
-    site: Site
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,22 +133,6 @@ def _tiering(entry: Entry | None, look: ReplicaLook, now_ms: int) -> dict[str, V
         "copy_attempts": entry.attempts,
         "copy_failing_ms": max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,
     }
-
-
-def load_remotes(
-    context: Context, image: ClusterImage, topics: Iterable[TopicImage], failures: list[Failure]
-) -> dict[str, RemoteLog]:
-    """The remote logs of those of the topics that are tiered, by topic id. One that cannot be read is a
-    failure.
-    """
-    remotes: dict[str, RemoteLog] = {}
-    for topic in topics:
-        if context.topic_config(image, topic).remote_storage_enable:
-            try:
-                remotes[topic.topic_id] = context.remote_table(topic).load()
-            except StratalogError as error:
-                failures.append(Failure.of(topic.name, error))
-    return remotes
 
 
 def _role(site: Site, broker: int) -> str:

@@ -8,7 +8,7 @@ is lost, and prepares it to lead (``candidates``). Every election is a new leade
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.context import Context
 from engine.metadata.election_commands import Election, ElectLeaders
@@ -16,13 +16,18 @@ from engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from engine.metadata.partition_commands import Altered, Refused
 from engine.operations.brokers import settle_brokers
 from engine.operations.candidates import Candidate, CandidateWork, look_for_candidates, prepare
-from engine.operations.describe import load_remotes
 from engine.operations.in_sync import PartitionKey, partition_key
+from engine.operations.remote_logs import load_remotes
 from engine.operations.thin import preferred_leaders
 from engine.replication.sync import RemoteTail
 from engine.report import Failure, Report, Value
 from partitions.errors import InvalidCallError, StratalogError
 from partitions.runner import Done, Failed
+
+_WAITS = (
+    "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
+    "the ISR"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +193,13 @@ def _choose_uncleanly(
 def _candidate_works(
     context: Context, image: ClusterImage, views: Sequence[PartitionView], failures: list[Failure]
 ) -> list[CandidateWork]:
-    """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin."""
+    """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin, and one
+    that began below the end of the remote log would give away offsets a second time.
+    """
     topics = {view.topic_id: image.topics[view.topic_id] for view in views}
-    remotes = load_remotes(context, image, topics.values(), failures)
+    unknown: list[Failure] = []
+    remotes = load_remotes(context, image, topics.values(), unknown)
+    failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in unknown]
     works: list[CandidateWork] = []
     for view in views:
         topic = topics[view.topic_id]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
 from partitions.discarded import Discarded, discarded
 from partitions.errors import CorruptSegmentError, StratalogError
@@ -17,24 +17,15 @@ from partitions.listing import ReplicaLog, resolve
 from partitions.replica import Replica
 from partitions.runner import Done, Failed
 from partitions.segment import read_segment
-from partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryWork:
+class HistoryWork(SiteWork):
     """Look at what the replicas of one partition have discarded."""
 
-    site: Site
     delay_ms: int
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

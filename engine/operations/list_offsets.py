@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from engine.context import Context
-from engine.operations.look import PartitionState, look
+from engine.operations.look import PartitionState, SeenLeader, look
 from partitions.errors import InvalidCallError
 from partitions.lookup import first_at_or_after, largest_timestamp
 from partitions.offsets import Answer, FoundOffset, OffsetSpec, named_offset
@@ -16,8 +16,15 @@ def list_offsets(context: Context, topic: str, spec: OffsetSpec | datetime) -> d
 
     Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone.
     """
-    _, states = look(context, topic)
+    _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, spec))
     return {state.view.partition: position(state, spec) for state in states}
+
+
+def takes_remote(seen: SeenLeader, spec: OffsetSpec | datetime) -> bool:
+    """Whether the leader alone cannot tell the position."""
+    if isinstance(spec, datetime) or spec is OffsetSpec.MAX_TIMESTAMP:
+        return seen.view.log_start_offset < seen.log.local_start
+    return spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD)
 
 
 def position(state: PartitionState, spec: OffsetSpec | datetime) -> Answer:

@@ -2,42 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage
+from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations.looking import while_it_changes
+from engine.operations.remote_logs import ask_remote
+from engine.operations.tier_schedule import load_schedule
 from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
-from engine.replication.site import Site
-from engine.replication.snapshots import while_it_changes
+from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
-from partitions.errors import StratalogError
+from partitions.errors import RetriableError
 from partitions.merge import MergePolicy, plan_merges
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
-from partitions.store import Store
 from partitions.transactions import transactions_of
 
 
 @dataclass(frozen=True, slots=True)
-class MergeWork:
+class MergeWork(SiteWork):
     """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
 
-    site: Site
     policy: MergePolicy
     from_offset: int
     compression: str
     clock: Clock
     dry_run: bool = False
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +70,22 @@ def plan(
     dry_run: bool,
     failures: list[Failure],
 ) -> list[MergeWork]:
-    """One piece of work a partition. A topic whose remote log cannot be read is a failure.
+    """One piece of work a partition. A topic whose remote log is damaged is a failure, and left alone.
 
     Raises: UnknownTopicOrPartitionError.
     """
     works = []
-    for topic in context.topics(image, topics):
-        config = context.topic_config(image, topic)
-        try:
-            remote = context.remote_table(topic).load() if config.remote_storage_enable else None
-        except StratalogError as error:
-            failures.append(Failure.of(topic.name, error))
+    chosen = context.topics(image, topics)
+    ends = _remote_ends(context, image, chosen, failures)
+    for topic in chosen:
+        if topic.topic_id not in ends:
             continue
+        config = context.topic_config(image, topic)
         works += [
             MergeWork(
                 site=context.site(view),
                 policy=config.merging,
-                from_offset=max(0 if remote is None else remote.end(view.partition) or 0, view.log_start_offset),
+                from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
                 compression=config.compression_type,
                 clock=context.clock,
                 dry_run=dry_run,
@@ -101,6 +93,34 @@ def plan(
             for view in image.views(topic.name)
         ]
     return works
+
+
+def _remote_ends(
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+) -> dict[str, dict[int, int]]:
+    """By topic id and partition, where the remote log ends. While the remote tier is down it is where the last
+    tier run saw it end: appends go on, and nothing else keeps their files few. Should it have ended later by then,
+    a segment crosses that end, and is cut there before it is uploaded (protocol, section 4, "Merge").
+    """
+    ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
+    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
+    down: set[str] = set()
+    for outcome in ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered):
+        match outcome:
+            case Done(topic, remote):
+                ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}
+            case Failed(topic, RetriableError() as error):
+                down.add(topic.topic_id)
+                told = f"{error}; merged behind where a tier run last saw the remote log end"
+                failures.append(Failure(topic.name, error.code, told))
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+                del ends[topic.topic_id]
+    entries = load_schedule(context, image).schedule.entries if down else {}
+    for (topic_id, partition), entry in entries.items():
+        if topic_id in down and entry.remote_end is not None:
+            ends[topic_id][partition] = entry.remote_end
+    return ends
 
 
 def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:

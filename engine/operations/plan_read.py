@@ -1,11 +1,10 @@
 """Plan a batch read: which offsets of which partitions, and the files that hold them, of the nearest replicas.
 
     1. read the metadata once, for all topics; what groups have committed
-    2. list the leaders, load the remote tables (``look``)
+    2. list the leaders, load the remote tables, unless the leaders have it all (``look``)
     3. resolve where each range begins and ends; by time that looks into files
     4. choose a replica per partition (``nearest``), lay out the files; look into those appends whose end only
-    their
-       footers tell
+       their footers tell
 What seems to be a gap, or vanishes while it is looked into, is looked at again before it is believed.
 
 Readers see what is below the high watermark, those of committed records what is below the last stable offset.
@@ -14,7 +13,6 @@ Readers see what is below the high watermark, those of committed records what is
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -22,8 +20,16 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations import group_admin
 from engine.operations.groups import existing_group, named
-from engine.operations.list_offsets import position
-from engine.operations.look import PartitionState, check_partitions, glance, known_ends, local_pieces
+from engine.operations.list_offsets import position, takes_remote
+from engine.operations.look import (
+    PartitionState,
+    SeenLeader,
+    check_partitions,
+    glance,
+    known_ends,
+    local_pieces,
+)
+from engine.operations.looking import while_it_changes
 from engine.operations.nearest import Chosen, nearest
 from engine.reading.bounds import Bound, Committed, ReadQuery
 from engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
@@ -71,10 +77,7 @@ def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> Read
 
 
 def _settled(plan: Callable[[], ReadPlan]) -> ReadPlan:
-    for _ in range(_LOOKS - 1):
-        with suppress(LogGapError, SourceChangedError):
-            return plan()
-    return plan()
+    return while_it_changes(plan, LogGapError, SourceChangedError, looks=_LOOKS)
 
 
 def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
@@ -86,7 +89,7 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
         check_partitions(topic, query.partitions or ())
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
-    states = glance(context, image, topics, query.partitions)
+    states = glance(context, image, topics, query.partitions, asked.takes_remote)
     reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss)
     by_time = isinstance(query.start, datetime) or isinstance(query.end, datetime)
 
@@ -114,10 +117,14 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
                 f"topic {one.topic!r} was deleted and created again since this read was planned: plan it anew"
             )
         wanted.setdefault(one.topic_id, {})[one.partition] = one
+
+    def from_remote(seen: SeenLeader) -> bool:
+        return wanted[seen.view.topic_id][seen.view.partition].start < seen.log.local_start
+
     states = [
         state
         for topic_id, partitions in wanted.items()
-        for state in glance(context, image, [image.topics[topic_id]], list(partitions))
+        for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote)
     ]
 
     reader = _Reader(client, plan.isolation, plan.fail_on_data_loss)
@@ -197,6 +204,34 @@ class _Asked:
         if self.query.last is not None:
             return max(log_start, end - self.query.last), end
         return self._resolved(state, "start", self.query.start, log_start), end
+
+    def takes_remote(self, seen: SeenLeader) -> bool:
+        """Whether a leader alone does not hold what is asked of its partition, or cannot tell where that is."""
+        end = self._least(seen, "end", self.query.end, seen.log.high_watermark)
+        start = self._least(seen, "start", self.query.start, seen.view.log_start_offset)
+        if end is not None and self.query.last is not None:
+            start = max(seen.view.log_start_offset, end - self.query.last)
+        return start is None or end is None or start < seen.log.local_start
+
+    def _least(self, seen: SeenLeader, name: str, bound: Bound, otherwise: int) -> int | None:
+        """An offset at or below the one that a bound comes to; None where it takes the remote log to tell."""
+        view = seen.view
+        if isinstance(bound, Mapping):
+            bound = self.by_partition[name][view.topic].get(view.partition)
+        match bound:
+            case None:
+                return min(otherwise, seen.transactions.end(Isolation(self.query.isolation), seen.log))
+            case Committed(group):
+                return self.committed[group].get((view.topic, view.partition), view.log_start_offset)
+            case OffsetSpec() | datetime() if takes_remote(seen, bound):
+                return None
+            case OffsetSpec.LATEST | OffsetSpec.EARLIEST_LOCAL:
+                return max(view.log_start_offset, seen.log.local_start)
+            case OffsetSpec() | datetime():
+                return view.log_start_offset
+            case int():
+                return bound
+        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
     def _end(self, state: PartitionState) -> int:
         return _readable_end(state, Isolation(self.query.isolation))

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metrics import LAG, LOAD_LATENCY, SIZE
+from engine.operations.looking import while_it_changes
 from engine.operations.snapshot import snapshot_topics
 from engine.operations.snapshot_metadata import metadata_gauges
 from engine.replication.damage import blaming, check_whole
-from engine.replication.site import Site
-from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot, while_it_changes
+from engine.replication.site import Site, SiteWork
+from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import LogGapError, StratalogError
 from partitions.paths import join
 from partitions.runner import Done, Failed, values
-from partitions.store import Store
 from snapshots.snapshot_id import SnapshotId
 
 if TYPE_CHECKING:
@@ -27,18 +27,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LocateWork:
+class LocateWork(SiteWork):
     """Find and verify the latest snapshot of one partition."""
 
-    site: Site
     clock: Clock
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.operations.replicate import SyncWork, plan
 from engine.replication.site import Site
+from engine.replication.sync import leader_offsets
 from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
 from partitions.listing import ReplicaLog, resolve
 from partitions.runner import Done, Failed
-from tiering.bootstrap import FromLeader, FromRemote, LeaderOffsets, StartOver, fetch_origin
+from tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch_origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,8 @@ def look_at_newcomers(work: SyncWork) -> list[Behind]:
 def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
     newcomer = work.site.replica(broker)
     mine = resolve(newcomer.list(), log.lineage, newcomer.end_of_append)
-    remote = work.options.remote
-    leader = LeaderOffsets(
-        log_start=work.site.view.log_start_offset,
-        local_start=log.local_start,
-        log_end=log.log_end,
-        earliest_pending_upload=None if remote is None else remote.end,
-        tiered=remote is not None,
-    )
     origin = fetch_origin(
-        leader,
+        leader_offsets(work.site, log, work.options.remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
         last_tiered=work.options.last_tiered,

@@ -16,7 +16,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.operations.history import leaders_lineage, log_under
 from engine.operations.recover_export import Recovered, export, parts_at, write_manifest
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
 from partitions import paths
 from partitions.discarded import Truncated, discarded
@@ -32,10 +32,9 @@ from partitions.store import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverWork:
+class RecoverWork(SiteWork):
     """Export what the replicas of one partition hold of other histories."""
 
-    site: Site
     brokers: tuple[int, ...]
     cluster_id: str
     target: Store
@@ -44,9 +43,6 @@ class RecoverWork:
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
         return [*self.site.stores.values(), self.target]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

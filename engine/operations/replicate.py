@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage
+from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.brokers import settle_brokers
 from engine.operations.damaged import replace_leaders
 from engine.operations.elect import elect_uncleanly_where_allowed
@@ -34,15 +34,16 @@ from engine.operations.in_sync import (
     propose,
     without,
 )
+from engine.operations.remote_logs import ask_remote
 from engine.operations.transaction_admin import finish_due
 from engine.replication.damage import is_damage_of
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
 from engine.replication.throttle import Throttle
 from engine.replication.watermark import advance_high_watermark
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import TRANSACTIONS_TOPIC
-from partitions.errors import CorruptionError, RetriableError, StaleMetadataError, StratalogError
+from partitions.errors import CorruptionError, RetriableError, StaleMetadataError
 from partitions.runner import Done, Failed
 from partitions.store import Store
 from tiering.bootstrap import LastTiered
@@ -52,10 +53,9 @@ _ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class SyncWork:
+class SyncWork(SiteWork):
     """Sync some followers of one partition."""
 
-    site: Site
     followers: tuple[int, ...]
     options: SyncOptions
 
@@ -63,9 +63,6 @@ class SyncWork:
         """See ``engine.context.Work``."""
         remote = [] if self.options.remote is None else [self.options.remote.store]
         return [*self.site.stores.values(), *remote]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,16 +169,12 @@ def plan(
     last_tiered = LastTiered.of(
         cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
     )
-    for topic in context.topics(image, topics):
+    chosen = context.topics(image, topics)
+    remote_logs = _remote_logs(context, image, chosen, failures)
+    for topic in chosen:
         config = context.topic_config(image, topic)
-        tiered = config.remote_storage_enable
-        try:
-            remote_log = context.remote_table(topic).load() if tiered else None
-        except RetriableError as error:
-            failures.append(Failure.of(topic.name, error))
-            remote_log = RemoteLog.empty(topic.name)
-        except StratalogError as error:
-            failures.append(Failure.of(topic.name, error))
+        remote_log = remote_logs.get(topic.topic_id)
+        if config.remote_storage_enable and remote_log is None:
             continue
         for view in image.views(topic.name):
             site = context.site(view)
@@ -202,6 +195,23 @@ def plan(
             )
             works.append(SyncWork(site, followers, options))
     return works
+
+
+def _remote_logs(
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+) -> dict[str, RemoteLog]:
+    """Of the tiered topics, by topic id; an empty one while the remote tier is down."""
+    found: dict[str, RemoteLog] = {}
+    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
+    for outcome in ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered):
+        match outcome:
+            case Done(topic, remote_log):
+                found[topic.topic_id] = remote_log
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+                if isinstance(error, RetriableError):
+                    found[topic.topic_id] = RemoteLog.empty(topic.name)
+    return found
 
 
 def _wanted(site: Site, brokers: Sequence[int] | None) -> tuple[int, ...]:

@@ -6,8 +6,8 @@ is compared:
 
     what is described       the topics, against the metadata now
     log starts, log ends    what would be lost is what is not tiered yet
-    leader epochs           of everything below the end
-    producers               where the two logs end at the same offset
+    leader epochs           of everything below the end, where there is anything: the last segment tells
+    producers               as well, where the two logs end at the same offset
     records                 the first and the last one of each partition, from whichever tier the living cluster
                             has them; ``deep``: all that its leaders hold, too, and every byte of the remote tier
                             by checksum
@@ -141,12 +141,13 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
         raise CorruptionError(
             f"the remote log ends at offset {end}, beyond the leader's, which ends at {before.positions.log_end}"
         )
-    if (found := _below(after, end)) != (wanted := _below(before, end)):
+    tells = one.log_start < one.log_end
+    if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
         raise CorruptionError(
             f"the leader epochs below offset {end} are {found.to_json().decode()}, of the living cluster "
             f"{wanted.to_json().decode()}"
         )
-    if end == before.log.log_end:
+    if tells and end == before.log.log_end:
         states = [
             context.site(state.view).leader.producers(state.log)
             for context, state in ((living, before), (copied, after))

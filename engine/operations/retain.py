@@ -18,11 +18,12 @@ from datetime import UTC, datetime, timedelta
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from engine.operations.remote_logs import ask_remote
 from engine.operations.restore_point import describe_first
 from engine.operations.retain_remote import Expiry, PartitionKey, remote_parts
-from engine.operations.retain_tasks import Dropped, RetainWork, Wanted, drop, wanted_log_start
+from engine.operations.retain_tasks import Dropped, RemotePart, RetainWork, Wanted, drop, wanted_log_start
 from engine.report import Failure, Report, Value
-from partitions.errors import LogGapError, StratalogError
+from partitions.errors import LogGapError
 from partitions.runner import Done, Failed
 
 
@@ -85,15 +86,20 @@ def _plan(
     dry_run: bool,
     failures: list[Failure],
 ) -> list[RetainWork]:
+    present = [topic for topic in topics if topic.topic_id in image.topics]
+    configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
+    tiered = [topic for topic in present if configs[topic.topic_id].remote_storage_enable]
+    parts: dict[str, dict[int, RemotePart]] = {}
+    for outcome in ask_remote(context, lambda topic: remote_parts(context, topic, failures), tiered):
+        match outcome:
+            case Done(topic, found):
+                parts[topic.topic_id] = found
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
     works = []
-    for topic in topics:
-        if topic.topic_id not in image.topics:
-            continue
-        config = context.topic_config(image, topic)
-        try:
-            remote = remote_parts(context, topic, failures) if config.remote_storage_enable else {}
-        except StratalogError as error:
-            failures.append(Failure.of(topic.name, error))
+    for topic in present:
+        config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
+        if config.remote_storage_enable and not remote:
             continue
         works += [
             RetainWork(

@@ -36,8 +36,8 @@ def remote_parts(context: Context, topic: TopicImage, failures: list[Failure]) -
             Failure.of(
                 topic.name,
                 RemoteObjectMissingError(
-                    f"{table.uri} lists {min(missing)} and {len(missing) - 1} more that are not there at their "
-                    "size; the brokers keep what they have of them. Restore them, or verify the topic"
+                    f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
+                    f"{min(missing)}; the brokers keep what they have of them. Restore them, or verify the topic"
                 ),
             )
         )

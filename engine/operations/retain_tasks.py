@@ -7,7 +7,7 @@ What has to be so before a broker lets go of a record that no retention has expi
       compared when they were uploaded; where the object is another one than then (its time differs: a bucket was
       copied, or somebody replaced it) all of it is read, and every checksum has to hold.
 A segment is read back once for each time that it is newly relied upon, one ranged read each. When the files go at
-last, ``file.delete.delay.ms`` later, the first two are asked again.
+last, ``file.delete.delay.ms`` later, the first two are asked again, and objects that were replaced are read again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from engine.operations.looking import while_it_changes
 from engine.replication.damage import blaming, check_whole
-from engine.replication.site import Site
-from engine.replication.snapshots import latest_snapshot, while_it_changes
+from engine.replication.site import SiteWork
+from engine.replication.snapshots import latest_snapshot
 from partitions.clock import Clock
 from partitions.errors import LogGapError, RemoteObjectMissingError, SourceChangedError, StratalogError
 from partitions.listing import ReplicaLog
@@ -58,10 +59,9 @@ class RemotePart:
 
 
 @dataclass(frozen=True, slots=True)
-class RetainWork:
+class RetainWork(SiteWork):
     """One partition: its sites, limits, and what is remote."""
 
-    site: Site
     total: RetentionLimits
     local: RetentionLimits
     remote: RemotePart | None
@@ -90,9 +90,6 @@ class RetainWork:
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
         return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +210,37 @@ class _Dropping:
                 read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
             )
             replica.store.create(replica.path(LocalStartName(start)), encode(producers))
-        names = [name for name in removable(log, work.clock.now_ms(), work.delay_ms) if _may_go(work, log, name)]
+        names = self._deletable(log)
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
         self.starts.append((broker, start))
         self.deleted += len(names)
         self.deleted_bytes += sum(sizes.get(name, 0) for name in names)
+
+    def _deletable(self, log: ReplicaLog) -> list[str]:
+        """The files whose delay is over, but for those with records that only the remote has besides, and by now
+        has not, or not as they were committed.
+        """
+        work, log_start = self.work, self.work.site.view.log_start_offset
+        names = removable(log, work.clock.now_ms(), work.delay_ms)
+        if work.remote is None or log.local_start <= log_start:
+            return names
+        parsed = {name: parse_name(name) for name in names}
+        begins = {
+            name: max(of.base_offset, log_start)
+            for name, of in parsed.items()
+            if isinstance(of, DataName) and of.base_offset < log.local_start  # else hidden, or of another history
+        }
+        if not begins:
+            return names
+        safe, first = work.safe(log), min(begins.values())
+        held_from = log.local_start
+        if safe and safe[-1].next_offset >= log.local_start:
+            needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
+            changed = [s for s in needed if s.path in work.remote.changed]
+            held_from = max([safe[0].base_offset, *(s.next_offset for s in changed if not self._is_sound(s))])
+        return [name for name in names if name not in begins or begins[name] >= held_from]
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
         """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
@@ -258,18 +279,3 @@ def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> 
     safe = work.safe(log)
     by_limits = retained_from(local_extents(replica, log, work.local), work.local, work.clock.now_ms()) or 0
     return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
-
-
-def _may_go(work: RetainWork, log: ReplicaLog, name: str) -> bool:
-    """Whether a file that may be deleted holds nothing that only the remote has besides, or that the remote has
-    indeed.
-    """
-    parsed = parse_name(name)
-    if work.remote is None or not isinstance(parsed, DataName):
-        return True
-    log_start = work.site.view.log_start_offset
-    if parsed.base_offset >= log.local_start or log.local_start <= log_start:
-        return True  # hidden, or of another history; or expired
-    safe = work.safe(log)
-    begin = max(parsed.base_offset, log_start)
-    return bool(safe) and safe[0].base_offset <= begin and log.local_start <= safe[-1].next_offset

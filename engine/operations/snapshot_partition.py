@@ -7,7 +7,7 @@ topic of a user is left to Spark (``engine.spark.reducing``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,16 +15,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from engine.operations.looking import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.leader import check_not_fenced, leader_log
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.replication.snapshots import (
     checkpoints_of,
     mend,
     newest_id,
     uncompressed_bytes,
     usable_snapshot,
-    while_it_changes,
 )
 from engine.state.keyed import FORMATS, StateFormat
 from engine.state.latest_by_key import LatestByKey, record_schema, reduced, without_tombstones
@@ -35,7 +35,7 @@ from partitions.listing import Link, ReplicaLog
 from partitions.records import RECORD_COLUMNS
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
-from partitions.store import Store, StoredObject
+from partitions.store import StoredObject
 from partitions.transactions import Isolation, transactions_of
 from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait
 from snapshots.reader import Snapshot
@@ -45,10 +45,9 @@ from snapshots.writer import SnapshotWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWork:
+class SnapshotWork(SiteWork):
     """One partition of a topic with cleanup.policy=snapshot."""
 
-    site: Site
     schema: pa.Schema
     """The physical one of the topic."""
     policy: SnapshotPolicy
@@ -60,13 +59,6 @@ class SnapshotWork:
     compression: str
     memory_bytes: int
     clock: Clock
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.operations.looking import while_it_changes
 from engine.operations.snapshot_partition import SnapshotWork
 from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
@@ -14,7 +15,6 @@ from engine.replication.snapshots import (
     latest_snapshot,
     mend,
     newest_id,
-    while_it_changes,
 )
 from partitions.errors import (
     CorruptSegmentError,

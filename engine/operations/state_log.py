@@ -13,8 +13,9 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metadata.topic_commands import CreateTopic
 from engine.operations.append import append_given
+from engine.operations.looking import while_it_changes
 from engine.replication.damage import blaming, check_whole
-from engine.replication.snapshots import latest_snapshot, while_it_changes
+from engine.replication.snapshots import latest_snapshot
 from engine.report import Failure, OperationFailedError, Report
 from engine.state.internal_topics import InternalTopic
 from engine.state.keyed import KeyedMachine, StateFormat

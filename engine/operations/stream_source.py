@@ -22,6 +22,7 @@ from engine.metadata.image import PartitionView, TopicImage
 from engine.operations.brokers import settle_brokers
 from engine.operations.list_offsets import list_offsets
 from engine.operations.look import local_pieces, remote_pieces
+from engine.operations.looking import while_it_changes
 from engine.operations.nearest import nearest
 from engine.operations.stream_read import StreamTask
 from engine.reading.admission import Backlog, Extent, admit
@@ -186,10 +187,8 @@ class StreamSource:
         began = end.began if start.initial and end.began is not None else start.partitions
         if dict(began) == dict(end.partitions):
             return []
-        for _ in range(_LOOKS - 1):
-            with suppress(LogGapError):  # records wander from the leader to the remote while both are looked at
-                return self._plan_once(began, end)
-        return self._plan_once(began, end)
+        # Records wander from the leader to the remote while both are looked at.
+        return while_it_changes(lambda: self._plan_once(began, end), LogGapError, looks=_LOOKS)
 
     def _plan_once(self, began: Mapping[int, Position], end: StreamOffsets) -> list[StreamTask]:
         topic, leaders = self._look()

@@ -15,10 +15,11 @@ measured from where the list last saw its remote log end. Nothing else waits for
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.operations.remote_logs import ask_remote
 from engine.operations.restore_point import describe_first
 from engine.operations.tier_schedule import Kept, load_schedule, save_schedule
 from engine.operations.tier_state import PartitionTiering, TopicTiering, histories
@@ -34,7 +35,8 @@ def tier(
     context: Context, topics: Sequence[str] | None = None, *, due: bool = False, dry_run: bool = False
 ) -> Report:
     """Tier what is due of the topics (all tiered ones when None); with ``due`` only of partitions whose time has
-    come. ``totals["next_ms"]`` says in how many milliseconds the next one is due, None for an empty list.
+    come. ``totals["next_ms"]`` says in how many milliseconds the next one of them is due, None where none is on
+    the list. A topic that was named and is not copied is noted.
 
     Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
     """
@@ -44,6 +46,7 @@ def tier(
         image = context.metadata.image()
         chosen = {topic.topic_id for topic in context.topics(image, topics)}
         tiered = _tiered(context, image, chosen, failures)
+        notes += _not_copied(image, topics or (), tiered, failures)
         leader_epochs = _leader_epochs(tiered.values())
         intervals = context.cluster_config(image).tier_intervals
         kept = load_schedule(context, image) if tiered else Kept()
@@ -67,7 +70,7 @@ def tier(
             why = save_schedule(context, image, kept, leader_epochs, after)
             notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
         rows = [part.row(after[part.key], now_ms) for part in parts]
-        next_ms = schedule.updated(after).next_due_ms()
+        next_ms = schedule.updated(after).next_due_ms(chosen)
     failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
     return Report(
         operation="tier",
@@ -103,6 +106,18 @@ def _tiered(
     return found
 
 
+def _not_copied(
+    image: ClusterImage, topics: Sequence[str], tiered: Collection[str], failures: Sequence[Failure]
+) -> list[str]:
+    """Whoever names a topic wants to know why nothing happens to it."""
+    failed = {failure.item for failure in failures}
+    return [
+        f"{topic}: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"
+        for topic in topics
+        if image.topic(topic).topic_id not in tiered and topic not in failed
+    ]
+
+
 def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[Key, int]:
     return {
         (of.topic.topic_id, partition.partition): partition.leader_epoch
@@ -136,9 +151,9 @@ def _open(
     *,
     dry_run: bool,
 ) -> None:
-    """Step 2, several topics at once: where the remote is down, each waits for its answer."""
+    """Step 2."""
     topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
-    for outcome in context.threads.run(lambda of: of.open(context, image, dry_run=dry_run), topics):
+    for outcome in ask_remote(context, lambda of: of.open(context, image, dry_run=dry_run), topics):
         if isinstance(outcome, Failed):
             of, of.error = outcome.item, outcome.error
             failures.append(Failure.of(of.topic.name, of.error))

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+import pyarrow as pa
+
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.append import append_options
@@ -44,21 +46,26 @@ class TopicTiering:
         table = context.remote_table(self.topic)
         remote = table.load()
         if remote.version < 0 and not dry_run:
-            self.table = table
-            self.make_ready(context, image)
+            table.ensure(_schema(context, image, self.topic))
             remote = table.load()
         self.table, self.remote = table, remote
 
-    def make_ready(self, context: Context, image: ClusterImage) -> None:
-        """See that the table takes this topic's segments; once a run, and only where there are some.
+    def make_ready(self, context: Context) -> None:
+        """See that the table takes this topic's segments; once a run, and only where there are some. The schema is
+        that of now: it may have grown since the run began, and what was uploaded may be of the wider one.
 
         Raises: as ``DeltaTopicTable.ensure``.
         """
         assert self.table is not None
         if not self.ready:
-            config = context.topic_config(image, self.topic)
-            self.table.ensure(append_options(self.topic, config, "all").schema)
+            image = context.metadata.image()
+            self.table.ensure(_schema(context, image, image.topics.get(self.topic.topic_id, self.topic)))
             self.ready = True
+
+
+def _schema(context: Context, image: ClusterImage, topic: TopicImage) -> pa.Schema:
+    """The physical schema of the topic's segments."""
+    return append_options(topic, context.topic_config(image, topic), "all").schema
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.replication.leader import leader_log
-from engine.replication.site import Site
+from engine.replication.site import SiteWork
 from engine.replication.throttle import Throttle
 from partitions.clock import Clock
 from partitions.errors import StoreTimeoutError, StratalogError
@@ -26,10 +26,9 @@ from tiering.schedule import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWork:
+class PlanWork(SiteWork):
     """Find out what is due of one partition."""
 
-    site: Site
     entry: Entry
     """What the list of due partitions says of it."""
     segments: tuple[RemoteSegment, ...] | None
@@ -38,13 +37,6 @@ class PlanWork:
     policy: MergePolicy
     lag: CopyLag
     clock: Clock
-
-    def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``."""
-        return self.site.stores.values()
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +120,9 @@ def _seen(work: PlanWork, listing: Listing) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadWork:
+class UploadWork(SiteWork):
     """Bring one run of one partition to the remote tier."""
 
-    site: Site
     run: Run
     remote: Store
     folder: str
@@ -143,9 +134,6 @@ class UploadWork:
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
         return [*self.site.stores.values(), self.remote]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 def upload_run(work: UploadWork) -> Uploaded:

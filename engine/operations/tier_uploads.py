@@ -45,7 +45,6 @@ class Uploads:
         """``partitions`` have plans, and are in the order in which they take turns."""
         config = context.cluster_config(image)
         self._context = context
-        self._image = image
         self._deadline_s = config.remote_log_manager_copy_timeout_ms / 1000
         self._throttle = copy_throttle(context, config)
         self._parts = {part.key: part for part in partitions if part.waiting}
@@ -157,7 +156,7 @@ class Uploads:
         if not batch:
             return
         try:
-            topic.make_ready(self._context, self._image)
+            topic.make_ready(self._context)
             self._put(topic, batch)
         except CorruptionError as error:
             keys = list(dict.fromkeys(part.key for part, _ in batch))

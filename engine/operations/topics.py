@@ -10,7 +10,7 @@ from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import check_not_internal
 from partitions import paths
-from partitions.errors import InvalidCallError, StratalogError
+from partitions.errors import InvalidCallError, RetriableError, StorageError, StratalogError
 from partitions.store import Store
 
 
@@ -99,7 +99,7 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
         topic = image.topic(name)
         if not dry_run:
             if context.remote is not None:  # also when it is not tiered any more
-                context.remote_table(topic).mark_deleted(not keep_remote)
+                _mark_remote(context, topic, not keep_remote)
             context.metadata.submit(DeleteTopic(name))
         for broker_id, broker in sorted(image.brokers.items()):
             store = context.stores.get(broker_id)
@@ -130,6 +130,17 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
         seconds=measure.seconds,
         counts=measure.counts,
     )
+
+
+def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:
+    """Raises: StorageError."""
+    try:
+        context.remote_table(topic).mark_deleted(deleted)
+    except RetriableError as error:
+        raise StorageError(
+            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be told first, or it would "
+            "be kept for ever. Try again when the remote tier is back"
+        ) from error
 
 
 def _has_replica(topic: TopicImage, broker_id: int) -> bool:

@@ -11,12 +11,13 @@ Nothing is changed. What is wrong is a failure of the report, with the replica, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.in_sync import PartitionKey, partition_key
+from engine.operations.remote_logs import ask_remote
 from engine.operations.verify_content import ReadWork, groups_of, read_files
 from engine.operations.verify_findings import BadFile, Copy, Finding, odd_copies
 from engine.operations.verify_metadata import verify_metadata
@@ -24,7 +25,6 @@ from engine.operations.verify_remote import RemotePart
 from engine.operations.verify_structure import Looked, LookWork, look_at_partition
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
-from partitions.errors import StratalogError
 from partitions.paths import METADATA_TOPIC
 from partitions.runner import Done, Failed
 from partitions.store import Store
@@ -131,14 +131,17 @@ def _audit_once(
     deep: bool,
     only: Collection[PartitionKey] | None,
 ) -> dict[PartitionKey, Audited]:
+    views = {
+        topic.topic_id: [v for v in image.views(topic.name) if only is None or partition_key(v) in only]
+        for topic in topics
+    }
+    remote = _remote(context, image, [topic for topic in topics if views[topic.topic_id]], failures)
     audits: dict[PartitionKey, Audited] = {}
     for topic in topics:
-        try:
-            works = _plan(context, image, topic, deep, only)
-        except StratalogError as failure:
-            failures.append(Failure.of(topic.name, failure))
-            continue
-        audits |= {partition_key(work.site.view): Audited(work) for work in works}
+        snapshots = context.topic_config(image, topic).snapshots
+        for view in views[topic.topic_id]:
+            part = remote[topic.topic_id](view.partition) if topic.topic_id in remote else None
+            audits[partition_key(view)] = Audited(LookWork(context.site(view), deep, part, snapshots))
     _look(context, audits)
     if deep:
         _read(context, audits)
@@ -150,25 +153,28 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
     return [Failure.of(finding.where, finding.error) for each in audits for finding in each.findings]
 
 
-def _plan(
-    context: Context, image: ClusterImage, topic: TopicImage, deep: bool, only: Collection[PartitionKey] | None
-) -> list[LookWork]:
-    views = [view for view in image.views(topic.name) if only is None or partition_key(view) in only]
-    config = context.topic_config(image, topic)
-    if not views or not config.remote_storage_enable:
-        return [LookWork(context.site(view), deep, None, config.snapshots) for view in views]
-    table = context.remote_table(topic)
-    remote = table.load()
-    missing = frozenset(segment.path for segment in table.missing_objects(remote))
-    return [
-        LookWork(
-            context.site(view),
-            deep,
-            RemotePart(table.remote, context.remote_folder(topic), remote.of_partition(view.partition), missing),
-            config.snapshots,
-        )
-        for view in views
-    ]
+def _remote(
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+) -> dict[str, Callable[[int], RemotePart]]:
+    """By topic id, what is remote of each partition, of topics that are tiered. Where that cannot be told it is a
+    failure of the topic, and the brokers are looked at all the same.
+    """
+
+    def ask(topic: TopicImage) -> Callable[[int], RemotePart]:
+        table = context.remote_table(topic)
+        log = table.load()
+        missing = frozenset(segment.path for segment in table.missing_objects(log))
+        return lambda partition: RemotePart(table.remote, table.folder, log.of_partition(partition), missing)
+
+    found: dict[str, Callable[[int], RemotePart]] = {}
+    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
+    for outcome in ask_remote(context, ask, tiered):
+        match outcome:
+            case Done(topic, parts):
+                found[topic.topic_id] = parts
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+    return found
 
 
 def _look(context: Context, audits: dict[PartitionKey, Audited]) -> None:

@@ -23,7 +23,7 @@ from engine.operations.verify_findings import (
 from engine.operations.verify_registers import check_registers, lineage_of
 from engine.operations.verify_remote import RemotePart, check_remote
 from engine.operations.verify_snapshots import check_snapshots, read_snapshots
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
 from partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -41,10 +41,9 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LookWork:
+class LookWork(SiteWork):
     """Look at all replicas of one partition."""
 
-    site: Site
     deep: bool
     """Also read the registers, and leave differences between copies to those who read all bytes."""
     remote: RemotePart | None
@@ -54,9 +53,6 @@ class LookWork:
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
         return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
-
-    def __str__(self) -> str:
-        return str(self.site)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-from engine.metadata.dump import decode, dump, load
-from engine.metadata.machine import CODEC
+from engine.metadata.dump import CODEC, decode, dump, load
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter, VoterListing
 from partitions.clock import Clock

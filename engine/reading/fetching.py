@@ -7,7 +7,7 @@ they are remote, it goes on by one of those for remote work. Whoever asked gets 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeVar
@@ -26,7 +26,8 @@ REMOTE_THREADS = 10
 _REMOTE_LOGS = 64
 _ENDS = 8192
 
-K = TypeVar("K", bound=Hashable)
+K = TypeVar("K", bound=tuple[str, int])
+"""Topic and partition."""
 R = TypeVar("R")
 
 Remotely = Callable[[], R]
@@ -62,6 +63,7 @@ class Fetching:
         """
         deadline_s = clock.monotonic_s() + timeout_s
         answers: SimpleQueue[Outcome[K, R] | BaseException] = SimpleQueue()
+        remotely: set[K] = set()
 
         def go_on(item: K, rest: Remotely[R]) -> None:
             try:
@@ -75,6 +77,7 @@ class Fetching:
                 if isinstance(outcome, Failed):
                     answers.put(outcome)
                 elif isinstance(outcome.value, Remote):
+                    remotely.add(item)
                     self._remote.submit(go_on, item, outcome.value.rest)
                 else:
                     answers.put(outcome)  # type: ignore[arg-type]  # its value is an R
@@ -89,7 +92,11 @@ class Fetching:
                 answer = answers.get(timeout=max(0.0, deadline_s - clock.monotonic_s()))
             except Empty:
                 for item in waiting:
-                    yield Failed(item, StoreTimeoutError(f"{item}: no answer in {timeout_s:g} s"))
+                    topic, partition = item
+                    who = "the remote tier" if item in remotely else "the leader's storage"
+                    yield Failed(
+                        item, StoreTimeoutError(f"{topic}-{partition}: no answer of {who} in {timeout_s:.3g} s")
+                    )
                 return
             if isinstance(answer, BaseException):
                 raise answer

@@ -92,7 +92,8 @@ def readable_pieces(
                 continue
             if piece.start > position:
                 break
-            chosen.append(Piece(piece.store, piece.file, position, upper))
+            whole = piece.start == position and piece.end == upper  # as nearly all are: no second object for each
+            chosen.append(piece if whole else Piece(piece.store, piece.file, position, upper))
             position = upper
     if position < high_watermark:
         raise LogGapError(

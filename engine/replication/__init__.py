@@ -5,7 +5,7 @@ once, zombies among them (protocol sections 2 and 3). They take a ``Site``, one 
 of the metadata, and never read the metadata themselves: whoever calls them commits first and lists
 afterwards, or lists first and checks the metadata afterwards, as the protocol's rule 2 asks.
 
-    site      one partition: the view, and the replicas on their stores
+    site      one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from engine.metadata.image import PartitionView
@@ -73,3 +73,17 @@ class Site:
             for broker_id in self.view.replicas
             if broker_id != self.view.leader and not self.view.brokers[broker_id].fenced
         ]
+
+
+@dataclass(frozen=True, slots=True)
+class SiteWork:
+    """What a task has to do on one partition, named by it."""
+
+    site: Site
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``: those of the partition's brokers."""
+        return self.site.stores.values()
+
+    def __str__(self) -> str:
+        return str(self.site)

@@ -8,14 +8,12 @@ snapshot's end, and only then copies files.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
 
 from engine.replication.damage import blaming
 from engine.replication.leader import check_not_fenced
 from engine.replication.site import Site
-from partitions.errors import SourceChangedError, StratalogError
+from partitions.errors import StratalogError
 from partitions.listing import DataFile, ReplicaLog
 from partitions.paths import CheckpointName, DataName, base_name, parse_name
 from partitions.replica import Replica
@@ -26,22 +24,6 @@ from snapshots.messages import RESPONSE_MAX_BYTES
 from snapshots.reader import Snapshot, Usable, latest_usable
 from snapshots.snapshot_id import EMPTY, SnapshotId
 from snapshots.source import HostedPartition, SnapshotSource
-
-T = TypeVar("T")
-
-_LOOKS = 5
-
-
-def while_it_changes(look: Callable[[], T]) -> T:
-    """Look again where something was deleted between its listing and its reading: another run has a later
-    snapshot there by now.
-
-    Raises: SourceChangedError when it keeps happening; what ``look`` raises.
-    """
-    for _ in range(_LOOKS - 1):
-        with suppress(SourceChangedError):
-            return look()
-    return look()
 
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:

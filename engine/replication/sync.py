@@ -245,6 +245,17 @@ def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> Non
                 )
 
 
+def leader_offsets(site: Site, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
+    """What the leader, whose log this is, answers a follower that asks where to begin."""
+    return LeaderOffsets(
+        log_start=site.view.log_start_offset,
+        local_start=log.local_start,
+        log_end=log.log_end,
+        earliest_pending_upload=None if remote is None else remote.end,
+        tiered=remote is not None,
+    )
+
+
 def _start(
     site: Site,
     follower: Replica,
@@ -260,15 +271,8 @@ def _start(
         if started is not None:
             return started, 0
     remote = options.remote
-    leader = LeaderOffsets(
-        log_start=site.view.log_start_offset,
-        local_start=log.local_start,
-        log_end=log.log_end,
-        earliest_pending_upload=None if remote is None else remote.end,
-        tiered=remote is not None,
-    )
     origin = fetch_origin(
-        leader,
+        leader_offsets(site, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
         # A member of the ISR has lost records when it is empty: it has to be found out, not brought up.

@@ -61,17 +61,18 @@ class Scenario:
 
     def expected(self, per: str) -> Counter[str]:
         """How often each kind is called for every ``per``."""
-        return _summed([(call.kind, call.number) for call in self.calls if call.per == per])
+        return self._summed(per, lambda call: call.number)
 
     def least(self, per: str) -> Counter[str]:
         """How often it would have to be."""
-        return _summed(
-            [
-                (call.kind, call.number if call.least is None else call.least)
-                for call in self.calls
-                if call.per == per
-            ]
-        )
+        return self._summed(per, lambda call: call.number if call.least is None else call.least)
+
+    def _summed(self, per: str, number: Callable[[Call], int]) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for call in self.calls:
+            if call.per == per:
+                total[call.kind] += number(call)
+        return +total
 
     def counted(self, partitions: int, files: int) -> Counter[str]:
         """The calls of one run."""
@@ -176,28 +177,25 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
         made.cluster.tier().raise_for_failures()
 
 
-def _summed(pairs: Iterable[tuple[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for kind, number in pairs:
-        total[kind] += number
-    return +total
-
-
 def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
     found = Counter({kind: more[kind] - less[kind] for kind in KINDS})
     assert min(found.values()) >= 0
     return +found
 
 
+def _metadata(because: str) -> tuple[Call, ...]:
+    """The metadata is read, by a driver that is up to date."""
+    return (
+        Call(RUN, LIST, 1, f"the metadata: {because}"),
+        Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),
+    )
+
+
 _BEGIN = (
-    Call(RUN, LIST, 1, "the metadata: the view to work in"),
-    Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),
+    *_metadata("the view to work in"),
     Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
 )
-_UNCHANGED = (
-    Call(RUN, LIST, 1, "the metadata: does the view still hold? (!)"),
-    Call(RUN, READ, 1, "the root of the voter whose folder was listed"),
-)
+_UNCHANGED = _metadata("does the view still hold? (!)")
 _SYNC_LISTS = (
     Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
     Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
@@ -283,8 +281,7 @@ SCENARIOS = (
         _tiered,
         lambda cluster, _: cluster.tier(),
         (
-            Call(RUN, LIST, 1, "the metadata: who leads, which topics are tiered"),
-            Call(RUN, READ, 1, "the root of the voter whose folder was listed"),
+            *_metadata("who leads, which topics are tiered"),
             Call(RUN, LIST, 1, "the list of due partitions: its newest version"),
             Call(RUN, READ, 1, "that version"),
             Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),

@@ -18,8 +18,9 @@ FOLDER_BYTES = 16 * 1024
 AT_ONCE = 1000
 NOTE = "By a driver that knows no partition yet. On folders a listing is two scans that agree, hence two calls."
 SPARED = (
-    "By a driver that knows no partition yet, over all of them: one listing of each leader, and one load of the "
-    "topic's table, which is not counted among the calls. With --due nothing is listed before its time."
+    "By a driver that knows no partition yet, over all of them: one listing of each leader, which is two calls on "
+    "folders and one in a bucket, and one load of the topic's table, which is not counted among the calls. With "
+    "--due nothing is listed before its time."
 )
 REMOTE_BYTES = 8 * 1024
 """What a partition's one segment takes in the remote tier, with the folder that it lies in."""

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 TURNS = 2
@@ -29,6 +32,36 @@ def seconds_of(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
+
+
+def cpu_seconds_of(work: Callable[[], object], besides: str) -> float:
+    """What a piece of work uses of the cores, here and in all processes below this one, the session's JVM and its
+    workers among them; apart from those whose program is ``besides``, a server that is measured against. What ends
+    before the work does is not counted: of several times the longest is the right one.
+    """
+    before = _ticks(besides)
+    work()
+    after = _ticks(besides)
+    return sum(ticks - before.get(process, 0) for process, ticks in after.items()) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(besides: str) -> dict[int, int]:
+    """Of each process of this family."""
+    own: dict[int, int] = {}
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            program, fields = stat.read_text().split(" (", 1)[1].rsplit(") ", 1)
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        if program != besides:
+            _, parent, *rest = fields.split()
+            own[int(stat.parent.name)] = int(rest[9]) + int(rest[10])  # utime, stime
+            children[int(parent)].append(int(stat.parent.name))
+    family = [os.getpid()]
+    for process in family:
+        family += children[process]
+    return {process: own[process] for process in family if process in own}
 
 
 def in_child(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

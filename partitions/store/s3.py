@@ -8,6 +8,7 @@ the same way, are one and the same to this store.
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
@@ -219,7 +220,8 @@ class S3Store:
 
     def check(self) -> None:
         """See ``Store.check``. Large objects get their names in another way than small ones: both are
-        tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``."""
+        tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``. A server
+        has to refuse bytes that were damaged on the way, too, by their CRC-32."""
         try:
             self._objects.look()
         except (Refused, RetriableError) as error:
@@ -227,6 +229,7 @@ class S3Store:
         probe = f".check-{self._new_id()}"
         check_exclusive_create(self, probe)
         try:
+            damaged = self._keeps_damaged_bytes(probe)
             taken = []
             for _ in range(2):
                 upload = StagedUpload(self._place(probe), self._complete_exclusively)
@@ -238,11 +241,25 @@ class S3Store:
             self.delete([probe])
         except RetriableError as error:
             raise LogDirError(f"{self.uri} cannot be written: {error}") from error
+        if damaged:
+            raise UnsupportedStoreError(
+                f"{self.uri} took bytes that are not those of their x-amz-checksum-crc32: what is damaged on the "
+                "way there would be kept. Use another server"
+            )
         if taken != [False, True]:
             raise UnsupportedStoreError(
                 f"{self.uri} is a store without exclusive create of large objects: set exclusive_multipart "
                 f"to {not self._complete_exclusively}, or use another server"
             )
+
+    def _keeps_damaged_bytes(self, probe: str) -> bool:
+        """Whether the server takes an object with a checksum that is not its own. Leaves nothing behind."""
+        try:
+            put_exclusively(self._place(probe), b"damaged", zlib.crc32(b"sent"))
+        except StorageError:
+            return False
+        self.delete([probe])
+        return True
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``: uploads begun, and staged objects made, under this prefix. Other roots may

@@ -108,6 +108,7 @@ class S3Connection:
         self._clock.sleep(longest * self._rng.uniform(0.5, 1.0))
 
     def _repeat(self, what: str, attempt: Callable[[Any], T], once: bool) -> T:
+        # Botocore's errors are not chained: in their attributes they hold requests, with session tokens.
         ambiguous = False
         for tries in range(self.options.retries + 1):
             if tries:
@@ -118,7 +119,7 @@ class S3Connection:
                 status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
                 code = error.response.get("Error", {}).get("Code", "")
                 if status < 500 and status != 429 and code not in PASSING_CODES:
-                    raise Refused(Answer(status, code, ambiguous)) from error
+                    raise Refused(Answer(status, code, ambiguous)) from None
                 failure: Exception = error
                 ambiguous = ambiguous or status >= 500  # it may come from half way
             except (*_NEVER_SENT, *_NO_GOOD_ANSWER) as error:
@@ -126,18 +127,16 @@ class S3Connection:
                 ambiguous = ambiguous or not isinstance(error, _NEVER_SENT)
             except BotoCoreError as error:
                 if ambiguous and once:
-                    raise OutcomeUnknownError(f"{what}: {error}; read before you retry") from error
-                raise StorageError(f"{what}: {error}") from error
+                    raise OutcomeUnknownError(f"{what}: {error}; read before you retry") from None
+                raise StorageError(f"{what}: {error}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:
-            raise OutcomeUnknownError(
-                f"{what}: {attempts}, at last: {failure}; read before you retry"
-            ) from failure
+            raise OutcomeUnknownError(f"{what}: {attempts}, at last: {failure}; read before you retry") from None
         if isinstance(failure, ReadTimeoutError | ConnectTimeoutError) and not once:
-            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure}") from failure
+            raise StoreTimeoutError(f"{what}: {attempts}, at last: {failure}") from None
         if isinstance(failure, _NEVER_SENT):
-            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure}") from failure
-        raise StorageError(f"{what}: {attempts}, at last: {failure}") from failure
+            raise EndpointUnreachableError(f"{what}: {attempts}, at last: {failure}") from None
+        raise StorageError(f"{what}: {attempts}, at last: {failure}") from None
 
 
 _clients_lock = threading.Lock()
@@ -167,10 +166,14 @@ def _make_client(options: StoreOptions) -> Any:
         max_pool_connections=POOL_CONNECTIONS,
         # Retries are ours: only who counts the attempts knows whether one of them went unanswered.
         retries={"total_max_attempts": 1, "mode": "standard"},
-        # Servers other than Amazon's do not all know trailing checksums; Content-MD5 guards uploads.
+        # Servers other than Amazon's do not all know trailing checksums; uploads say their CRC-32 in a header.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        s3={"addressing_style": "auto" if options.endpoint_url is None else "path"},
+        s3={
+            "addressing_style": "auto" if options.endpoint_url is None else "path",
+            # A second hash of every byte, which only an unencrypted connection needs: against forgery.
+            "payload_signing_enabled": (options.endpoint_url or "").startswith("http://"),
+        },
     )
     return session.create_client(
         "s3", region_name=options.region, endpoint_url=options.endpoint_url, config=config

@@ -7,14 +7,13 @@ a buffer, however large the object.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import io
+import zlib
 from typing import Any, cast
 
 from partitions.errors import InvalidCallError, SourceChangedError
 from partitions.store.protocol import Store, StoredObject
-from partitions.store.s3_upload import Place, name_exclusively
+from partitions.store.s3_upload import Place, crc32_text, name_exclusively
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
 """What is larger goes up in parts: of a request that fails, all bytes are sent again. (S3 takes up to 5 GB.)"""
@@ -26,7 +25,7 @@ class StagedPut:
     """An object of another store, read and found whole, whose bytes travel when it gets its name; ``Staged``."""
 
     def __init__(self, place: Place, source: Store, source_object: StoredObject) -> None:
-        """Reads the object once, for the digest by which the server refuses bytes that were damaged on the way.
+        """Reads the object once, for the checksum by which the server refuses bytes that were damaged on the way.
 
         Raises: SourceChangedError, StorageError.
         """
@@ -35,7 +34,7 @@ class StagedPut:
         self._object = source_object
         self._done = False
         self.size_bytes = source_object.size_bytes
-        self._md5 = self._content_md5()
+        self._crc32 = self._checksum()
 
     def commit(self) -> bool:
         """See ``Staged.commit``. Raises also SourceChangedError."""
@@ -51,7 +50,7 @@ class StagedPut:
                     Key=self._place.key,
                     Body=body,
                     ContentLength=self.size_bytes,
-                    ContentMD5=self._md5,
+                    ChecksumCRC32=self._crc32,
                     IfNoneMatch="*",
                 )
 
@@ -68,13 +67,12 @@ class StagedPut:
         """The HTTP client reads a few kilobytes at a time."""
         return io.BufferedReader(cast(io.RawIOBase, self._source.open(self._object)), _BUFFER_BYTES)
 
-    def _content_md5(self) -> str:
-        digest = hashlib.md5(usedforsecurity=False)
-        length = 0
+    def _checksum(self) -> str:
+        crc32 = length = 0
         with self._reader() as reader:
             while data := reader.read(_BUFFER_BYTES):
-                digest.update(data)
+                crc32 = zlib.crc32(data, crc32)
                 length += len(data)
         if length != self.size_bytes:
             raise SourceChangedError(f"{self._source.uri_of(self._object.name)} is not as it was listed")
-        return base64.b64encode(digest.digest()).decode()
+        return crc32_text(crc32)

@@ -11,9 +11,9 @@ and ``CopyObject`` with ``If-None-Match: *``, which is atomic there, gives the n
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 import threading
+import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -58,19 +58,19 @@ class Place:
         return f"s3://{self.bucket}/{self.key}"
 
 
-def content_md5(data: bytes) -> str:
-    """The header with which the server refuses bytes that were damaged on the way."""
-    return base64.b64encode(hashlib.md5(data, usedforsecurity=False).digest()).decode()
+def crc32_text(crc32: int) -> str:
+    """The header with which the server refuses bytes that were damaged on the way (``ChecksumCRC32``)."""
+    return base64.b64encode(crc32.to_bytes(4, "big")).decode()
 
 
-def put_exclusively(place: Place, data: bytes) -> bool:
-    """One ``PUT If-None-Match: *``. False: the name is taken."""
+def put_exclusively(place: Place, data: bytes, crc32: int | None = None) -> bool:
+    """One ``PUT If-None-Match: *``. False: the name is taken. ``crc32`` is that of ``data``, unless the caller
+    wants to see what the server makes of another one."""
+    checksum = crc32_text(zlib.crc32(data) if crc32 is None else crc32)
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
-        client.put_object(
-            Bucket=place.bucket, Key=place.key, Body=data, ContentMD5=content_md5(data), IfNoneMatch="*"
-        )
+        client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=checksum, IfNoneMatch="*")
 
     created = name_exclusively(place, attempt)
     if created:
@@ -148,31 +148,30 @@ class StagedUpload:
         self._exclusive = complete_exclusively
         self._key = place.key if complete_exclusively else place.staging_key
         self._lock = threading.Lock()
-        self._parts: dict[int, str] = {}
+        self._parts: dict[int, dict[str, str]] = {}
         self._completed = False
         self._done = False
         self.size_bytes = 0
 
         def attempt(client: Any) -> str:
             place.tally.add(creates=1)
-            answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key)
+            answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32")
             return str(answer["UploadId"])
 
         self._upload_id = self._request("begin", attempt)
 
     def put_part(self, index: int, data: bytes) -> None:
         """Upload part ``index``, counted from zero."""
+        crc32 = crc32_text(zlib.crc32(data))
 
-        def attempt(client: Any) -> str:
+        def attempt(client: Any) -> dict[str, str]:
             self._place.tally.add(creates=1)
-            answer = client.upload_part(
-                **self._address, PartNumber=index + 1, Body=data, ContentMD5=content_md5(data)
-            )
-            return str(answer["ETag"])
+            answer = client.upload_part(**self._address, PartNumber=index + 1, Body=data, ChecksumCRC32=crc32)
+            return {"ETag": answer["ETag"], "ChecksumCRC32": crc32}
 
-        etag = self._request("upload a part of", attempt)
+        part = self._request("upload a part of", attempt)
         self._place.tally.add(written_bytes=len(data))
-        self._arrived(index, etag, len(data))
+        self._arrived(index, part, len(data))
 
     def copy_part(
         self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
@@ -182,7 +181,7 @@ class StagedUpload:
         Raises: SourceChangedError, StorageError.
         """
 
-        def attempt(client: Any) -> str:
+        def attempt(client: Any) -> dict[str, str]:
             self._place.tally.add(copies=1)
             answer = client.upload_part_copy(
                 **self._address,
@@ -191,7 +190,8 @@ class StagedUpload:
                 **condition,
                 CopySourceRange=f"bytes={start}-{end - 1}",
             )
-            return str(answer["CopyPartResult"]["ETag"])
+            result = answer["CopyPartResult"]  # a server may leave out the checksum of what it copied itself
+            return {name: result[name] for name in ("ETag", "ChecksumCRC32") if name in result}
 
         try:
             part = self._place.connection.repeatable(f"copy s3://{bucket}/{key} to {self._place.uri}", attempt)
@@ -204,7 +204,7 @@ class StagedUpload:
     def commit(self) -> bool:
         if self._done:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
-        parts = [{"PartNumber": i + 1, "ETag": self._parts[i]} for i in sorted(self._parts)]
+        parts = [{"PartNumber": i + 1, **self._parts[i]} for i in sorted(self._parts)]
 
         def complete(client: Any) -> None:
             self._place.tally.add(creates=1)
@@ -255,9 +255,9 @@ class StagedUpload:
             IfNoneMatch="*",
         )
 
-    def _arrived(self, index: int, etag: str, size: int) -> None:
+    def _arrived(self, index: int, part: dict[str, str], size: int) -> None:
         with self._lock:
-            self._parts[index] = etag
+            self._parts[index] = part
             self.size_bytes += size
 
     @property

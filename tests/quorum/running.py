@@ -138,17 +138,10 @@ class Run:
     # ----------------------------------------------------------------------------------- trace
 
     def _note(self, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
-        shown: Any = outcome
-        if isinstance(outcome, bytes | list | tuple):
-            shown = len(outcome)
-        elif outcome is not None and not isinstance(outcome, bool | str):
-            shown = getattr(outcome, "version", "")
-        self.result.lines.append(
-            (self.world.scheduler.step, driver.name, driver.operation, what, place, name, shown)
-        )
+        self.result.note(self.world.scheduler.step, driver, what, place, name, outcome)
 
     def _note_event(self, what: str) -> None:
-        self.result.lines.append((self.world.scheduler.step, "", "", what, "", "", None))
+        self.result.note_event(self.world.scheduler.step, what)
 
 
 def run_seed(seed: int) -> Result:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -31,8 +31,9 @@ from partitions.errors import CorruptionError, StratalogError
 from partitions.records import physical_schema
 from tests.simulation import reading, transacting
 from tests.simulation.configuration import Operation, Shape
+from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Driver, Violation
-from tests.simulation.world import TOPIC, World
+from tests.simulation.world import TOPIC, SimulatedContext, World
 
 SCHEMA = physical_schema()
 _CORRUPT = {"CORRUPT_MESSAGE", "CORRUPT_SEGMENT", "LOG_GAP", "REMOTE_OBJECT_MISSING"}
@@ -195,6 +196,19 @@ def tidy(actor: Actor, *_: int) -> str:
     return ", ".join(done)
 
 
+def tier_uncommitted(actor: Actor, *_: int) -> str:
+    """As a driver that is cut off from the table, or dies, when all is uploaded."""
+    assert isinstance(actor.context, SimulatedContext)
+    table = actor.context.table
+    return check_report(actor, tier(replace(actor.context, table=lambda *args: uncommitted(table(*args)))))
+
+
+def reseal(actor: Actor, segment_bytes: int) -> str:
+    """Segments of another size: what is uploaded from now on has other boundaries than what was before."""
+    topics.alter_configs(actor.context, TOPIC, {"segment.bytes": str(segment_bytes)})
+    return "ok"
+
+
 def reassign_one(actor: Actor, partition: int, *brokers: int) -> str:
     """Other replicas for a partition."""
     return check_report(actor, reassign(actor.context, {(TOPIC, partition): list(brokers)}))
@@ -260,10 +274,13 @@ ACTIONS: dict[str, Action] = {
     "merge": Action(_nothing, _reported(merge)),
     "retain": Action(_nothing, _reported(retain)),
     "tier": Action(_nothing, _reported(tier)),
+    "tier_uncommitted": Action(_nothing, tier_uncommitted),
+    "reseal": Action(lambda rng, s, slot, i: (rng.choice((1, 5000, 1_000_000)),), reseal),
     "tidy": Action(_nothing, tidy),
     "verify": Action(_nothing, _reported(lambda context: verify(context, deep=True))),
     "heal": Action(_nothing, _reported(heal)),
     "vacuum": Action(_nothing, _reported(vacuum)),
+    "vacuum_at_once": Action(_nothing, _reported(lambda context: vacuum(context, older_than_ms=0))),
     "elect": Action(lambda rng, s, slot, i: (rng.randint(0, s.brokers),), elect_one),
     "elect_unclean": Action(_nothing, _reported(lambda context: elect(context, unclean=True))),
     "shrink": Action(_a_replica, shrink),

@@ -164,6 +164,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         shape, operations = _with_tiering(seed, shape, operations)
     if theme is TRANSACTIONS:
         shape, operations = _with_transactions(seed, shape, operations)
+    operations = _with_litter(seed, theme, shape, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -223,6 +224,28 @@ def _with_transactions(
     )
     shape, operations = _with_tiering(seed, shape, operations)
     return replace(shape, cluster_configs=configs), operations
+
+
+def _with_litter(
+    seed: int, theme: Theme, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[tuple[Operation, ...], ...]:
+    """In half of the runs with tiering some uploads are never committed, and segments change their size. Where no
+    history gets lost, a vacuum needs to spare nothing for its youth."""
+    rng = random.Random(f"litter {seed}")
+    if ("remote.storage.enable", "true") not in shape.topic_configs or rng.random() < 0.5:
+        return operations
+    slots = [list(slot) for slot in operations]
+
+    def insert(*actions: Operation) -> None:
+        slot = rng.choice(slots)
+        at = rng.randint(0, len(slot))
+        slot[at:at] = actions
+
+    for _ in range(rng.randint(1, 3)):
+        insert(Operation("tier_uncommitted"), Operation("reseal", (rng.choice((1, 5000, 1_000_000)),)))
+        insert(Operation("tier"))
+        insert(Operation("vacuum" if theme.unclean else "vacuum_at_once"))
+    return tuple(map(tuple, slots))
 
 
 def _with_snapshots(

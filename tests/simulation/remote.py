@@ -15,7 +15,7 @@ from partitions.store import Store
 from tests.simulation.scheduler import Driver, Verdict
 from tiering.delta_table import DeltaTopicTable
 from tiering.divergence import Histories
-from tiering.remote_change import Committed, committed, lacking
+from tiering.remote_change import Committed, decide
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
@@ -66,21 +66,13 @@ class MemoryTopicTable(DeltaTopicTable):
         self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = (), histories: Histories = _NOBODYS
     ) -> Committed:
         """See ``DeltaTopicTable.commit``: the same steps."""
-        for upload in adds:
-            histories.check(upload.segment)
         for _ in range(_ATTEMPTS):
             log = self.load()
             if log.version < 0:
                 raise CorruptionError(f"there is no table at {self.uri}")
-            change = lacking(log, adds, removes, histories.lineages)
-            fenced: frozenset[int] = frozenset()
-            if change and histories.lineages:
-                fenced = histories.fenced()
-                current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
-                change = lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
-            if not change:
-                return committed(log, adds, fenced)
-            log.after([add.segment for add in change.adds], change.removes, log.version + 1)
+            change = decide(log, adds, removes, histories)
+            if isinstance(change, Committed):
+                return change
             self._put_version(log.version, change.adds, change.removes)
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
@@ -132,3 +124,15 @@ class MemoryTopicTable(DeltaTopicTable):
             self._table.removed.pop(upload.segment.path, None)
         if verdict is Verdict.DIE_AFTER:
             self._driver.die()
+
+
+class _Uncommitted(MemoryTopicTable):
+    def commit(
+        self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = (), histories: Histories = _NOBODYS
+    ) -> Committed:
+        raise StorageError(f"cannot reach the table {self.uri}")
+
+
+def uncommitted(table: MemoryTopicTable) -> MemoryTopicTable:
+    """The same table, for a driver that cannot commit to it."""
+    return _Uncommitted(table.remote, table.topic, table.topic_id, table._table, table._driver, table._now_ms)

@@ -31,6 +31,19 @@ class Result:
     decisions: list[Decision] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
 
+    def note(self, step: int, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
+        """One line more: of bytes and lists their length, of objects their version."""
+        shown: Any = outcome
+        if isinstance(outcome, bytes | list | tuple):
+            shown = len(outcome)
+        elif outcome is not None and not isinstance(outcome, bool | str):
+            shown = getattr(outcome, "version", "")
+        self.lines.append((step, driver.name, driver.operation, what, place, name, shown))
+
+    def note_event(self, step: int, what: str) -> None:
+        """One line more, of the world."""
+        self.lines.append((step, "", "", what, "", "", None))
+
     def digest(self) -> str:
         """Of the whole trace."""
         digest = hashlib.blake2b(digest_size=16)
@@ -134,19 +147,12 @@ class Run:
     # ----------------------------------------------------------------------------------- trace
 
     def _note(self, driver: Driver, what: str, place: str, name: str, outcome: object) -> None:
-        shown: Any = outcome
-        if isinstance(outcome, bytes | list | tuple):
-            shown = len(outcome)
-        elif outcome is not None and not isinstance(outcome, bool | str):
-            shown = getattr(outcome, "version", "")
-        self.result.lines.append(
-            (self.world.scheduler.step, driver.name, driver.operation, what, place, name, shown)
-        )
+        self.result.note(self.world.scheduler.step, driver, what, place, name, outcome)
         if self.exhaustive:
             driver.told = hash((driver.told, what, place, name, _answer(outcome)))
 
     def _note_event(self, what: str) -> None:
-        self.result.lines.append((self.world.scheduler.step, "", "", what, "", "", None))
+        self.result.note_event(self.world.scheduler.step, what)
 
     def _count(self) -> None:
         counts, world = self.result.counts, self.world

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from engine.cluster import Cluster
 from engine.context import Progress, Silent
+from engine.metadata.commands import FenceBroker, UnfenceBroker
 from engine.reading.bounds import Bound
 from engine.reading.plan import FileRange
 from engine.replication.site import Site
@@ -285,3 +286,16 @@ def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
         int(str(p)): (int(str(a)), int(str(b)))
         for p, a, b in rows_of(appended, "partition", "base_offset", "next_offset")
     }
+
+
+def fence(live: LiveCluster, *brokers: int) -> None:
+    """By hand, so that a probe does not bring them back."""
+    for broker in brokers:
+        live.cluster._context.metadata.submit(FenceBroker(broker, by_hand=True))
+
+
+def unfence(live: LiveCluster, *brokers: int) -> None:
+    """As their roots were, without a look at them."""
+    for broker in brokers:
+        epoch = live.cluster.image.broker(broker).broker_epoch
+        live.cluster._context.metadata.submit(UnfenceBroker(broker, epoch))

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO, cast
 
+import pytest
+
 from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
 from engine.quorum.bootstrap import bootstrap, find_log
 from engine.quorum.client import MetadataClient
@@ -16,12 +18,13 @@ from engine.quorum.patience import Patience
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from partitions.clock import Clock, ManualClock
-from partitions.errors import StorageError
+from partitions.errors import OutcomeUnknownError, StorageError
 from partitions.replica import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
 
 CLUSTER = "c"
+IMPATIENT = Patience(attempts=3, courtesy=1)
 
 
 class HookedStore:
@@ -186,6 +189,17 @@ def config(value: int) -> list[MetadataRecord]:
     ]
 
 
+def commit_on_voter_1(quorum: Quorum) -> None:
+    """``config(1)``, by a driver that reaches no other voter with it: a minority has it, nobody knows."""
+    cut = quorum.hooked()
+    log = quorum.log(through=cut, patience=IMPATIENT)
+    log.claim()
+    for store in cut[1:]:
+        store.hook = unreachable
+    with pytest.raises(OutcomeUnknownError):
+        log.commit(config(1))
+
+
 def data(name: str) -> bool:
     return name.endswith(".parquet")
 
@@ -207,4 +221,5 @@ def once(
 
 
 def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
+    """A hook: the root is not there."""
     raise StorageError("no such mount")

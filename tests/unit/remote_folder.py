@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 from deltalake import DeltaTable
 
 from partitions import paths
+from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster
+from tiering import delta_options
 from tiering.remote_objects import RemoteObjects
 
 
@@ -39,6 +42,20 @@ def assert_tables_and_folders_agree(live: LiveCluster) -> None:
         assert parsed is not None, path
         assert parsed[1] in topics, path
         assert rest.startswith("_delta_log/") or paths.parse_remote_segment_path(rest) is not None, path
+
+
+def assert_table_and_folder_agree(store: Store, folder: str, options: StoreOptions) -> None:
+    """Every object of a topic's folder, in whatever store, is listed or part of the table's log, and every listed
+    one is there at its size; nothing is half written.
+    """
+    uri = delta_options.table_uri(store, folder)
+    table = DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
+    actions = pa.table(table.get_add_actions())
+    sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
+    found = RemoteObjects.of(folder, store.walk(folder))
+    assert {path: one.object.size_bytes for path, one in found.segments.items()} == sizes
+    assert found.strangers == ()
+    assert store.sweep_staging(0, dry_run=True) == 0
 
 
 def topic_folders(live: LiveCluster) -> list[str]:

@@ -12,10 +12,13 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
+from partitions.segment import read_batches
 from partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
 from partitions.store.protocol import Store
 
 BINARY = physical_schema()
+BASE = DataName(100, None, 1)
+EVERYTHING = (0, 2**62)
 
 
 def records(
@@ -77,3 +80,8 @@ def listed(store: Store, name: DataName, folder: str = "") -> DataFile:
     """The data file as a listing sees it."""
     path = f"{folder}/{name}" if folder else str(name)
     return next(DataFile(name, stored) for stored in store.list(folder) if stored.name == path)
+
+
+def read(store: Store, file: DataFile, start: int = 0, end: int = 2**62) -> pa.Table:
+    """The records of ``[start, end)``, in one table."""
+    return pa.Table.from_batches(read_batches(store, file, start, end))

@@ -7,11 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import Report
-from jobs.snapshot import again_and_again
 from jobs.snapshot import main as snapshot
-from partitions.clock import ManualClock
-from partitions.errors import InvalidCallError, NoMajorityError
 from tests.unit.snapshot_harness import Keyed
 
 
@@ -50,43 +46,3 @@ def test_a_wrong_call_changes_nothing(live: Keyed, capsys: pytest.CaptureFixture
         assert snapshot(at(live, "--every", "0")) == 2
         assert snapshot(at(live, "--every", "5", "--once")) == 2
     assert "set its cleanup.policy to snapshot first" in capsys.readouterr().err
-
-
-class Interrupted(ManualClock):
-    """Somebody presses Ctrl-C in the third pause."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        """See ``Clock``."""
-        self.pauses.append(seconds)
-        if len(self.pauses) == 3:
-            raise KeyboardInterrupt
-
-
-def test_again_and_again_until_interrupted() -> None:
-    """A run that fails is shown, and the next one tries again."""
-    clock, shown = Interrupted(), list[Report]()
-    outcomes = iter([Report("snapshot", ()), NoMajorityError("two voters are away"), Report("snapshot", ())])
-
-    def once() -> Report:
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    with pytest.raises(KeyboardInterrupt):
-        again_and_again(once, 60, shown.append, clock)
-    assert clock.pauses == [60, 60, 60]
-    assert [report.ok for report in shown] == [True, False, True]
-    assert shown[1].failures[0].code == "NO_MAJORITY"
-
-
-def test_a_wrong_call_is_not_tried_again() -> None:
-    def once() -> Report:
-        raise InvalidCallError("no such topic")
-
-    with pytest.raises(InvalidCallError):
-        again_and_again(once, 60, lambda _: None, Interrupted())

@@ -9,10 +9,8 @@ import pytest
 
 from engine import Report
 from jobs.arguments import duration
-from jobs.tier import SHORTEST_PAUSE_S, as_it_comes_due
+from jobs.tier import SHORTEST_PAUSE_S, until_due_s
 from jobs.tier import main as tier
-from partitions.clock import ManualClock
-from partitions.errors import InvalidCallError, NoMajorityError
 from tests.unit.cluster_harness import LiveCluster
 
 
@@ -62,51 +60,15 @@ def test_how_often_is_said_as_a_duration(text: str, seconds: float) -> None:
     assert duration(text) == seconds
 
 
-class Interrupted(ManualClock):
-    """Somebody presses Ctrl-C in the last pause."""
-
-    def __init__(self, pauses: int) -> None:
-        super().__init__()
-        self.left = pauses
-        self.pauses: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        """See ``Clock``."""
-        self.pauses.append(seconds)
-        if len(self.pauses) == self.left:
-            raise KeyboardInterrupt
-
-
-def test_the_loop_sleeps_until_the_next_partition_is_due_and_never_longer_than_asked() -> None:
+@pytest.mark.parametrize(
+    ("next_ms", "pause_s"), [(12_000, 12), (500, 0.5), (3_600_000, 30), (0, SHORTEST_PAUSE_S), (None, 30)]
+)
+def test_the_loop_sleeps_until_the_next_partition_is_due_and_never_longer_than_asked(
+    next_ms: int | None, pause_s: float
+) -> None:
     """New partitions, and moved leaders, are due at once: they are looked for so often."""
-    next_times: list[int | None] = [12_000, 500, 3_600_000, 0, None]
-    clock, shown = Interrupted(len(next_times)), list[Report]()
-    outcomes = iter([Report("tier", (), totals={"next_ms": next_ms}) for next_ms in next_times])
-    with pytest.raises(KeyboardInterrupt):
-        as_it_comes_due(lambda: next(outcomes), 30, shown.append, clock)
-    assert clock.pauses == [12, 0.5, 30, SHORTEST_PAUSE_S, 30]
-    assert len(shown) == len(next_times)
+    assert until_due_s(Report("tier", (), totals={"next_ms": next_ms}), 30) == pause_s
 
 
-def test_a_run_that_fails_is_shown_and_the_next_one_tries_again() -> None:
-    clock, shown = Interrupted(2), list[Report]()
-    outcomes = iter([NoMajorityError("two voters are away"), Report("tier", ())])
-
-    def once() -> Report:
-        outcome = next(outcomes)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    with pytest.raises(KeyboardInterrupt):
-        as_it_comes_due(once, 30, shown.append, clock)
-    assert [report.ok for report in shown] == [False, True]
-    assert shown[0].failures[0].code == "NO_MAJORITY"
-
-
-def test_a_wrong_call_is_not_tried_again() -> None:
-    def once() -> Report:
-        raise InvalidCallError("no such topic")
-
-    with pytest.raises(InvalidCallError):
-        as_it_comes_due(once, 30, lambda _: None, Interrupted(1))
+def test_after_a_run_that_failed_the_loop_sleeps_as_long_as_asked() -> None:
+    assert until_due_s(Report("tier", ()), 30) == 30

@@ -6,28 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from engine.metadata.commands import FenceBroker, UnfenceBroker
 from engine.operations.elect import elect_uncleanly_where_allowed
 from partitions.errors import InvalidCallError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.paths import LocalStartName
-from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
     return LiveCluster(tmp_path)
-
-
-def fence(live: LiveCluster, *brokers: int) -> None:
-    """By hand, so that a probe does not bring them back."""
-    for broker in brokers:
-        live.cluster._context.metadata.submit(FenceBroker(broker, by_hand=True))
-
-
-def unfence(live: LiveCluster, *brokers: int) -> None:
-    for broker in brokers:
-        epoch = live.cluster.image.broker(broker).broker_epoch
-        live.cluster._context.metadata.submit(UnfenceBroker(broker, epoch))
 
 
 def leaders(live: LiveCluster, topic: str = "t") -> list[int | None]:

@@ -28,6 +28,7 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
+from partitions.offsets import OffsetSpec
 from partitions.paths import join
 from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
@@ -435,7 +436,8 @@ def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> 
             report = operation()
             assert codes(report) == {"CORRUPT_MESSAGE": 1}
             assert "somebody else wrote" in the_failure(report)
-        assert isinstance(_try(lambda: live.cluster.plan_read("t")), CorruptionError)
+        assert isinstance(_try(lambda: live.cluster.plan_read("t", OffsetSpec.LAST_TIERED)), CorruptionError)
+        assert live.read() == {0: list("abc")}, "what the leaders hold is read without the table"
 
 
 def test_a_remote_object_of_which_a_bit_was_flipped_is_found_by_verify(tmp_path: Path) -> None:

@@ -285,7 +285,7 @@ def test_a_call_that_hangs_ends_with_the_time_out(live: LiveCluster, faults: Fau
             let_go.wait(30)
 
     faults.before = hang
-    with pytest.raises(StoreTimeoutError, match=r"\('t', 0\): no answer in 0.2 s"):
+    with pytest.raises(StoreTimeoutError, match=r"t-0: no answer of the remote tier in 0\.2 s"):
         live.cluster.fetch("t", 0, 0, timeout_s=0.2)
     let_go.set()
 

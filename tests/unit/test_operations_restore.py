@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -13,83 +11,18 @@ from engine.cluster import Cluster
 from engine.metadata.description import describe
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from engine.metadata.restore_commands import EPOCH_GAP
-from engine.operations.restore_drill import compare
-from engine.operations.restore_plan import RestoredPartition
-from engine.operations.restore_point import describe_first, write_description
-from engine.report import Report
-from partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError, StorageError
+from engine.operations.restore_point import write_description
+from partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError
+from partitions.offsets import OffsetSpec
 from partitions.paths import DESCRIPTIONS
-from partitions.store import StoreOptions
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
-
-CONFIGS = {"local_retention_bytes": "-1", "compression_type": "lz4"}
+from tests.unit.restore_harness import CONFIGS, Heir, append, partly_tiered, restored
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:
-    """Cluster ``c``: ``t``, two partitions, typed; of partition 0 [0, 6) are tiered, and [6, 8) are not; of
-    partition 1 nothing."""
-    made = LiveCluster(tmp_path)
-    made.cluster.alter_configs(None, {"default.replication.factor": "2"})
-    made.tiered(partitions=2, **CONFIGS)
-    append(made, range(3))
-    made.cluster.elect("t", [0], leader=made.followers()[0]).raise_for_failures()
-    append(made, range(3, 6))
-    made.cluster.tier().raise_for_failures()
-    append(made, range(6, 8))
-    return made
-
-
-def append(live: LiveCluster, numbers: range, driver: Cluster | None = None) -> None:
-    for number in numbers:
-        live.append(
-            [f"v{number}"], producer="p", sequence=number, at_ms=number, driver=driver
-        ).raise_for_failures()
-
-
-class Heir:
-    """Where cluster ``heir`` shall be: other brokers, the same remote."""
-
-    def __init__(self, live: LiveCluster, brokers: int = 3, cluster_id: str = "heir") -> None:
-        self.live = live
-        self.folder = live.folder / cluster_id
-        self.folder.mkdir()
-        self.file = self.folder / "cluster.toml"
-        lines = ["[cluster]", f'id = "{cluster_id}"', 'remote = "../remote"', "voters = [1]"]
-        for broker in range(1, brokers + 1):
-            lines += ["[[brokers]]", f"id = {broker}", f'log_dir = "memory://{cluster_id}-b{broker}"']
-        self.file.write_text("\n".join(lines))
-
-    def restore(self, former: str = "c", *, dry_run: bool = False) -> Report:
-        return Cluster.restore(
-            self.file,
-            former,
-            dry_run=dry_run,
-            clock=self.live.clock,
-            new_id=self.live.new_id,
-            opener=self.live.open_root,
-        )
-
-    @property
-    def untouched(self) -> bool:
-        """Whether nothing was ever written to broker 1."""
-        root = self.live.open_root(f"memory://{self.folder.name}-b1", StoreOptions(), self.live.clock)
-        return not root.list("")
-
-    def open(self) -> Cluster:
-        return Cluster.open(self.file, clock=self.live.clock, new_id=self.live.new_id, opener=self.live.open_root)
-
-    def live_again(self) -> LiveCluster:
-        """The harness on the restored cluster."""
-        self.live.cluster = self.open()
-        return self.live
-
-
-def restored(live: LiveCluster) -> LiveCluster:
-    heir = Heir(live)
-    heir.restore().raise_for_failures()
-    return heir.live_again()
+    return partly_tiered(tmp_path)
 
 
 def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
@@ -148,7 +81,7 @@ def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
     assert codes(report) == {"INCONSISTENT_CLUSTER_ID": 1}
     assert "belongs to cluster 'heir', not to 'c'" in the_failure(report)
     with pytest.raises(InconsistentClusterIdError):
-        former.plan_read("t")
+        former.plan_read("t", OffsetSpec.LAST_TIERED)
     live = heir.live_again()
     append(live, range(6, 8))
     live.cluster.tier().raise_for_failures()
@@ -351,155 +284,3 @@ def test_brokers_that_hold_something_else_are_left_alone(live: LiveCluster) -> N
     with live.unchanged(), pytest.raises(InvalidCallError, match="has topics of its own, mine"):
         heir.restore()
     live.cluster.tier().raise_for_failures()
-
-
-# ---------------------------------------------------------------------------------- descriptions
-
-
-def described(live: LiveCluster) -> list[str]:
-    return sorted(path.name for path in (live.remote / DESCRIPTIONS / "c").iterdir())
-
-
-def test_a_tier_run_with_nothing_new_writes_no_description(live: LiveCluster) -> None:
-    before = described(live)
-    live.cluster.tier().raise_for_failures()
-    live.cluster.tier().raise_for_failures()
-    assert described(live) == before
-    live.cluster.alter_configs("t", {"segment.bytes": "2"})
-    live.cluster.tier(dry_run=True)
-    assert described(live) == before
-    live.cluster.tier().raise_for_failures()
-    assert len(described(live)) == len(before) + 1
-
-
-def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: LiveCluster) -> None:
-    stale = live.driver()._context
-    image = stale.metadata.image()
-    for number in range(5):
-        live.cluster.alter_configs("t", {"segment.bytes": str(number + 2)})
-        live.cluster.tier().raise_for_failures()
-    kept = described(live)
-    assert len(kept) == 3
-    latest = json.loads((live.remote / DESCRIPTIONS / "c" / kept[-1]).read_bytes())
-    assert latest["topics"][0]["configs"]["segment.bytes"] == "6"
-    assert describe_first(stale, image) == []
-    assert described(live) == kept
-
-
-def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path) -> None:
-    """Before the segments below them go: what was deleted does not come back with a restore."""
-    live = LiveCluster(tmp_path)
-    live.tiered()
-    live.fill("abcd")
-    live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"retention.bytes": "1"})
-    live.cluster.retain().raise_for_failures()
-    start = live.site().view.log_start_offset
-    assert start > 0
-    latest = json.loads((live.remote / DESCRIPTIONS / "c" / described(live)[-1]).read_bytes())
-    assert latest["topics"][0]["partitions"] == [[1, start]]
-
-
-def test_a_vacuum_leaves_descriptions_alone(live: LiveCluster) -> None:
-    before = described(live)
-    live.cluster.vacuum(older_than_ms=0).raise_for_failures()
-    assert described(live) == before
-
-
-def test_that_the_description_cannot_be_written_keeps_nothing_from_being_tiered(tmp_path: Path) -> None:
-    faults = Faults()
-    live = LiveCluster(tmp_path, through=faults.wrap)
-    live.tiered()
-    live.fill("abc")
-
-    def failing(uri: str, what: str, name: str) -> None:
-        if what == "create" and name.startswith(DESCRIPTIONS):
-            raise StorageError("no")
-
-    faults.before = failing
-    report = live.cluster.tier()
-    assert the_failure(report) == "restore point: KAFKA_STORAGE_ERROR: no"
-    assert report.totals["uploaded_files"] == 3
-
-
-# ------------------------------------------------------------------------------------------ drill
-
-
-def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster) -> None:
-    with live.unchanged():
-        report = live.cluster.drill(opener=live.open_root, deep=True)
-    wanted = ("partition", "log_end", "high_watermark", "lost_records", "compared_records")
-    assert rows_of(report, *wanted) == [(0, 6, 8, 2, 8), (1, 0, 0, 0, 0)]
-    assert (report.totals["records"], report.totals["lost_records"]) == (6, 2)
-    live.cluster.tier().raise_for_failures()
-    assert live.cluster.drill(opener=live.open_root).raise_for_failures().totals["lost_records"] == 0
-
-
-def alike(folder: Path, count: int) -> list[LiveCluster]:
-    """Clusters at one time of day, each with a topic ``t`` of its own."""
-    made: list[LiveCluster] = []
-    for number in range(count):
-        (folder / str(number)).mkdir()
-        made.append(LiveCluster(folder / str(number)))
-        made[-1].clock.advance_ms(made[0].clock.now_ms() - made[-1].clock.now_ms())
-        made[-1].tiered()
-    return made
-
-
-def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Mapping[str, object]:
-    topic = next(iter(describe(copy.cluster.image).topics))
-    end = copy.log(copy.leader()).high_watermark
-    one = RestoredPartition(topic, 0, 0, end, 1, ())
-    return compare(live.cluster._context, copy.cluster._context, one, deep)
-
-
-@pytest.mark.parametrize(
-    ("values", "deep", "difference"),
-    [
-        (["a", "b", "c"], True, None),
-        (["x", "b", "c"], False, r"the records \[0, 1\) are others"),
-        (["a", "b", "x"], False, r"the records \[2, 3\) are others"),
-        (["a", "x", "c"], True, r"the records \[0, 3\) are others"),
-        (["a", "b", "c", "d"], False, "beyond the leader's"),
-    ],
-)
-def test_a_difference_is_a_failure(tmp_path: Path, values: list[str], deep: bool, difference: str | None) -> None:
-    one, two = alike(tmp_path, 2)
-    one.append(["a", "b", "c"], producer="p").raise_for_failures()
-    two.append(values, producer="p").raise_for_failures()
-    if difference is None:
-        assert compared(one, two, deep=deep)["compared_records"] == 5
-    else:
-        with pytest.raises(CorruptionError, match=difference):
-            compared(one, two, deep=deep)
-
-
-def test_other_producers_or_epochs_are_a_failure(tmp_path: Path) -> None:
-    one, two, three = alike(tmp_path, 3)
-    for each, producer in ((one, "p"), (two, "q"), (three, "p")):
-        each.append(["a"], producer=producer).raise_for_failures()
-    with pytest.raises(CorruptionError, match="the producers at offset 1 are others"):
-        compared(one, two)
-    for each in (one, three):
-        each.append(["b"], producer="p", sequence=1).raise_for_failures()
-        if each is three:
-            each.cluster.elect(leader=each.followers()[0]).raise_for_failures()
-        each.append(["c"], producer="p", sequence=2).raise_for_failures()
-    with pytest.raises(CorruptionError, match="the leader epochs below offset 3"):
-        compared(one, three)
-
-
-def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
-    next(live.remote.rglob("0/*.parquet")).unlink()
-    failures = live.cluster.drill(opener=live.open_root).failures
-    assert [failure.code for failure in failures] == ["REMOTE_OBJECT_MISSING"]
-
-
-def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> None:
-    live.topic("new")
-    live.cluster.alter_configs("t", {"segment.bytes": "7"})
-    live.cluster.alter_configs(None, {"num.partitions": "4"})
-    notes = live.cluster.drill(opener=live.open_root).notes
-    assert any("topic new is newer than the description" in note for note in notes)
-    assert any("topic t has changed" in note for note in notes)
-    assert any("configs of the cluster have changed" in note for note in notes)

@@ -134,18 +134,21 @@ def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveClus
 
 
 def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: LiveCluster) -> None:
-    """Files are never cut for retention: readers skip what lies below."""
-    live.tiered(segment_bytes="1000000", segment_ms="60000", local_retention_bytes="-2")
+    """Files are never cut for retention: readers skip what lies below. It goes once all of it is below."""
+    live.tiered(segment_bytes="1000000", segment_ms="60000")
     live.fill("abc")
     live.clock.advance_ms(120_000)
     live.cluster.tier().raise_for_failures()
-    assert len(listed(live)) == 1
     live.fill("d")
-    live.cluster.alter_configs("t", {"retention.bytes": "1"})
-    live.cluster.retain().raise_for_failures()
-    start = live.site().view.log_start_offset
-    assert start == 3
-    assert listed(live) == set(), "all of it is below the log start"
+    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    retained(live)
+    assert (len(listed(live)), local_start(live)) == (1, 3)
+    assert live.read() == {0: ["c", "d"]}
+    live.cluster.verify(deep=True).raise_for_failures()
+    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    retained(live)
+    assert listed(live) == set()
+    assert live.read() == {0: ["d"]}
 
 
 @pytest.mark.parametrize(

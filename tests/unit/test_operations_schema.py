@@ -195,3 +195,20 @@ def test_a_snapshot_run_that_began_before_the_schema_grew_drops_no_field(
     assert not live.log(live.leader()).listing.checkpoints
     live.cluster.snapshot("t", by_hand=True).raise_for_failures()
     assert snapshot_of(live) == [(0, OLD_READ), (1, NEW)]
+
+
+def test_a_tier_run_that_began_before_the_schema_grew_leaves_a_table_that_has_the_field(
+    live: Typed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was appended since is among what it uploads, and no later run may have a reason to commit anything."""
+    live.begin().put(OLD, NARROW)
+    live.cluster.tier().raise_for_failures()
+    late = live.driver()
+    fresh, images = late._context.metadata.image, [late.image]
+    live.grow()
+    live.put(NEW, WIDE)
+    monkeypatch.setattr(late._context.metadata, "image", lambda *_: images.pop() if images else fresh())
+    assert late.tier().raise_for_failures().totals["uploaded_files"] == 1
+    assert not images
+    found = DeltaTable(live.cluster._context.remote_table(live.cluster.image.topic("t")).uri).to_pyarrow_table()
+    assert found.sort_by("offset").column("value").to_pylist() == [OLD_READ, NEW]

@@ -71,7 +71,7 @@ def test_the_remote_table_holds_each_offset_once_however_often_tier_runs(live: L
 
 
 def test_only_what_is_below_the_high_watermark_is_tiered(live: LiveCluster) -> None:
-    """KIP-405, RLM task: only segments below the last stable offset."""
+    """What is not committed may still be truncated. (Kafka: up to the last stable offset.)"""
     live.tiered()
     live.fill("ab")
     live.append(["c"], acks="leader")

@@ -187,6 +187,27 @@ def test_a_fenced_broker_takes_the_list_with_it_and_another_one_keeps_the_next(l
     assert live.cluster.tier(due=True).rows == []
 
 
+def test_of_named_topics_the_next_time_is_theirs_however_late_others_are(live: RemoteFaults) -> None:
+    """Who goes on with these topics alone has to wait for them, and for nothing else."""
+    live.tiered("t")
+    live.tiered("u")
+    live.cluster.tier().raise_for_failures()
+    live.clock.advance_ms(2 * INTERVAL_MS)
+    assert live.cluster.tier("t", due=True).totals["next_ms"] == INTERVAL_MS
+    assert live.cluster.tier("t", due=True).rows == []
+
+
+@pytest.mark.parametrize("configs", [{}, {"remote_storage_enable": "true", "remote_log_copy_disable": "true"}])
+def test_a_named_topic_that_is_not_copied_is_noted(live: RemoteFaults, configs: dict[str, str]) -> None:
+    live.topic(**configs)
+    report = live.cluster.tier("t").raise_for_failures()
+    assert (report.rows, report.totals["next_ms"]) == ([], None)
+    assert report.notes == [
+        "t: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"
+    ]
+    assert live.cluster.tier().raise_for_failures().notes == []
+
+
 def test_a_plan_changes_nothing_not_even_the_list(live: RemoteFaults) -> None:
     live.tiered()
     live.fill("ab")

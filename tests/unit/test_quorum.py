@@ -19,10 +19,7 @@ from partitions.errors import (
 from partitions.paths import DataName
 from partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
-from tests.unit.quorum_harness import HookedStore, Quorum, config, data, once, unreachable
-
-IMPATIENT = Patience(attempts=3, courtesy=1)
-
+from tests.unit.quorum_harness import IMPATIENT, HookedStore, Quorum, config, data, once, unreachable
 
 # ------------------------------------------------------------------------------------ claim
 

@@ -23,7 +23,7 @@ from partitions.errors import (
 from partitions.replica import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
-from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum
+from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, unreachable
 
 
 def new_root(quorum: Quorum, broker_id: int, cluster_id: str = CLUSTER) -> MemoryStore:
@@ -86,10 +86,6 @@ def test_a_bootstrap_that_died_half_way_is_finished_by_the_next() -> None:
 def test_a_voter_that_cannot_be_reached_might_hold_the_log() -> None:
     quorum = Quorum(3)
     through = quorum.hooked()
-
-    def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
-        raise StorageError("no such mount")
-
     through[2].hook = unreachable
     voters = [Voter(v.broker_id, s, v.directory_id) for v, s in zip(quorum.voters, through, strict=True)]
     with pytest.raises(StorageError, match="no such mount"):
@@ -139,10 +135,6 @@ def test_a_wiped_voter_is_found_as_what_it_was() -> None:
 def test_an_unreachable_minority_does_not_hinder_finding() -> None:
     quorum = Quorum(3)
     through = quorum.hooked()
-
-    def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
-        raise StorageError("no such mount")
-
     through[0].hook = unreachable
     seen = found(CLUSTER, dict(enumerate(through, start=1)), {})
     assert [v.broker_id for v in seen] == [1, 2, 3]

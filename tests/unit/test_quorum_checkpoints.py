@@ -15,7 +15,7 @@ from partitions.errors import CorruptSegmentError, StorageError
 from partitions.paths import CheckpointName, ChunkName, parse_name
 from snapshots.policy import SnapshotPolicy
 from tests.unit.quorum_harness import CLUSTER, Quorum
-from tests.unit.test_quorum_snapshots import committed, ends, listing, path, snapshot
+from tests.unit.quorum_snapshots import committed, ends, listing, path, snapshot
 from tests.unit.test_snapshots_format import resealed
 
 CHUNK = 1200

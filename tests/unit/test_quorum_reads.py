@@ -12,7 +12,6 @@ from engine.metadata.image import ClusterImage
 from engine.metadata.records import NoOpRecord
 from engine.metadata.topic_commands import AlterConfigs
 from engine.quorum.batch import decode_batch, encode_batch
-from engine.quorum.patience import Patience
 from engine.quorum.state import LogState
 from engine.quorum.upkeep import keep_up
 from partitions.errors import (
@@ -29,10 +28,16 @@ from partitions.paths import DataName
 from partitions.replica import format_root
 from partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
-from tests.unit.quorum_harness import CLUSTER, Quorum, config, data, once, unreachable
-
-IMPATIENT = Patience(attempts=3, courtesy=1)
-
+from tests.unit.quorum_harness import (
+    CLUSTER,
+    IMPATIENT,
+    Quorum,
+    commit_on_voter_1,
+    config,
+    data,
+    once,
+    unreachable,
+)
 
 # ------------------------------------------------------------------------------------- read
 
@@ -40,12 +45,7 @@ IMPATIENT = Patience(attempts=3, courtesy=1)
 def test_a_read_helps_a_batch_that_only_a_minority_has() -> None:
     """ "Else copy the tail on and list again"."""
     quorum = Quorum(3)
-    cut = quorum.hooked()
-    log = quorum.log(through=cut, patience=IMPATIENT)
-    log.claim()
-    cut[1].hook = cut[2].hook = unreachable
-    with pytest.raises(OutcomeUnknownError):
-        log.commit(config(1))
+    commit_on_voter_1(quorum)
     assert quorum.log().read().configs == {"segment.bytes": "1"}
     assert quorum.log().read().configs == {"segment.bytes": "1"}
 
@@ -54,12 +54,7 @@ def test_a_read_does_not_return_what_a_later_claimant_may_not_know() -> None:
     """V7a of the attack: claims above the tail's epoch are in the way; whoever reads on waits, and at last
     claims an epoch and commits an empty batch."""
     quorum = Quorum(3)
-    cut = quorum.hooked()
-    log = quorum.log(through=cut, patience=IMPATIENT)
-    log.claim()
-    cut[1].hook = cut[2].hook = unreachable
-    with pytest.raises(OutcomeUnknownError):
-        log.commit(config(1))  # on voter 1 alone
+    commit_on_voter_1(quorum)
     away = quorum.hooked()
     away[0].hook = unreachable
     later = quorum.log(through=away)

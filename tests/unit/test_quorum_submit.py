@@ -8,7 +8,6 @@ import pytest
 
 from engine.metadata.commands import FenceBroker, RegisterBroker
 from engine.metadata.topic_commands import AlterConfigs, CreateTopic
-from engine.quorum.patience import Patience
 from partitions.errors import (
     NoMajorityError,
     OutcomeUnknownError,
@@ -16,10 +15,7 @@ from partitions.errors import (
     UnknownBrokerError,
 )
 from tests.unit.metadata_harness import an_id
-from tests.unit.quorum_harness import Quorum, config, data, once, unreachable
-
-IMPATIENT = Patience(attempts=3, courtesy=1)
-
+from tests.unit.quorum_harness import IMPATIENT, Quorum, config, data, once, unreachable
 
 # ----------------------------------------------------------------------------------- submit
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import pytest
 
@@ -14,7 +13,6 @@ from engine.metadata.topic_commands import AlterConfigs
 from engine.metadata.voter_commands import AddVoter, RemoveVoter
 from engine.quorum.bootstrap import find_log
 from engine.quorum.log import MetadataLog
-from engine.quorum.patience import Patience
 from engine.quorum.state import LogState
 from engine.quorum.upkeep import keep_up
 from engine.quorum.voter import Voter
@@ -27,13 +25,7 @@ from partitions.errors import (
     StorageError,
     UnknownBrokerError,
 )
-from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, config
-
-IMPATIENT = Patience(attempts=3, courtesy=1)
-
-
-def unreachable(what: str, name: str, call: Callable[[], object]) -> object:
-    raise StorageError("no such mount")
+from tests.unit.quorum_harness import CLUSTER, IMPATIENT, HookedStore, Quorum, config, unreachable
 
 
 def registered(quorum: Quorum, broker: int) -> VoterId:

@@ -15,7 +15,6 @@ from partitions.retention import (
     local_start_for,
     removable,
     retained_from,
-    total_size,
 )
 from tests.unit.notation import log_of, name_of, stored
 
@@ -81,7 +80,7 @@ def test_it_is_the_further_of_the_two_limits_taken_alone(
     by_size = retained_from(log, RetentionLimits(UNLIMITED, retention_bytes), NOW_MS)
     assert both == max((x for x in (by_time, by_size) if x is not None), default=None)
     if by_size is not None:
-        assert total_size(e for e in log if e.start >= by_size) >= retention_bytes
+        assert sum(e.size_bytes for e in log if e.start >= by_size) >= retention_bytes
 
 
 # --------------------------------------------------------------------------- local_start_for

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pyarrow as pa
 import pytest
 
@@ -32,6 +34,13 @@ class Log:
         self.lineage = Lineage(lineage)
         name = EpochName(self.lineage.latest_epoch)
         assert self.store.create(self.replica.path(name), self.lineage.to_json())
+
+    def move_to(self, store: MemoryStore) -> None:
+        """From now on the replica is on a store that misbehaves, with what it holds."""
+        for stored in self.store.list(""):
+            store.create(stored.name, self.store.read(stored.name))
+        self.store = store
+        self.replica = replace(self.replica, store=store)
 
     def append(self, base: int, end: int, epoch: int = 1) -> None:
         rows = range(base, end)
@@ -238,10 +247,7 @@ def test_a_file_that_dies_between_reading_and_naming_makes_no_segment() -> None:
     """Section 3 step 4 (!): then the leader is listed again and still has the file in its log."""
     log = three_appends()
     store = TruncatedWhileStaged(clock=CLOCK)
-    for stored in log.store.list(""):
-        store.create(stored.name, log.store.read(stored.name))
-    log.store = store
-    log.replica = Replica(1, store, log.replica.directory_id, "events", "f" * 32, 3, 1)
+    log.move_to(store)
     run = log.run(0, 5)
     store.path, store.lineage = log.replica.path(EpochName(2)), Lineage([(1, 0), (2, 3)])
     with pytest.raises(SourceChangedError, match="left the log"):
@@ -266,10 +272,7 @@ class ReplacedBeforeTheCheck(MemoryStore):
 def test_v2_a_file_whose_name_was_taken_again_after_it_was_read_is_not_the_one_that_was_read() -> None:
     log = three_appends()
     store = ReplacedBeforeTheCheck(clock=CLOCK)
-    for stored in log.store.list(""):
-        store.create(stored.name, log.store.read(stored.name))
-    log.store = store
-    log.replica = Replica(1, store, log.replica.directory_id, "events", "f" * 32, 3, 1)
+    log.move_to(store)
     run = log.run(0, 5)
     store.name = log.replica.path(DataName(3, None, 1))
     with pytest.raises(SourceChangedError, match="left the log"):

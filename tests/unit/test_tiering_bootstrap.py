@@ -131,6 +131,11 @@ def test_everything_tiered_and_an_empty_active_segment() -> None:
     assert origin(pending=8) == FromRemote(8, 0)
 
 
+def test_a_remote_that_ends_at_the_local_start_skips_nothing_that_is_local() -> None:
+    """KIP-1023, "ReplicaFetcher Changes", "Otherwise": both rules lead to one place."""
+    assert origin(pending=3) == origin(pending=3, enabled=False) == FromRemote(3, 0)
+
+
 def test_an_end_of_the_remote_outside_the_leaders_log_is_retried() -> None:
     """Beyond the KIP: the follower could fetch nothing there (a remote read before the leader was listed)."""
     assert isinstance(origin(pending=2), RemoteNotReady)

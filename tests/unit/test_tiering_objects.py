@@ -48,7 +48,8 @@ def judged(
     [
         pytest.param(DataName(20, 30, 1), None, id="listed"),
         pytest.param(DataName(10, 20, 1), Why.EXPIRED, id="below the log start"),
-        pytest.param(DataName(10, 25, 1), Why.EXPIRED, id="begins below the log start"),
+        pytest.param(DataName(19, None, 1), Why.EXPIRED, id="an append below the log start"),
+        pytest.param(DataName(10, 25, 1), Why.SUPERSEDED, id="begins below the log start"),
         pytest.param(DataName(20, 40, 1), Why.SUPERSEDED, id="other files hold its offsets"),
         pytest.param(DataName(35, 50, 1), Why.SUPERSEDED, id="begins below the end of the remote log"),
         pytest.param(DataName(40, 45, 1), None, id="the next to be committed"),
@@ -71,6 +72,23 @@ def test_an_old_upload_goes_when_no_commit_will_take_it(name: DataName, why: Why
 def test_a_young_upload_stays_whatever_it_is(name: DataName, tiered: bool) -> None:
     """Its commit may be in flight."""
     assert judged(uploaded_at(YOUNG, name), lineages={0: LINEAGE}, tiered=tiered).litter == {}
+
+
+def test_what_only_begins_below_the_log_start_stays_until_other_files_hold_its_offsets() -> None:
+    """A commit that began before the log start moved may list it: it holds records above, too."""
+    objects = uploaded_at(OLD, DataName(10, 25, 1))
+    lineages = {0: LINEAGE}
+    for log, whys in ((RemoteLog.empty("table"), []), (LOG, [Why.SUPERSEDED])):
+        found = find_litter(
+            objects,
+            log,
+            RemovedFiles(),
+            log_starts={0: 20},
+            lineages=lineages,
+            tiered=True,
+            before_ms=BEFORE_MS,
+        )
+        assert list(found.litter.values()) == whys
 
 
 def test_beyond_the_remote_end_only_a_lineage_can_tell() -> None:

@@ -25,15 +25,14 @@ def log_of(*segments: RemoteSegment) -> RemoteLog:
 def test_segments_stand_in_offset_order_per_partition() -> None:
     log = log_of(segment(10, 20), segment(5, 7, partition=3), segment(0, 10))
     assert [s.base_offset for s in log.of_partition(0)] == [0, 10]
-    assert (log.start(0), log.end(0), log.last_tiered_offset(0)) == (0, 20, 19)
+    assert (log.start(0), log.end(0)) == (0, 20)
     assert (log.start(3), log.end(3)) == (5, 7)
-    assert log.total_bytes == 300
     assert log.bytes_of(3) == 100
 
 
 def test_where_nothing_is_tiered_the_offsets_are_unknown() -> None:
     log = RemoteLog.empty("table")
-    assert (log.start(0), log.end(0), log.last_tiered_offset(0)) == (None, None, None)
+    assert (log.start(0), log.end(0)) == (None, None)
     assert log.covering(0, 0, 100) == ()
 
 

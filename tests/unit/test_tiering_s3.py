@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from partitions.store.s3 import S3Store
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
+from tests.unit.together import together
 from tiering.bootstrap import auxiliary_state
+from tiering.delta_table import DeltaTopicTable
 from tiering.plan import UploadPlan
 
 pytestmark = pytest.mark.s3
@@ -57,26 +60,13 @@ def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptio
 def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options: StoreOptions) -> None:
     """S3 without a lock table: the conditional put of the log entry decides."""
     batch = [uploaded(segment(base, base + 10)) for base in range(0, 50, 10)]
-    drivers = 5
-    start = threading.Barrier(drivers)
-    failures: list[BaseException] = []
 
-    def drive(number: int) -> None:
-        mine = table_in(remote, seed=number, options=options)
-        start.wait()
-        try:
-            mine.ensure(SCHEMA)
-            for upload in batch:
-                mine.commit([upload], histories=OURS)
-        except BaseException as error:
-            failures.append(error)
+    def drive(mine: DeltaTopicTable) -> None:
+        mine.ensure(SCHEMA)
+        for upload in batch:
+            mine.commit([upload], histories=OURS)
 
-    threads = [threading.Thread(target=drive, args=(number,)) for number in range(drivers)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(drive, table_in(remote, seed=number, options=options)) for number in range(5)))
     log = table_in(remote, options=options).load()
     assert [(s.base_offset, s.next_offset) for s in log.of_partition(0)] == [(n, n + 10) for n in range(0, 50, 10)]
     assert log.version == len(batch)

@@ -121,8 +121,9 @@ def test_a_clock_that_jumps_back_puts_nothing_off_for_long() -> None:
 
 
 def test_the_next_time_is_the_earliest() -> None:
-    assert Schedule().next_due_ms() is None
-    assert schedule(p0=7, p1=5, p2=6).next_due_ms() == 5
+    found = Schedule({A: Entry(1, 7), B: Entry(1, 5), C: Entry(1, 3)})
+    assert [found.next_due_ms(topics) for topics in ({"a"}, {"a", "b"}, {"c"})] == [5, 3, None]
+    assert Schedule().next_due_ms({"a"}) is None
 
 
 @given(st.integers(1, 100), st.floats(0, 1, exclude_max=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from partitions.records import physical_schema
 from partitions.store.local import LocalStore
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
+from tests.unit.together import together
 from tiering.delta_schema import grown_fields
 from tiering.delta_table import DeltaTopicTable
 
@@ -77,23 +78,10 @@ def test_any_other_change_is_refused_and_changes_nothing(table: DeltaTopicTable,
 
 
 def test_drivers_that_grow_it_at_once_grow_it_once(tmp_path: Path, table: DeltaTopicTable) -> None:
-    start = threading.Barrier(5)
-    failures: list[BaseException] = []
-
     def grow(number: int) -> None:
-        mine = table_in(table.remote, seed=number)
-        start.wait()
-        try:
-            mine.ensure(physical_schema(value=WIDE if number % 2 else WIDER))
-        except BaseException as error:
-            failures.append(error)
+        table_in(table.remote, seed=number).ensure(physical_schema(value=WIDE if number % 2 else WIDER))
 
-    threads = [threading.Thread(target=grow, args=(number,)) for number in range(5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
+    together(*(partial(grow, number) for number in range(5)))
     assert value_type(table) == WIDER
     assert table.load().version <= 2
 

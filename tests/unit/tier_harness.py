@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 import engine.context
 from engine.cluster import Cluster
@@ -18,7 +19,6 @@ from partitions.store import Store
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import FaultyStore
 from tiering.delta_table import DeltaTopicTable
-from tiering.remote_log import RemoteLog
 
 Call = Callable[[], object]
 
@@ -35,13 +35,9 @@ class RemoteFaults(LiveCluster):
         live = self
 
         class Table(DeltaTopicTable):
-            def load(self) -> RemoteLog:
+            def _open(self) -> DeltaTable | None:
                 live.check()
-                return super().load()
-
-            def ensure(self, schema: object) -> None:
-                live.check()
-                super().ensure(schema)  # type: ignore[arg-type]
+                return super()._open()
 
         patch.setattr(engine.context, "DeltaTopicTable", Table)
         super().__init__(folder, brokers, through=self._wrapped)

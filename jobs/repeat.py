@@ -1,0 +1,35 @@
+"""The loop of jobs that run again and again, in the place of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from engine import Failure, Report
+from jobs.run import explain
+from partitions.clock import Clock
+from partitions.errors import InvalidCallError, StratalogError
+
+
+def repeat(
+    operation: str,
+    once: Callable[[], Report],
+    show: Callable[[Report], None],
+    pause_s: Callable[[Report], float],
+    clock: Clock,
+) -> NoReturn:
+    """Run, show the report, sleep as long as it says, for ever. A run that fails is shown like any other, as a
+    report of ``operation``, and the next one tries again: what is done stays done.
+
+    Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
+    """
+    while True:
+        try:
+            report = once()
+        except InvalidCallError:
+            raise
+        except StratalogError as error:
+            code, message, _ = explain(error) or (error.code, str(error), 1)
+            report = Report(operation, (), [Failure(operation, code, message)])
+        show(report)
+        clock.sleep(pause_s(report))

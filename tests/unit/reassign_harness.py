@@ -1,0 +1,27 @@
+"""Where the replicas of a topic are, and brokers that take none, for tests of reassignments."""
+
+from __future__ import annotations
+
+from partitions.errors import StorageError
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
+
+
+def replicas(live: LiveCluster, topic: str = "t", partition: int = 0) -> tuple[int, ...]:
+    return live.site(topic, partition).view.replicas
+
+
+def two_others(live: LiveCluster) -> tuple[int, int]:
+    """Brokers without a replica of t-0, which has three."""
+    one, two = sorted({1, 2, 3, 4, 5} - {*replicas(live)})
+    return one, two
+
+
+def without_copies(faults: Faults, *brokers: int) -> None:
+    """Nothing can be copied to these brokers."""
+
+    def fail(uri: str, what: str, name: str) -> None:
+        if what == "stage" and uri in {f"memory://b{broker}" for broker in brokers}:
+            raise StorageError(f"no space left on {uri}")
+
+    faults.before = fail

@@ -1,0 +1,203 @@
+"""Every operation while the remote tier is down: it goes on, or says in one clear error what it waits for.
+
+KIP-405, "Thread Pools": "When the remote storage becoming temporarily unavailable ... Kafka should still be able
+to operate normally."
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.operations.remote_logs import WAVE
+from engine.report import Report
+from partitions.errors import StorageError
+from partitions.offsets import FoundOffset, OffsetSpec
+from tests.unit.cluster_harness import fence, the_failure, unfence
+from tests.unit.tampering import spot
+from tests.unit.tier_harness import RemoteFaults, refused
+
+DOWN = "the remote tier cannot be reached"
+
+
+@pytest.fixture
+def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RemoteFaults:
+    """``t``-0: [0, 2) are remote alone, [2, 3) in both tiers, [3, 5) local. ``plain`` is not tiered. The remote
+    tier is down."""
+    made = RemoteFaults(tmp_path, monkeypatch)
+    made.tiered()
+    made.topic("plain")
+    made.fill("abc")
+    made.fill("abc", "plain")
+    made.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        made.cluster.retain().raise_for_failures()
+    made.fill("de")
+    made.down = refused
+    return made
+
+
+def failed_items(report: Report) -> set[str]:
+    return {failure.item for failure in report.failures}
+
+
+OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
+    "replicate": (lambda live: live.cluster.replicate(), {"t"}),
+    "merge": (lambda live: live.cluster.merge(), {"t"}),
+    "tier": (lambda live: live.cluster.tier(), {"t", "restore point"}),
+    "retain": (lambda live: live.cluster.retain(), {"t"}),
+    "vacuum": (lambda live: live.cluster.vacuum(), {"remote tier"}),
+    "verify": (lambda live: live.cluster.verify(), {"t"}),
+    "verify --deep": (lambda live: live.cluster.verify(deep=True), {"t"}),
+    "heal": (lambda live: live.cluster.heal(), {"t"}),
+    "describe": (lambda live: live.cluster.describe(), {"t"}),
+    "describe brokers": (lambda live: live.cluster.describe_brokers(), set()),
+    "describe topics": (lambda live: live.cluster.describe_topics(), set()),
+    "history": (lambda live: live.cluster.history(), set()),
+    "elect": (lambda live: live.cluster.elect("t", leader=live.followers()[0]), set()),
+    "snapshot": (lambda live: live.cluster.snapshot(), set()),
+    "register": (lambda live: live.cluster.register(), set()),
+    "fence": (lambda live: live.cluster.fence(3), set()),
+    "append": (lambda live: live.append(["f"]), set()),
+    "delete records": (lambda live: live.cluster.delete_records("t", {0: 1}), {"restore point"}),
+    "snapshot of the metadata": (lambda live: live.cluster.snapshot_metadata(), set()),
+    "reassignments": (lambda live: live.cluster.reassignments(), set()),
+    "groups": (lambda live: live.cluster.groups(), set()),
+    "metrics": (lambda live: live.cluster.metrics(), set()),
+}
+
+
+@pytest.mark.parametrize(("operation", "waiting"), OPERATIONS.values(), ids=OPERATIONS)
+def test_an_operation_goes_on_and_names_what_waits(
+    live: RemoteFaults, operation: Callable[[RemoteFaults], Report], waiting: set[str]
+) -> None:
+    """What fails is the tiered topic alone, with the cause; the log of neither topic loses a file."""
+    held = {(broker, topic): set(live.data(broker, topic)) for broker in (1, 2, 3) for topic in ("t", "plain")}
+    report = operation(live)
+    assert failed_items(report) == waiting
+    assert all(DOWN in failure.message for failure in report.failures)
+    for (broker, topic), names in held.items():
+        assert names <= set(live.data(broker, topic))
+    live.down = None
+    live.cluster.tier().raise_for_failures()
+    assert live.read()[0][:5] == list("abcde")[live.site().view.log_start_offset :]
+
+
+def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
+    live.cluster.create_topic("n", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"})
+    live.cluster.alter_configs("t", {"retention.bytes": "100000"})
+    assert live.driver().image.topic("n").configs["remote.storage.enable"] == "true"
+
+
+def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults) -> None:
+    """Else nobody could tell its remote folder from one that somebody wants to keep."""
+    with live.unchanged():
+        for name in ("t", "plain"):
+            with pytest.raises(StorageError, match=rf"'{name}' was not deleted: {DOWN}.*Try again when"):
+                live.cluster.delete_topic(name)
+    live.down = None
+    live.cluster.delete_topic("t").raise_for_failures()
+
+
+def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way_out(live: RemoteFaults) -> None:
+    for start in (2, OffsetSpec.EARLIEST_LOCAL, {0: 3}):
+        assert live.read(start=start)[0][-1] == "e"
+    assert live.cluster.offsets("t", OffsetSpec.LATEST) == {0: FoundOffset(5, None, 1)}
+    assert live.cluster.offsets("t", OffsetSpec.EARLIEST) == {0: FoundOffset(0, None, 1)}
+    assert live.read("plain") == {0: list("abc")}
+    for start in (None, 1, OffsetSpec.LAST_TIERED):
+        with pytest.raises(
+            StorageError, match=rf"topic 't': this read takes the remote tier: {DOWN}.*EARLIEST_LOCAL"
+        ):
+            live.read(start=start)
+    for spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD, OffsetSpec.MAX_TIMESTAMP):
+        with pytest.raises(StorageError, match=DOWN):
+            live.cluster.offsets("t", spec)
+
+
+def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Appends do not stop, and nothing else keeps their files few. Protocol, section 4: merges do not cross the
+    end of the remote log."""
+    live = RemoteFaults(tmp_path, monkeypatch)
+    live.tiered(local_retention_bytes="-2", segment_merge_min_files="2")
+    live.tiered("new", segment_bytes="100000", segment_merge_min_files="2")
+    live.fill("ab")
+    live.cluster.tier("t").raise_for_failures()
+    live.cluster.alter_configs("t", {"segment.bytes": "100000"})
+    live.fill("cde")
+    live.fill("xyz", "new")
+    live.down = refused
+    report = live.cluster.merge()
+    assert failed_items(report) == {"t", "new"}
+    assert {(row["topic"], row["segments"], row["files"]) for row in report.rows} == {("t", 1, 3), ("new", 1, 3)}
+    assert [int(name[:20]) for name in live.data(live.leader())] == [0, 1, 2]
+    live.down = None
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFaults) -> None:
+    """A leader that began below the end of the remote log would give away offsets a second time."""
+    leader, followers = live.leader(), live.followers()
+    fence(live, *followers, leader)
+    unfence(live, *followers)
+    report = live.cluster.elect(unclean=True)
+    said = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without its remote log nobody knows where a new leader may begin"
+    assert the_failure(report).startswith(said)
+    assert live.site().view.leader is None
+    live.down = None
+    live.cluster.elect(unclean=True).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+def test_a_damaged_replica_is_healed_from_others(live: RemoteFaults) -> None:
+    """Verify looks at the brokers all the same; what only the remote could mend waits."""
+    follower = live.followers()[0]
+    spot(live, follower, -1).flip(30)
+    assert failed_items(live.cluster.verify(deep=True)) >= {"t"}
+    report = live.cluster.heal()
+    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert failed_items(report) == {"t"}
+    live.down = None
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_the_outage_is_learnt_once_and_not_by_every_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where each question takes a deadline, thousands of topics would take days."""
+    live = RemoteFaults(tmp_path, monkeypatch, brokers=1)
+    topics = [f"t{number:03}" for number in range(3 * WAVE)]
+    for topic in topics:
+        live.tiered(topic, copies=1)
+    asked: list[int] = []
+
+    def down() -> None:
+        asked.append(1)
+        refused()
+
+    live.down = down
+    for operation in (live.cluster.replicate, live.cluster.merge, live.cluster.retain, live.cluster.describe):
+        asked.clear()
+        report = operation()
+        assert failed_items(report) == set(topics)
+        assert len(asked) == WAVE
+        assert all(DOWN in failure.message for failure in report.failures)
+
+
+def test_a_few_bad_tables_keep_no_other_topic_from_being_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = RemoteFaults(tmp_path, monkeypatch, brokers=1)
+    topics = [f"t{number:03}" for number in range(2 * WAVE)]
+    for topic in topics:
+        live.tiered(topic, copies=1)
+    live.cluster.tier().raise_for_failures()
+    for topic in topics[: WAVE - 1]:
+        (log,) = live.remote.glob(f"{topic}-*/_delta_log")
+        (log / f"{0:020d}.json").write_text("no json")
+    assert failed_items(live.cluster.describe()) == set(topics[: WAVE - 1])
