@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 
 from engine.cluster import Cluster
 from engine.context import LocalTasks
-from engine.operations.read import Bound
+from engine.reading.bounds import Bound
 from engine.report import Report
 from jobs.benchmarks.s3_server import credentials, running_server
 from partitions import paths
