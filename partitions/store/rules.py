@@ -27,7 +27,7 @@ STAGING_FOLDER = ".staging"
 
 LISTING_ATTEMPTS = 20
 TRANSFER_THREADS = 2
-"""Of one object. Several objects travel at once: with four each, a tier run kept a server busier, and was slower."""
+"""Of one object. Several objects travel at once: with four each, a tier run was slower, and the server busier."""
 
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})
 
