@@ -22,9 +22,9 @@ def blocks(language: str) -> list[str]:
 
 @pytest.mark.spark
 def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster file, a notebook, a stream."""
+    """A cluster file, a notebook, planned reads, streams, groups, a transaction."""
     [cluster_file] = blocks("toml")
-    notebook, streaming, groups = blocks("python")
+    notebook, reads, streaming, groups, transaction = blocks("python")
     (tmp_path / "cluster.toml").write_text(cluster_file)
     for folder in ("broker-1", "broker-2", "remote"):
         (tmp_path / folder).mkdir()
@@ -38,17 +38,31 @@ def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkey
     ends = [found.offset for found in names["latest"].values() if isinstance(found, FoundOffset)]
     assert sum(ends) == 2
 
+    exec(reads, names)
+    assert "rack b" in names["plan"].explain()
+    assert names["same"].count() == 2
+    assert [row.n for row in names["far"].collect()] == [1]
+
     names["trips"].write.parquet(str(tmp_path / "incoming"))
     names["stream"] = spark.readStream.schema(names["trips"].schema).parquet(str(tmp_path / "incoming"))
     names["checkpoint"] = str(tmp_path / "checkpoint")
+    names["cluster_file"] = str(tmp_path / "cluster.toml")
     exec(streaming, names)
     for query in spark.streams.active:
         query.processAllAvailable()
         query.stop()
     assert names["cluster"].read("trips").count() == 4
+    names["live"].writeStream.format("memory").queryName("seen").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert spark.table("seen").count() == 4
 
     exec(groups, names)
     assert sum(row.lag for row in names["behind"].collect()) == 4
     assert [(row.key, row.value.people, row.end_offset) for row in names["state"].collect()] == [
         ("Oslo", 710_000, 2)
     ]
+
+    exec(transaction, names)
+    assert names["settled"].count() == 6
+    assert names["cluster"].committed("dashboard")["trips", 0].offset == 1
