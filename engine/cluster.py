@@ -21,7 +21,7 @@ from engine.context import Context, Measure, Progress
 from engine.formatting import format_cluster
 from engine.metadata.image import ClusterImage
 from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
-from engine.metadata.topic_commands import TopicCreated
+from engine.metadata.topic_commands import PartitionsCreated, TopicCreated
 from engine.metrics import SnapshotMetrics
 from engine.opening import (
     OpenStore,
@@ -249,6 +249,12 @@ class Cluster(
         return topics.alter_topic(
             self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
         )
+
+    def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
+        """Let a topic have so many partitions, more than now; the new ones, with their replicas. Records stay
+        where they are, and new ones of a key may go to other partitions than its earlier ones.
+        """
+        return topics.create_partitions(self._context, name, partitions, dry_run=dry_run)
 
     def alter_configs(
         self, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False

@@ -50,8 +50,11 @@ def arguments() -> argparse.ArgumentParser:
     create.add_argument("--key", metavar="TYPE", help=f"the type of keys, {_SCHEMA}")
     create.add_argument("--value", metavar="TYPE", help=f"the type of values, {_SCHEMA}")
     create.add_argument("--config", metavar="K=V", type=pair, action="append", default=[], help="repeatable")
-    alter = command("alter", "let the declared types of a topic grow by nullable fields at the end of a struct")
+    alter = command("alter", "more partitions; declared types that grow by nullable fields at the end of a struct")
     alter.add_argument("name", metavar="NAME")
+    alter.add_argument(
+        "--partitions", metavar="N", type=count, help="so many in all; new records of a key may go to other ones"
+    )
     alter.add_argument("--key", metavar="TYPE", help="the whole type of keys as it is to be; stays when left out")
     alter.add_argument("--value", metavar="TYPE", help="the same of values; both are given as to `create`")
     configs = command("configs", "set configs of a topic or of the cluster, or take them back to their defaults")
@@ -120,8 +123,17 @@ def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: D
 
 
 def _alter(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> list[dict[str, Value]]:
-    added = cluster.alter_topic(given.name, key=key, value=value, dry_run=given.dry_run)
-    return [{"topic": given.name, "added": name} for name in added]
+    rows: list[dict[str, Value]] = []
+    if given.partitions is not None:
+        made = cluster.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
+        rows += [
+            {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
+            for partition, replicas in made.added.items()
+        ]
+    if key is not None or value is not None or given.partitions is None:
+        added = cluster.alter_topic(given.name, key=key, value=value, dry_run=given.dry_run)
+        rows += [{"topic": given.name, "added": name} for name in added]
+    return rows
 
 
 def _declared(job: Job, text: str | None) -> Declared:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from engine.config_def import Scope
 from engine.metadata.commands import Decision
 from engine.metadata.image import ClusterImage
-from engine.metadata.placement import place_replicas
+from engine.metadata.placement import Placer, place_replicas
 from engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
@@ -22,7 +22,7 @@ from engine.metadata.records import (
 from engine.settings import check_config, check_disabling, cluster_config, find_config, topic_config
 from engine.state.internal_topics import check_not_internal
 from engine.state.latest_by_key import check_key
-from partitions.errors import InvalidCallError, TopicAlreadyExistsError
+from partitions.errors import InvalidCallError, InvalidReplicationFactorError, TopicAlreadyExistsError
 from partitions.growth import grown_schema
 from partitions.identity import is_id
 from partitions.paths import METADATA_TOPIC, check_topic_name
@@ -116,6 +116,65 @@ class CreateTopic:
             raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
         factor = len(topic.partitions[0].replicas)
         return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor))
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsCreated:
+    """The topic has so many partitions; ``added`` are the new ones, each with its replicas."""
+
+    partitions: int
+    added: Mapping[int, tuple[int, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitions:
+    """Let a topic have ``partitions`` of them, more than now (Kafka's CreatePartitions). New replicas go where few
+    of the topic's are. Records stay where they are, and new ones of a key may go elsewhere.
+    """
+
+    name: str
+    partitions: int
+
+    def decide(self, image: ClusterImage) -> Decision[PartitionsCreated]:
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for fewer than there are, and
+        for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
+        """
+        topic = image.topic(self.name)
+        check_not_internal(self.name, "add partitions to")
+        what, present = f"topic {self.name!r}", len(topic.partitions)
+        if self.partitions < present:
+            raise InvalidCallError(
+                f"{what} has {present} partitions, and cannot have {self.partitions}: never fewer"
+            )
+        if self.partitions == present:
+            return Decision((), PartitionsCreated(present, {}))
+        if topic_config(topic.configs, image.configs, what).snapshots:
+            raise InvalidCallError(
+                f"{what}: with cleanup.policy = snapshot all records of a key have to stay in one partition; create "
+                "another topic, with more of them, and append it there"
+            )
+        factor = len(topic.partitions[0].replicas)
+        racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
+        if factor > len(racks):
+            raise InvalidReplicationFactorError(
+                f"{what} has {factor} replicas of each partition, and {len(racks)} brokers are unfenced"
+            )
+        fenced = {broker.broker_id: broker.rack for broker in image.brokers.values() if broker.fenced}
+        placer = Placer(racks, random.Random(f"{topic.topic_id} {present}"), fenced)
+        for partition in topic.partitions:
+            placer.count(partition.replicas)
+        added = {partition: placer.place(factor) for partition in range(present, self.partitions)}
+        records = tuple(
+            PartitionRecord(
+                topic_id=topic.topic_id,
+                partition=partition,
+                replicas=replicas,
+                isr=replicas,
+                leader=replicas[0],
+            )
+            for partition, replicas in added.items()
+        )
+        return Decision(records, PartitionsCreated(self.partitions, added))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Topics: create, alter, delete. A deleted topic leaves the image first, then disks and the remote tier."""
+"""Topics: create, alter, add partitions, delete. A deleted topic leaves the image first, then disks and the remote tier."""
 
 from __future__ import annotations
 
@@ -6,7 +6,15 @@ from collections.abc import Mapping
 
 from engine.context import Context
 from engine.metadata.image import TopicImage
-from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic, TopicCreated
+from engine.metadata.topic_commands import (
+    AlterConfigs,
+    AlterTopic,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    PartitionsCreated,
+    TopicCreated,
+)
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import check_not_internal
 from partitions import paths
@@ -61,6 +69,15 @@ def alter_topic(
     if key_schema is None and value_schema is None:
         raise InvalidCallError(f"topic {name!r}: say what its key, or its value, is to be")
     command = AlterTopic(name, key_schema, value_schema)
+    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+
+
+def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
+    """Let a topic have so many partitions; ``dry_run`` only tells which brokers the new ones would be on.
+
+    Raises: as ``CreatePartitions.decide``.
+    """
+    command = CreatePartitions(name, partitions)
     return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
 
 

@@ -30,6 +30,18 @@ def run(live: LiveCluster, command: str, *argv: str) -> int:
     return main([command, "--cluster", str(live.file), *argv])
 
 
+def test_a_topic_gets_more_partitions(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    for more, added in ((["--dry-run"], 2), ([], 2), ([], 0)):
+        capsys.readouterr()
+        assert run(live, "alter", "t", "--partitions", "3", "--json", *more) == 0
+        report = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert len(report["rows"]) == added
+        assert all(row["added"].startswith("partition ") for row in report["rows"])
+    assert len(live.cluster.image.topic("t").partitions) == 3
+    assert run(live, "alter", "t", "--partitions", "2") == 2
+    assert "has 3 partitions, and cannot have 2" in capsys.readouterr().err
+
+
 def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     wide = f"@{live.folder / 'wide.json'}"
     for more, fields in ((["--dry-run"], ["value.y"]), ([], ["value.y"]), ([], [])):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pyarrow as pa
 import pytest
 
@@ -10,7 +12,15 @@ from engine.metadata.dump import count_changes
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import RemoveTopicRecord, TopicSchemaRecord
 from engine.metadata.restore_commands import RestoreTopic
-from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic, TopicCreated
+from engine.metadata.topic_commands import (
+    AlterConfigs,
+    AlterTopic,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    PartitionsCreated,
+    TopicCreated,
+)
 from partitions.errors import (
     InvalidCallError,
     InvalidConfigError,
@@ -50,6 +60,45 @@ def test_replicas_are_not_placed_on_fenced_brokers() -> None:
     assert {b for p in metadata.image.topic("u").partitions for b in p.replicas} == {1, 3}
     with pytest.raises(InvalidReplicationFactorError, match="replication factor 3 with 2 unfenced brokers"):
         metadata.do(CreateTopic(name="v", topic_id=an_id(6), replication_factor=3))
+
+
+def test_new_partitions_of_a_topic_go_where_few_of_its_replicas_are() -> None:
+    metadata = Metadata(4)
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=2, replication_factor=2))
+    before = metadata.image.topic("u").partitions
+    answer = metadata.do(CreatePartitions("u", 8))
+    partitions = metadata.image.topic("u").partitions
+    assert partitions[:2] == before, "the old ones stay as they are"
+    assert answer == PartitionsCreated(8, {one.partition: one.replicas for one in partitions[2:]})
+    assert all(len(set(one.replicas)) == 2 and one.isr == one.replicas for one in partitions)
+    for load in (
+        Counter(b for one in partitions for b in one.replicas),
+        Counter(one.leader for one in partitions),
+    ):
+        assert max(load.values()) - min(load.values()) <= 1
+    assert CreatePartitions("u", 8).decide(metadata.image).records == (), "a retry adds none"
+
+
+def test_new_partitions_need_as_many_brokers_as_the_old_ones_have() -> None:
+    metadata = Metadata()
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=1, replication_factor=2))
+    metadata.fence(2)
+    assert set(metadata.do(CreatePartitions("u", 2)).added[1]) == {1, 3}, "none on a fenced broker"
+    metadata.fence(3)
+    with pytest.raises(InvalidReplicationFactorError, match="2 replicas of each partition, and 1 brokers"):
+        CreatePartitions("u", 3).decide(metadata.image)
+
+
+def test_partitions_are_never_taken_away_nor_keys_of_a_topic_with_snapshots_moved() -> None:
+    metadata = Metadata()
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=3, replication_factor=1))
+    with pytest.raises(InvalidCallError, match="has 3 partitions, and cannot have 2"):
+        CreatePartitions("u", 2).decide(metadata.image)
+    with pytest.raises(UnknownTopicOrPartitionError):
+        CreatePartitions("w", 2).decide(metadata.image)
+    metadata.do(AlterConfigs("u", {"cleanup.policy": "snapshot"}))
+    with pytest.raises(InvalidCallError, match="all records of a key have to stay in one partition"):
+        CreatePartitions("u", 4).decide(metadata.image)
 
 
 def test_a_retry_of_the_same_creation_is_recognised_by_its_topic_id() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -13,9 +13,6 @@ import pyarrow as pa
 import pytest
 
 from engine.cluster_fetch import TailSettings
-from engine.metadata.commands import Decision
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import PartitionRecord
 from engine.operations.tail import Start, Tail, TailOptions
 from engine.reading.bounds import Committed
 from engine.state.group_commits import OffsetAndMetadata
@@ -31,6 +28,7 @@ from partitions.errors import (
 from partitions.offsets import OffsetSpec
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
 from tests.unit.nearest_harness import racked, unaware
 
 
@@ -136,7 +134,7 @@ def test_new_partitions_are_read_from_their_first_record_on(live: LiveCluster) -
     assert len(live.cluster.image.topic("t").partitions) == 2
 
     def grow() -> None:
-        live.cluster._context.metadata.submit(AddPartition("t"))
+        live.cluster.create_partitions("t", 3)
         live.append({2: ["c0"]}).raise_for_failures()
         live.append({2: ["c1"]}).raise_for_failures()
 
@@ -144,20 +142,6 @@ def test_new_partitions_are_read_from_their_first_record_on(live: LiveCluster) -
     assert texts(live.cluster.tail("t", idle_timeout_s=60)) == ["c0", "c1"]
     live.append({2: ["c2"]}).raise_for_failures()
     assert texts(live.cluster.tail("t", [0], idle_timeout_s=60)) == []
-
-
-@dataclass(frozen=True)
-class AddPartition:
-    """One more partition, on broker 1. A command of this test: topics get theirs when they are created."""
-
-    topic: str
-
-    def decide(self, image: ClusterImage) -> Decision[None]:
-        topic = image.topic(self.topic)
-        added = PartitionRecord(
-            topic_id=topic.topic_id, partition=len(topic.partitions), replicas=(1,), isr=(1,), leader=1
-        )
-        return Decision((added,), None)
 
 
 def test_a_new_leader_is_followed(live: LiveCluster) -> None:
@@ -255,6 +239,58 @@ def test_an_offset_beyond_the_end(live: LiveCluster) -> None:
 
 def test_its_settings_are_its_options() -> None:
     assert set(TailSettings.__annotations__) == {field.name for field in fields(TailOptions)}
+
+
+# ------------------------------------------------------------------------------------ transactions
+
+
+def values_of(tables: Iterator[pa.Table] | Tail) -> list[str]:
+    """The values, in their order; offsets have gaps where markers are."""
+    return [value.decode() for table in tables for value in table.column("value").to_pylist()]
+
+
+@pytest.fixture
+def transactional(live: LiveCluster) -> LiveCluster:
+    """``x``: a; b, committed, and its marker; c, aborted, and its marker."""
+    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.topic("x")
+    live.fill("a", "x")
+    with live.cluster.transaction("one") as one:
+        one.append_batches("x", {0: [batch(["b"])]})
+    two = live.cluster.transaction("two")
+    two.append_batches("x", {0: [batch(["c"])]})
+    two.abort()
+    return live
+
+
+@pytest.mark.parametrize(
+    ("isolation", "found"), [("read_uncommitted", ["a", "b", "c"]), ("read_committed", ["a", "b"])]
+)
+def test_markers_and_what_the_isolation_level_leaves_out_is_passed_over(
+    transactional: LiveCluster, isolation: str, found: list[str]
+) -> None:
+    """KIP-98; also where a log ends with it, nobody waits for more."""
+    began = transactional.clock.monotonic_s()
+    tail = transactional.cluster.tail("x", start=0, follow=False, isolation=isolation, max_bytes=1)
+    assert values_of(tail) == found
+    assert tail.positions["x", 0].offset == 5
+    assert transactional.clock.monotonic_s() - began < 1
+    assert values_of(transactional.cluster.tail("x", start=0, follow=False)) == ["a", "b", "c"], "Kafka's default"
+
+
+def test_a_tail_of_committed_records_goes_up_to_the_last_stable_offset(transactional: LiveCluster) -> None:
+    """What is behind an open transaction is handed on when that is decided, not before."""
+    live = transactional
+    t = live.cluster.transaction("three")
+    t.append_batches("x", {0: [batch(["d"])]})
+    live.fill("e", "x")
+    assert values_of(live.cluster.tail("x", start=0, follow=False, isolation="read_committed")) == ["a", "b"]
+    assert values_of(live.cluster.tail("x", last=1, follow=False)) == ["e"]
+    assert values_of(live.cluster.tail("x", last=4, follow=False, isolation="read_committed")) == ["b"]
+    assert values_of(live.cluster.tail("x", last=0, follow=False, isolation="read_committed")) == []
+    now = live.cluster.tail("x", isolation="read_committed", idle_timeout_s=60)
+    while_waiting(live, t.commit, lambda: live.fill("f", "x"))
+    assert values_of(now) == ["d", "e", "f"], "the latest record that such a reader sees is before d"
 
 
 # ------------------------------------------------------------------------------------ what it costs
