@@ -150,8 +150,8 @@ class CreatePartitions:
             return Decision((), PartitionsCreated(present, {}))
         if topic_config(topic.configs, image.configs, what).snapshots:
             raise InvalidCallError(
-                f"{what}: with cleanup.policy = snapshot all records of a key have to stay in one partition; create "
-                "another topic, with more of them, and append it there"
+                f"{what}: with cleanup.policy = snapshot all records of a key have to stay in one partition; "
+                "create another topic, with more of them, and append it there"
             )
         factor = len(topic.partitions[0].replicas)
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}

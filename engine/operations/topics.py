@@ -1,4 +1,5 @@
-"""Topics: create, alter, add partitions, delete. A deleted topic leaves the image first, then disks and the remote tier."""
+"""Topics: create, alter, add partitions, delete. A deleted topic leaves the image first, then disks and the remote
+tier."""
 
 from __future__ import annotations
 
