@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
@@ -22,6 +23,7 @@ NOTE = (
     "In bytes, which is what a range costs; in seconds a small scan costs what Spark's planning and scheduling of "
     "any job does."
 )
+HOT_NOTE = "What a second core can add on this machine is what it adds to plain Spark, in the line below."
 _ONE_TASK = {"spark.sql.files.maxPartitionBytes": str(2**40), "spark.sql.files.minPartitionNum": "1"}
 
 
@@ -56,10 +58,15 @@ def hot_scan(bench: Bench) -> list[Line]:
     made.cluster.replicate().raise_for_failures()
     bench.say("a scan of one hot partition")
 
-    def scan() -> None:
+    files = [part.uri for part in made.cluster.plan_read(TOPIC)]
+
+    def ours() -> None:
         _lengths(made.cluster.read(TOPIC))
 
-    def by_one() -> float:
+    def plain() -> None:
+        _lengths(bench.spark.read.parquet(*files))
+
+    def by_one(scan: Callable[[], None]) -> float:
         for key, value in _ONE_TASK.items():
             bench.spark.conf.set(key, value)
         try:
@@ -68,9 +75,14 @@ def hot_scan(bench: Bench) -> list[Line]:
             for key in _ONE_TASK:
                 bench.spark.conf.unset(key)
 
-    all_cores, one = in_turn(lambda: seconds_of(scan), by_one)
+    all_cores, one, plain_all, plain_one = in_turn(
+        lambda: seconds_of(ours), lambda: by_one(ours), lambda: seconds_of(plain), lambda: by_one(plain)
+    )
     what = f"scan of one hot partition: {CORES} cores; one task"
-    return [Line(what, f"{all_cores:.2f} s", f"{one:.2f} s", one / all_cores, HOT_AT_LEAST)]
+    return [
+        Line(what, f"{all_cores:.2f} s", f"{one:.2f} s", one / all_cores, HOT_AT_LEAST, HOT_NOTE),
+        Line("    by spark.read.parquet", f"{plain_all:.2f} s", f"{plain_one:.2f} s", plain_one / plain_all),
+    ]
 
 
 def _lengths(frame: DataFrame) -> int:
