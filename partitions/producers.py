@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
+from msgspec.structs import replace
 
 from partitions.errors import DuplicateSequenceNumberError, InvalidProducerEpochError
 from partitions.records import ABORT, COMMIT
@@ -93,6 +94,14 @@ def after_append(
         txn_first_offset = base_offset
     entry = ProducerEntry(append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset)
     return {**state, append.producer_id: entry}
+
+
+def settled(state: ProducerState) -> dict[str, ProducerEntry]:
+    """The state at an offset where all transactions that began below it are decided: none is open. An entry below
+    the last stable offset may still call one open whose marker stands behind it; a log that goes on from there
+    without what is behind it (a restored one, say) would wait for that marker for ever.
+    """
+    return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:

@@ -20,7 +20,7 @@ from partitions.errors import LogGapError, SourceChangedError
 from partitions.growth import widest
 from partitions.lineage import Lineage
 from partitions.merge import Run
-from partitions.producers import ProducerEntry
+from partitions.producers import ProducerEntry, settled
 from partitions.records import ABORTED
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
@@ -85,7 +85,10 @@ def stage_run(
     staged = target.stage_writer(name)
     try:
         markers = _markers((segment.footer for segment in segments), run.start)
-        footer = _write(source, run, schema, staged, last, markers, compression)
+        latest = last.last_transactional_offset
+        if latest is not None and segments[0].footer.may_hold_control:
+            latest = max(latest, run.start)  # it may begin in what was cut off
+        footer = _write(source, run, schema, staged, last, markers, latest, compression)
     except BaseException:
         with suppress(Exception):
             staged.abort()
@@ -106,6 +109,7 @@ def _write(
     staged: StagedWriter,
     last: SegmentFooter,
     markers: tuple[TransactionPart, ...],
+    last_transactional_offset: int | None,
     compression: str,
 ) -> SegmentFooter:
     writer = SegmentWriter(
@@ -129,14 +133,14 @@ def _write(
         raise
 
     def producers(_: int) -> dict[str, ProducerEntry]:
-        return last.producers
+        return settled(last.producers)
 
     # Nothing of the moment: whoever merges the same files makes the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
         producers=producers,
         created_ms=last.created_ms,
-        last_transactional_offset=last.last_transactional_offset,
+        last_transactional_offset=last_transactional_offset,
         markers=markers,
     )
 

@@ -37,7 +37,7 @@ from enum import Enum
 
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
-from partitions.producers import ProducerEntry
+from partitions.producers import ProducerEntry, settled
 from partitions.store.protocol import Store
 from tiering.remote_file import read_remote
 from tiering.remote_segment import RemoteSegment
@@ -204,10 +204,11 @@ class AuxiliaryState:
 def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> AuxiliaryState:
     """The state at the end of a remote segment, from its footer (KIP-1023, "Follower Fetch Scenarios":
     "fetch remote segment info and build local leader epoch sequence"). ``folder`` is the topic's in the remote.
+    No transaction is open there: the remote tier stops at the last stable offset.
 
     Raises: RemoteObjectMissingError; CorruptSegmentError; CorruptionError when the file is of another
         partition, or ends elsewhere, than the table says.
     """
     footer = read_remote(remote, folder, segment).footer
     lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
-    return AuxiliaryState(segment.next_offset, lineage, footer.producers)
+    return AuxiliaryState(segment.next_offset, lineage, settled(footer.producers))

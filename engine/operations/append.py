@@ -93,6 +93,7 @@ def append_frame(
     transactional: bool = False,
     order_by: Sequence[str] = (),
     dry_run: bool = False,
+    image: ClusterImage | None = None,
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
@@ -100,7 +101,7 @@ def append_frame(
     often this is called (an application id and a batch id, in Spark's words). ``order_by`` sorts the rows
     of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
     the shuffle's. ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and
-    counts them by partition.
+    counts them by partition. ``image`` is the metadata as it was just read.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError before
         anything is written; everything else is a failure of its partition in the report.
@@ -108,7 +109,7 @@ def append_frame(
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
-    image = context.metadata.image()
+    image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     records = to_records(
@@ -152,6 +153,7 @@ def append_batches(
     sequence: int = 0,
     producer_epoch: int = 0,
     transactional: bool = False,
+    image: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
     ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
@@ -161,7 +163,7 @@ def append_batches(
     """
     check_not_internal(topic, "append to")
     who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence, transactional)
-    return append_given(context, topic, batches, who, acks=acks)
+    return append_given(context, topic, batches, who, acks=acks, image=image)
 
 
 def append_given(
@@ -171,12 +173,13 @@ def append_given(
     who: ProducerAppend,
     *,
     acks: str = "all",
+    image: ClusterImage | None = None,
 ) -> Report:
     """As ``append_batches``, also to internal topics: what the engine itself appends.
 
     Raises: as ``append_frame``.
     """
-    image = context.metadata.image()
+    image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     schema = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks).schema
     for partition, given in batches.items():

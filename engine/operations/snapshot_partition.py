@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.operations.looking import while_it_changes
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.leader import check_not_fenced, leader_log
 from engine.replication.site import SiteWork
@@ -32,6 +32,7 @@ from partitions.clock import Clock
 from partitions.errors import LogGapError, SourceChangedError
 from partitions.growth import fitted
 from partitions.listing import Link, ReplicaLog
+from partitions.producers import settled
 from partitions.records import RECORD_COLUMNS
 from partitions.replica import Replica
 from partitions.segment import read_batches, read_segment
@@ -184,7 +185,7 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
         schema=work.schema,
         clock=work.clock,
         compression=work.compression,
-        producers=footer.producers,
+        producers=settled(footer.producers),  # it ends at or below the last stable offset
     )
 
 
@@ -381,11 +382,11 @@ def committed_batches(
     leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """As ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
-    for link, settled in committed_links(leader, log, start, end):
+    for link, is_settled in committed_links(leader, log, start, end):
         offset, stop = max(link.start, start), min(link.end, end)
-        wanted = [*columns, "control"] if settled else columns
+        wanted = [*columns, "control"] if is_settled else columns
         for batch in read_batches(leader.store, link.file, offset, stop, wanted):
-            runs = committed_runs(batch.column("control")) if settled else [(0, batch.num_rows)]
+            runs = committed_runs(batch.column("control")) if is_settled else [(0, batch.num_rows)]
             for first, until in runs:
                 yield offset + first, batch.select(columns).slice(first, until - first)
             offset += batch.num_rows

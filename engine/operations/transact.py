@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Self
 import pyarrow as pa
 
 from engine.context import Context
+from engine.metadata.image import ClusterImage
 from engine.operations import transactions
 from engine.operations.append import append_batches, append_frame
 from engine.operations.groups import commit_pending
@@ -97,8 +98,10 @@ class OpenTransaction:
         from engine.spark.appending import RecordColumns
 
         check_not_internal(topic, "append to")
-        image = self._context.metadata.image().topic(topic)
-        with self._appending((image.topic_id, partition.partition) for partition in image.partitions):
+        image = self._context.metadata.image()
+        of_topic = image.topic(topic)
+        every = [(of_topic.topic_id, partition.partition) for partition in of_topic.partitions]
+        with self._appending(image, every):
             return self._appended(
                 append_frame(
                     self._context,
@@ -110,15 +113,17 @@ class OpenTransaction:
                     sequence=self._sequence,
                     transactional=True,
                     order_by=order_by,
+                    image=image,
                 )
             )
 
     def append_batches(self, topic: str, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> Report:
         """Append Arrow batches, as ``Cluster.append_batches``. Raises: as ``append``."""
         check_not_internal(topic, "append to")
-        topic_id = self._context.metadata.image().topic(topic).topic_id
+        image = self._context.metadata.image()
+        topic_id = image.topic(topic).topic_id
         filled = [(topic_id, partition) for partition, given in batches.items() if any(b.num_rows for b in given)]
-        with self._appending(filled):
+        with self._appending(image, filled):
             return self._appended(
                 append_batches(
                     self._context,
@@ -128,6 +133,7 @@ class OpenTransaction:
                     producer_epoch=self.producer_epoch,
                     sequence=self._sequence,
                     transactional=True,
+                    image=image,
                 )
             )
 
@@ -139,12 +145,14 @@ class OpenTransaction:
         check_group(group)
         image = self._context.metadata.image()
         topic = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
-        with self._appending([(topic.topic_id, partition_for(group, len(topic.partitions)))]):
+        image = self._context.metadata.last_known.image  # with that topic
+        with self._appending(image, [(topic.topic_id, partition_for(group, len(topic.partitions)))]):
             self._offsets += commit_pending(self._context, group, offsets, self.producer_id, self.producer_epoch)
 
     @contextmanager
-    def _appending(self, partitions: Iterable[TopicPartition]) -> Iterator[None]:
-        """Step 2, then 3 inside. What is wrong with a call is found before anything is written."""
+    def _appending(self, image: ClusterImage, partitions: Iterable[TopicPartition]) -> Iterator[None]:
+        """Step 2, then 3 inside, under one image: a topic that is created anew meanwhile is another one. What is
+        wrong with a call is found before anything is written."""
         self._check_open()
         if isinstance(self._failed, FencedError):
             raise self._failed
@@ -153,7 +161,7 @@ class OpenTransaction:
         try:
             added = self._partitions.union(partitions)
             if added != self._partitions:
-                self._producer = transactions.add_partitions(self._context, self._producer, added)
+                self._producer = transactions.add_partitions(self._context, self._producer, added, image)
                 self._partitions = added
             yield
         except InvalidCallError:
@@ -199,7 +207,7 @@ class OpenTransaction:
     def _end(self, *, commit: bool) -> Report:
         written = MarkersWritten()
         outcome = "empty"
-        if self._partitions:
+        if self._partitions or self._failed is not None:  # a beginning of unknown outcome may have counted
             outcome = "committed" if commit else "aborted"
             try:
                 ended = transactions.end(self._context, self._producer, commit=commit)
@@ -207,6 +215,9 @@ class OpenTransaction:
                 if commit:
                     self._over("aborted", written)
                     raise
+            except InvalidTxnStateError:
+                if self._partitions:
+                    raise  # else it had not begun
             else:
                 written = self._finish(ended)
         return self._over(outcome, written)

@@ -26,6 +26,7 @@ from partitions.errors import (
     InvalidTxnStateError,
     OutcomeUnknownError,
     RetriableError,
+    StratalogError,
 )
 
 MAX_ID_LENGTH = 255
@@ -80,13 +81,19 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     )
 
 
-def add_partitions(context: Context, producer: Transaction, partitions: Iterable[TopicPartition]) -> Transaction:
-    """The transaction also writes to these partitions (topic id, number); the first ones begin it.
+def add_partitions(
+    context: Context,
+    producer: Transaction,
+    partitions: Iterable[TopicPartition],
+    image: ClusterImage | None = None,
+) -> Transaction:
+    """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``image`` is
+    the metadata as it was just read.
 
     Raises: UnknownTopicOrPartitionError, InvalidProducerIdMappingError, ProducerFencedError,
         ConcurrentTransactionsError; as ``append_state``.
     """
-    image = context.metadata.image()
+    image = image or context.metadata.image()
     wanted = sorted(set(partitions))
     for key in wanted:
         image.partition(*key)
@@ -174,6 +181,9 @@ def end_overdue(context: Context, view: PartitionView) -> int:
 
 
 def _topic(context: Context) -> TopicImage:
+    image = context.metadata.last_known.image
+    if TRANSACTIONS_TOPIC in image.topic_ids:  # it is never deleted
+        return image.topic(TRANSACTIONS_TOPIC)
     image = context.metadata.image()
     return ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
 
@@ -198,18 +208,27 @@ def _changed(context: Context, transactional_id: str, decide: Decide) -> Transac
 def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction | None:
     """Decide, append, look; the state that came of it. Where it is not known what came of an append, the state
     tells, and the decision is taken anew.
+
+    Decided is on the state that this driver saw last: a record counts only where the log still has the state that
+    it rests on. What changes nothing, or is refused, is decided on the state as it is now.
     """
     unknown: OutcomeUnknownError | None = None
+    partition = partition_for(transactional_id, len(topic.partitions))
+    kept: ReadState[TransactionStates] | None = context.states.get(topic.topic_id, partition)
     for _ in range(_ATTEMPTS):
         try:
-            before = _read(context, topic, transactional_id)
-            present = before.state.transactions.get(transactional_id)
-            wanted = decide(present)
+            before = kept or _read(context, topic, transactional_id)
+            wanted = _decided(decide, before.state.transactions.get(transactional_id), is_kept=kept is not None)
+            if wanted is None and kept is None:
+                return before.state.transactions.get(transactional_id)
+            kept = None
             if wanted is None:
-                return present
-            partition = partition_for(transactional_id, len(topic.partitions))
+                continue
             offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
-            read = _read(context, topic, transactional_id, until=offset + 1, since=before)
+            read = _following(context, topic, partition, before, offset, wanted) or _read(
+                context, topic, transactional_id, until=offset + 1, since=before
+            )
+            context.states.put(topic.topic_id, partition, read)
         except OutcomeUnknownError as error:
             unknown = error
             continue
@@ -225,6 +244,35 @@ def _change(context: Context, topic: TopicImage, transactional_id: str, decide: 
     raise ConcurrentTransactionsError(
         f"transactional id {transactional_id!r}: others changed its state {_ATTEMPTS} times meanwhile; try again"
     )
+
+
+def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
+    """None also where a state that was kept, and may have passed, is no reason to refuse."""
+    try:
+        return decide(present)
+    except StratalogError:
+        if not is_kept:
+            raise
+        return None
+
+
+def _following(
+    context: Context,
+    topic: TopicImage,
+    partition: int,
+    before: ReadState[TransactionStates],
+    offset: int,
+    appended: Transaction,
+) -> ReadState[TransactionStates] | None:
+    """The state after a record that was acknowledged right behind ``before``; None when it stands elsewhere, or
+    the leader has changed since ``before``, whose end may have been another history's: then it is to be read.
+    """
+    image = context.metadata.last_known.image
+    if topic.topic_id not in image.topics or offset != before.state.next_offset:
+        return None
+    if image.view(topic.topic_id, partition).leader_epoch != before.epoch:
+        return None
+    return ReadState(before.state.apply(offset, [appended]), before.epoch)
 
 
 def _read(

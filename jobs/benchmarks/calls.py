@@ -142,6 +142,15 @@ def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all") -
     return cluster.append_batches(TOPIC, {partition: [record] for partition in partitions}, acks=acks)
 
 
+def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
+    """As ``append_one``, in a transaction."""
+    record = record_batch(pa.array([b"one"], pa.binary()))
+    with cluster.transaction("calls") as transaction:
+        transaction.append_batches(TOPIC, {partition: [record] for partition in partitions})
+    assert transaction.report is not None
+    return transaction.report
+
+
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
     """All replicas hold the same one file."""
     made.cluster.create_topic(TOPIC, partitions=partitions, replication_factor=BROKERS)
@@ -177,6 +186,13 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
         made.cluster.tier().raise_for_failures()
 
 
+def _transacted(made: CountedCluster, partitions: int, files: int) -> None:
+    """As ``_filled``, and the transactional id has had a transaction, which is over."""
+    made.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    _filled(made, partitions)
+    transact_one(made.cluster, [0])
+
+
 def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
     found = Counter({kind: more[kind] - less[kind] for kind in KINDS})
     assert min(found.values()) >= 0
@@ -208,6 +224,39 @@ _COPY_LISTS = (
 )
 _WATERMARK = (Call(PARTITION, CREATE, BROKERS, "the high watermark on every replica"),)
 
+_FIRST_LOOK = (
+    Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
+    Call(PARTITION, READ, 1, "the footer of its last file: the producers"),
+)
+_APPEND = (
+    Call(PARTITION, LIST, 1, "the leader: where its log ends"),
+    Call(PARTITION, CREATE, 1, "the file on the leader"),
+    Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
+    Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
+    Call(PARTITION, LIST, 2, "the followers: what they lack"),
+    Call(PARTITION, LIST, 1, "the leader after them", least=0),
+    Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
+    Call(PARTITION, COPY, 2, "the bytes to each follower (!)"),
+    *_COPY_LISTS,
+    Call(PARTITION, CREATE, 2, "the names on each follower"),
+    *_WATERMARK,
+)
+
+
+def _times(number: int, calls: Iterable[Call], per: str, what: str) -> tuple[Call, ...]:
+    """What several appends make, as a part of something else."""
+    return tuple(
+        Call(
+            per,
+            call.kind,
+            number * call.number,
+            what + call.because,
+            None if call.least is None else number * call.least,
+        )
+        for call in calls
+    )
+
+
 SCENARIOS = (
     Scenario(
         "append, acks=all",
@@ -215,20 +264,25 @@ SCENARIOS = (
         lambda cluster, partitions: append_one(cluster, range(partitions)),
         (
             *_BEGIN,
-            Call(PARTITION, LIST, 1, "the leader: where its log ends"),
-            Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
-            Call(PARTITION, READ, 1, "the footer of its last file: the producers"),
-            Call(PARTITION, CREATE, 1, "the file on the leader"),
-            Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
-            Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
-            Call(PARTITION, LIST, 2, "the followers: what they lack"),
-            Call(PARTITION, LIST, 1, "the leader after them", least=0),
-            Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
-            Call(PARTITION, COPY, 2, "the bytes to each follower (!)"),
-            *_COPY_LISTS,
-            Call(PARTITION, CREATE, 2, "the names on each follower"),
+            *_FIRST_LOOK,
+            *_APPEND,
             *_UNCHANGED,
-            *_WATERMARK,
+        ),
+    ),
+    Scenario(
+        "transaction",
+        _transacted,
+        lambda cluster, partitions: transact_one(cluster, range(partitions)),
+        (
+            *_metadata("is there __transaction_state?"),
+            *_metadata("who leads the id's partition of it?"),
+            Call(RUN, LIST, 1, "its leader: what is new to this driver"),
+            Call(RUN, STAT, 1, "its root after that"),
+            Call(RUN, READ, 9, "its .epoch; the footer and the records of the four changes of state before"),
+            *_times(6, (*_BEGIN, *_UNCHANGED), RUN, "begin, partitions, records, end, markers, completion: "),
+            *_times(4, _APPEND, RUN, "the changes of state, begin, partitions, end and completion: "),
+            *_FIRST_LOOK,
+            *_times(2, _APPEND, PARTITION, "records, marker: "),
         ),
     ),
     Scenario("idle sync", _filled, lambda cluster, _: cluster.replicate(), (*_BEGIN, *_SYNC_LISTS)),

@@ -16,6 +16,7 @@ import engine.operations.merge
 import engine.operations.replicate
 import engine.operations.retain_tasks
 import engine.operations.tier_tasks
+import engine.operations.transactions
 import engine.quorum.contents
 import engine.quorum.log
 import engine.replication.append
@@ -278,6 +279,12 @@ MUTATIONS: Sequence[Mutation] = (
         ),
         theme="transactions",
         first=90,
+    ),
+    Mutation(
+        "decisions that count on trust",
+        "a change of a transaction's state counts only where it stands behind the state that it rests on",
+        variants.patched(engine.operations.transactions, "_following", variants.counted_on_trust),
+        theme="transactions",
     ),
     Mutation(
         "register keeps the last member",

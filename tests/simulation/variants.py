@@ -27,10 +27,13 @@ import partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
 from engine.context import Context
+from engine.metadata.image import TopicImage
 from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
 from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
+from engine.state.transaction_state import Transaction, TransactionStates
+from engine.state_cache import ReadState
 from partitions.clock import Clock
 from partitions.errors import RetriableError, SourceChangedError
 from partitions.lineage import Lineage
@@ -208,6 +211,18 @@ def open_transactions_hold_nobody_back(log: ReplicaLog, footer_of: Any, start: i
 
 
 _transactions_of = partitions.transactions.transactions_of
+
+
+def counted_on_trust(
+    context: Context,
+    topic: TopicImage,
+    partition: int,
+    before: ReadState[TransactionStates],
+    offset: int,
+    appended: Transaction,
+) -> ReadState[TransactionStates]:
+    """What was decided counts, whatever stands between it and the state that it was decided on."""
+    return ReadState(before.state.apply(offset, [appended]), before.epoch)
 
 
 # ------------------------------------------------------------------------------- 3. sync

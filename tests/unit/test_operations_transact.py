@@ -2,79 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from engine import Cluster, OperationFailedError
 from engine.metadata.partition_commands import AlterPartition
 from engine.operations.in_sync import without
-from engine.operations.transact import OpenTransaction
-from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from engine.state.transaction_state import State
 from partitions.errors import (
     InvalidCallError,
-    InvalidTopicError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
-    OutcomeUnknownError,
     ProducerFencedError,
-    StorageError,
     TransactionalIdNotFoundError,
-    UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
 from partitions.transactions import Isolation
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.faulty_store import Faults
-from tests.unit.harness import batch
 from tests.unit.seen import seen
-
-COMMITTED, UNCOMMITTED = Isolation.READ_COMMITTED, Isolation.READ_UNCOMMITTED
-
-
-class Ledger(LiveCluster):
-    """A cluster with the topics ``t`` (two partitions) and ``u``; internal topics of one partition."""
-
-    def begin(self) -> Ledger:
-        configs = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
-        self.cluster.alter_configs(None, configs)
-        self.topic(partitions=2)
-        self.topic("u")
-        return self
-
-    def seen(self, isolation: Isolation = COMMITTED) -> dict[str, list[str]]:
-        """By partition, as its leader has it."""
-        wanted = (("t", 0), ("t", 1), ("u", 0))
-        return {
-            f"{topic}-{partition}": seen(self.replica(self.leader(topic, partition), topic, partition), isolation)
-            for topic, partition in wanted
-        }
-
-    def state(self, transactional_id: str = "x") -> str:
-        return str(self.driver().describe_transaction(transactional_id).totals["state"])
-
-
-def rows(*values: str) -> Sequence[pa.RecordBatch]:
-    return [batch(values)]
-
-
-def put(transaction: OpenTransaction, values: Mapping[str, str]) -> None:
-    """One record to each of these partitions, in the order in which they are given."""
-    for where, value in values.items():
-        topic, _, partition = where.partition("-")
-        transaction.append_batches(topic, {int(partition): rows(value)})
+from tests.unit.transact_harness import COMMITTED, EVERYTHING, NOTHING, UNCOMMITTED, VALUES, Ledger, put
 
 
 def _fail(_: None) -> None:
     raise ZeroDivisionError
-
-
-NOTHING: dict[str, list[str]] = {"t-0": [], "t-1": [], "u-0": []}
-EVERYTHING = {"t-0": ["a"], "t-1": ["b"], "u-0": ["c"]}
-VALUES = {"t-0": "a", "t-1": "b", "u-0": "c"}
 
 
 @pytest.fixture
@@ -199,7 +150,7 @@ def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: i
     everything = [f"{v}{end}" for v in "abcd" for end in ("", "^", "-")]
     expected = [v[0].upper() if v.endswith("^") else v for v in everything]
     assert fetched(live, UNCOMMITTED, max_bytes) == ([*expected, "open", "behind"], 18)
-    with pytest.raises(InvalidCallError, match="read_uncommitted or read_committed"):
+    with pytest.raises(InvalidCallError, match="did you mean 'read_committed'"):
         live.cluster.fetch("t", 0, 0, isolation="committed")
 
 
@@ -278,179 +229,6 @@ def test_what_is_left_behind_is_ended_by_replicate(live: Ledger) -> None:
 def test_a_timeout_has_its_bounds(live: Ledger, timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeoutError):
         live.cluster.transaction("x", timeout_ms=timeout_ms)
-
-
-# ------------------------------------------------------------------------------------- failures
-
-
-def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
-    faults = Faults()
-    live = Ledger(tmp_path, through=faults.wrap).begin()
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and "/u-" in name:
-            raise StorageError("no space left")
-
-    t = live.cluster.transaction("x")
-    put(t, {"t-0": "a"})
-    faults.before = refuse
-    with pytest.raises(OperationFailedError, match="no space left"):
-        put(t, {"u-0": "b"})
-    faults.none()
-    with pytest.raises(InvalidTxnStateError, match="something of it failed"):
-        put(t, {"t-1": "c"})
-    with pytest.raises(InvalidTxnStateError, match=r"it was aborted: .*no space left"):
-        t.commit()
-    assert (live.seen(), live.state()) == (NOTHING, State.COMPLETE_ABORT)
-
-
-def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
-        put(t, {"t-0": "a"})
-        with pytest.raises(UnknownTopicOrPartitionError):
-            put(t, {"v-0": "b"})
-        with pytest.raises(UnknownTopicOrPartitionError):
-            put(t, {"t-7": "b"})
-        with pytest.raises(InvalidTopicError):
-            t.append_batches(OFFSETS_TOPIC, {0: rows("b")})
-    assert live.seen()["t-0"] == ["a"]
-
-
-def test_what_is_over_is_over(live: Ledger) -> None:
-    t = live.cluster.transaction("x")
-    put(t, VALUES)
-    t.commit()
-    for again in (t.commit, t.abort, lambda: put(t, VALUES)):
-        with pytest.raises(InvalidTxnStateError, match=r"is over \(committed\)"):
-            again()
-    assert live.seen() == EVERYTHING
-
-
-def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_path: Path) -> None:
-    """It is decided all the same: the commit does not fail."""
-    faults = Faults()
-    live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
-    put(t, VALUES)
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what == "stage" and "/u-" in name:
-            raise StorageError("no space left")
-
-    faults.before = refuse
-    report = t.commit()
-    faults.none()
-    assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
-    assert (live.seen()["u-0"], live.state()) == ([], State.PREPARE_COMMIT)
-    with live.driver().transaction("x"):
-        pass  # the next producer of the id completes what it finds
-    assert live.seen() == EVERYTHING
-
-
-@pytest.mark.parametrize("lost", ["the append", "the answer"])
-def test_a_decision_of_unknown_outcome_is_read_until_it_is_one_or_the_other(tmp_path: Path, lost: str) -> None:
-    faults = Faults()
-    live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
-    put(t, VALUES)
-
-    def no_answer(uri: str, what: str, name: str) -> None:
-        if what == "commit" and TRANSACTIONS_TOPIC in name:
-            faults.none()
-            raise OutcomeUnknownError("no answer")
-
-    if lost == "the append":
-        faults.before = no_answer
-    else:
-        faults.after = no_answer
-    assert t.commit().totals["outcome"] == "committed"
-    assert (live.seen(), live.state()) == (EVERYTHING, State.COMPLETE_COMMIT)
-
-
-def crash_points(live: Ledger, faults: Faults) -> list[str]:
-    """The changes that a transaction makes, in order."""
-    made: list[str] = []
-    faults.after = lambda uri, what, name: made.append(what) if what in ("create", "commit") else None
-    run(live, live.driver())
-    faults.none()
-    return made
-
-
-def run(live: Ledger, driver: Cluster) -> None:
-    """A whole transaction."""
-    with driver.transaction("x") as t:
-        put(t, VALUES)
-        t.commit_offsets("g", {("u", 0): 0})
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
-def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Path, late: bool) -> None:
-    """Protocol section 6, I7: the driver dies at each of its changes; the next one of the id ends what it left."""
-    faults = Faults()
-    (tmp_path / "0").mkdir()
-    points = len(crash_points(Ledger(tmp_path / "0", through=faults.wrap).begin(), faults))
-    outcomes = set()
-    for point in range(1, points + 1):
-        folder = tmp_path / str(point)
-        folder.mkdir()
-        live = Ledger(folder, through=faults.wrap).begin()
-        left = point
-
-        def die(uri: str, what: str, name: str) -> None:
-            nonlocal left
-            left -= what in ("create", "commit")
-            if left <= 0:
-                raise KeyboardInterrupt
-
-        if late:
-            faults.after = die
-        else:
-            faults.before = die
-        with pytest.raises(KeyboardInterrupt):
-            run(live, live.driver())
-        faults.none()
-        now = live.seen()
-        assert all(found in ([], EVERYTHING[where]) for where, found in now.items())
-        with live.driver().transaction("x"):
-            pass
-        live.cluster.replicate().raise_for_failures()
-        live.cluster.verify().raise_for_failures()
-        after = live.seen()
-        assert after in (NOTHING, EVERYTHING), f"{point} of {points}"
-        assert all(found == after[where] for where, found in now.items() if found), "nothing that was seen is lost"
-        offsets = live.driver().committed("g", require_stable=True)
-        assert bool(offsets) == (after == EVERYTHING)
-        outcomes.add(after == EVERYTHING)
-    assert outcomes == {True, False}
-
-
-def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> None:
-    faults = Faults()
-    live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
-    put(t, VALUES)
-    other = live.driver()
-    passed = 0
-
-    def overtake(uri: str, what: str, name: str) -> None:
-        nonlocal passed
-        if what == "stage" and "/u-" in name:  # some markers are there, this one is not
-            faults.none()
-            passed += 1
-            other.finish_transactions().raise_for_failures()
-
-    faults.before = overtake
-    assert t.commit().ok
-    assert (passed, live.seen(), live.state()) == (1, EVERYTHING, State.COMPLETE_COMMIT)
-    assert live.log(live.leader("u"), "u").log_end == 2
-
-
-def test_a_leader_may_change_between_records_and_marker(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
-        put(t, VALUES)
-        live.cluster.elect("t", leader=live.followers("t", 0)[0]).raise_for_failures()
-    assert live.seen() == EVERYTHING
 
 
 # ------------------------------------------------------------------------- what operators look at

@@ -261,6 +261,33 @@ def test_a_marker_that_was_merged_is_still_known() -> None:
     assert log.seen(COMMITTED) == ["p0", "a", "b"]
 
 
+def test_no_transaction_is_open_at_the_end_of_a_merged_segment() -> None:
+    """Its marker stands behind it. Where that is lost (an unclean election) the log goes on from the segment,
+    which says already what became of the transaction: nothing is to be waited for."""
+    log = Log()
+    log.add("p", "p0")
+    log.add("q", "q0")
+    log.end("p", 1, commit=True)
+    log.merge()
+    merged = log.log.chain[0]
+    assert (merged.name.merged, merged.end) == (True, 1)
+    assert log.replica.footer(merged.file).producers["p"].txn_first_offset is None
+
+
+def test_what_is_left_of_an_aborted_append_is_still_settled() -> None:
+    """DeleteRecords may set the log start inside an append; readers ask a segment whether it may hold control."""
+    log = Log()
+    log.append(["a", "b", "c", "d"], producer="p", transactional=True)
+    log.end("p", 1, commit=False)
+    present = log.log
+    first, _ = plan_merges(present, EACH, 2, log.clock.now_ms(), transactions_of(present, log.replica.footer, 2))
+    merge_run(log.replica, first, compression="zstd")
+    log.replica.store.create(log.replica.path(LocalStartName(2)), encode({}))
+    (left, _) = log.log.chain
+    assert (left.start, left.end, left.name.merged) == (2, 4, True)
+    assert log.replica.footer(left.file).may_hold_control
+
+
 def test_a_run_in_transactions_that_nobody_settled_is_not_merged() -> None:
     log = Log()
     log.add("p", "p0")

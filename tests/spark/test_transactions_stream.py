@@ -1,0 +1,123 @@
+"""Read, process, write as a stream: output, and the offsets that it was made of, in one transaction (KIP-98).
+
+The group's offsets, not the checkpoint, say what is processed: they are committed with the output or not at all.
+So whoever runs a batch again begins a transaction first (whatever was left open is over then), and then looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import functions as f
+
+from engine import Cluster
+from tests.spark.spark_cluster import format_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("transactions")
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, folder: Path) -> Cluster:
+    made = format_cluster(spark, folder)
+    small = {"num.partitions": "1", "replication.factor": "2"}
+    for topic in ("transaction.state.log", "offsets.topic"):
+        made.alter_configs(None, {f"{topic}.{name}": value for name, value in small.items()})
+    made.alter_configs(None, {"transaction.state.log.min.isr": "1"})
+    made.create_topic("raw", partitions=2, replication_factor=2, value="n BIGINT")
+    for topic in ("squares", "cubes"):
+        made.create_topic(topic, partitions=2, replication_factor=2, value="n BIGINT, result BIGINT")
+    return made
+
+
+def nothing(step: str, batch_id: int) -> None:
+    """Goes on."""
+
+
+class Powers:
+    """Squares and cubes of what comes in, of each number one; ``at`` is told where it is."""
+
+    def __init__(self, cluster: Cluster, at: Callable[[str, int], None] = nothing) -> None:
+        self._cluster, self._at = cluster, at
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        ends = {
+            ("raw", row.partition): row.end
+            for row in batch.groupBy("partition").agg((f.max("offset") + 1).alias("end")).collect()
+        }
+        with self._cluster.transaction("powers") as t:
+            done = self._cluster.committed("powers", ["raw"], require_stable=True)
+            if all(key in done and done[key].offset >= end for key, end in ends.items()):
+                return
+            n = f.col("value.n")
+            t.append(batch.select(n.alias("n"), (n * n).alias("result")), "squares")
+            self._at("between", batch_id)
+            t.append(batch.select(n.alias("n"), (n * n * n).alias("result")), "cubes")
+            t.commit_offsets("powers", ends)
+            self._at("before the commit", batch_id)
+        self._at("after the commit", batch_id)
+
+
+def drain(spark: SparkSession, folder: Path, checkpoint: Path, each: Powers) -> None:
+    """All that there is now, in batches of ten."""
+    given = {"topic": "raw", "startingOffsets": "earliest", "maxRowsPerTrigger": "10"}
+    frame = spark.readStream.format("stratalog").options(cluster=str(folder / "cluster.toml"), **given).load()
+    query = frame.writeStream.foreachBatch(each).option("checkpointLocation", str(checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+def committed(cluster: Cluster, topic: str) -> list[tuple[int, int]]:
+    rows = cluster.read(topic, isolation="read_committed").select("value.*").collect()
+    return sorted(tuple(row) for row in rows)
+
+
+def test_a_stream_cut_short_anywhere_processes_each_record_once(
+    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """Spark runs a batch again that is not in its checkpoint, also one whose transaction was committed."""
+    cluster.append(spark.range(35).selectExpr("id AS n"), "raw").raise_for_failures()
+    for step, batch in (
+        ("between", 0),
+        ("after the commit", 0),
+        ("before the commit", 1),
+        ("after the commit", 2),
+    ):
+
+        def die(at: str, batch_id: int, step: str = step, batch: int = batch) -> None:
+            if (at, batch_id) == (step, batch):
+                raise KeyError(f"cut short {step}")
+
+        with pytest.raises(StreamingQueryException, match=f"cut short {step}"):
+            drain(spark, folder, tmp_path, Powers(cluster, die))
+    drain(spark, folder, tmp_path, Powers(cluster))
+    assert committed(cluster, "squares") == [(n, n**2) for n in range(35)]
+    assert committed(cluster, "cubes") == [(n, n**3) for n in range(35)]
+    assert cluster.lag("powers").raise_for_failures().totals["lag"] == 0
+
+
+def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
+    cluster: Cluster, spark: SparkSession, folder: Path, tmp_path: Path
+) -> None:
+    """It ends with one clear error, and leaves nothing."""
+    cluster.append(spark.range(100, 105).selectExpr("id AS n"), "raw").raise_for_failures()
+    before = len(committed(cluster, "squares"))
+
+    def overtaken(at: str, batch_id: int) -> None:
+        if at == "between":
+            with cluster.transaction("powers"):
+                pass
+
+    with pytest.raises(StreamingQueryException, match="a newer producer"):
+        drain(spark, folder, tmp_path, Powers(cluster, overtaken))
+    assert len(committed(cluster, "squares")) == before
