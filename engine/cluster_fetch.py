@@ -15,6 +15,7 @@ from engine.reading.replica_selector import ClientMetadata
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
 from partitions.offsets import OffsetSpec, UnknownOffset
 from partitions.runner import Outcome
+from partitions.spelling import check_options
 from partitions.transactions import Isolation
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ class TailSettings(TypedDict, total=False):
     """The fields of ``TailOptions``, as keywords."""
 
     follow: bool
+    isolation: Isolation | str
     auto_offset_reset: str
     max_bytes: int
     fetch_max_bytes: int
@@ -118,13 +120,15 @@ class FetchOfCluster:
         ...``. ``start`` is where a read may start, from now on when it is left out, or the ``positions`` of an
         earlier tail; ``last``: so many records before the end of each partition. ``options`` are those of
         ``engine.operations.tail.TailOptions``: ``follow=False`` to end where the log ends now,
-        ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
+        ``isolation="read_committed"`` for committed records only, ``auto_offset_reset="earliest"`` to go on where
+        retention was faster, ``idle_timeout_s``, ...
 
         Commit ``tail.positions`` for a group, and begin the next one at ``Committed(group)``.
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; while
             it is iterated, what ``fetch`` raises.
         """
+        check_options(options, TailSettings.__annotations__)
         return Tail(
             self._context,
             topic,

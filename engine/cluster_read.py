@@ -15,6 +15,7 @@ from engine.reading.client import client_metadata
 from engine.reading.read_plan import ReadPlan
 from partitions.errors import InvalidCallError
 from partitions.offsets import Answer, OffsetSpec
+from partitions.spelling import check_options
 from partitions.transactions import Isolation
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ class ReadOfCluster(SparkOfCluster):
         """What ``read`` would scan: the sequence of file ranges, in either tier; ``explain()`` is for people. A
         plan that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
         """
+        check_options(options, RangeOptions.__annotations__)
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         query = ReadQuery(topics=topics, start=start, end=end, partitions=partitions, **options)
         return plan_read(self._context, query, client_metadata(self._context.file, self._spark, query.client_rack))
@@ -112,6 +114,13 @@ class ReadOfCluster(SparkOfCluster):
         check_name(name)  # before anything is read
         create_range_function(self._session("reading"), name, self.read(topic, **options))
 
-    def offsets(self, topic: str, spec: OffsetSpec | datetime) -> dict[int, Answer]:
-        """ListOffsets: a named position, or the first record at or after a time, of each partition."""
-        return list_offsets(self._context, topic, spec)
+    def offsets(
+        self,
+        topic: str,
+        spec: OffsetSpec | datetime,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> dict[int, Answer]:
+        """ListOffsets: a named position, or the first record at or after a time, of each partition. With
+        ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
+        """
+        return list_offsets(self._context, topic, spec, isolation)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from partitions.offsets import OffsetSpec
+from partitions.transactions import Isolation
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
@@ -91,6 +92,17 @@ def add_client_rack(parser: argparse.ArgumentParser) -> None:
         metavar="RACK",
         help="where this reader is: with a replica.selector.class it reads from a replica there (default: "
         "spark.stratalog.client.rack, $STRATALOG_CLIENT_RACK, or client_rack of the cluster file)",
+    )
+
+
+def add_isolation(parser: argparse.ArgumentParser) -> None:
+    """``--isolation read_committed``."""
+    parser.add_argument(
+        "--isolation",
+        choices=[level.value for level in Isolation],
+        default=Isolation.READ_UNCOMMITTED.value,
+        help="read_committed: up to the last stable offset, without records of aborted transactions (default: "
+        "read_uncommitted, as in Kafka)",
     )
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from engine import FoundOffset, Report
 from engine.report import Value
-from jobs.arguments import POSITIONS, add_dry_run, job_parser, names, position
+from jobs.arguments import POSITIONS, add_dry_run, add_isolation, job_parser, names, position
 from jobs.run import Job, run_job
 from partitions.offsets import Answer
 
@@ -28,17 +28,18 @@ def arguments() -> argparse.ArgumentParser:
         default="latest",
         help=f"one of {', '.join(POSITIONS)}, or an ISO time, UTC where it names no zone (default: latest)",
     )
+    add_isolation(parser)
     return parser
 
 
 def offsets(job: Job) -> Report:
     """The job."""
-    cluster = job.cluster()
+    given, cluster = job.arguments, job.cluster()
     with cluster.measured() as measure:
         rows = [
             _row(topic, partition, answer)
-            for topic in job.arguments.topics
-            for partition, answer in sorted(cluster.offsets(topic, job.arguments.spec).items())
+            for topic in given.topics
+            for partition, answer in sorted(cluster.offsets(topic, given.spec, given.isolation).items())
         ]
     return Report("offsets", rows, seconds=measure.seconds, counts=measure.counts)
 

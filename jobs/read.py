@@ -17,10 +17,19 @@ from typing import TYPE_CHECKING, Any
 from engine import Committed, Report
 from engine.reading.plan import FileRange
 from engine.report import Value
-from jobs.arguments import add_client_rack, add_dry_run, bound, count, job_parser, names, numbers, pair
+from jobs.arguments import (
+    add_client_rack,
+    add_dry_run,
+    add_isolation,
+    bound,
+    count,
+    job_parser,
+    names,
+    numbers,
+    pair,
+)
 from jobs.run import Job, run_job
 from partitions.errors import SourceChangedError
-from partitions.transactions import Isolation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -43,9 +52,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the high watermark")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--where", metavar="EXPR", help="only these records")
-    parser.add_argument(
-        "--isolation", choices=list(Isolation), default=Isolation.READ_UNCOMMITTED, help="as in Kafka"
-    )
+    add_isolation(parser)
     parser.add_argument(
         "--allow-data-loss", action="store_true", help="leave out what was asked for and is deleted, with a note"
     )

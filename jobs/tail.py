@@ -23,7 +23,7 @@ import pyarrow as pa
 from engine import Report
 from engine.operations.tail import RESETS, Start, Tail
 from engine.reading.bounds import Committed
-from jobs.arguments import add_client_rack, bound, count, duration, job_parser, number, numbers
+from jobs.arguments import add_client_rack, add_isolation, bound, count, duration, job_parser, number, numbers
 from jobs.run import Job, run_job
 
 _SHOWN = 10
@@ -41,7 +41,8 @@ def arguments() -> argparse.ArgumentParser:
         *("-n", "--lines"),
         metavar="N",
         type=number,
-        help=f"begin N records before the end of each partition (default: {_SHOWN})",
+        help="begin N records, markers of transactions among them, before the end of each partition (default: "
+        f"{_SHOWN})",
     )
     begin.add_argument(
         "--from",
@@ -60,6 +61,7 @@ def arguments() -> argparse.ArgumentParser:
         default="none",
         help="when retention is faster: none for an error (default), or go on at the earliest or latest record",
     )
+    add_isolation(parser)
     add_client_rack(parser)
     return parser
 
@@ -78,6 +80,7 @@ def tail(job: Job) -> Report:
             **where,
             client_rack=given.client_rack,
             follow=given.follow,
+            isolation=given.isolation,
             idle_timeout_s=given.timeout,
             auto_offset_reset=given.auto_offset_reset,
         )

@@ -5,8 +5,19 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from partitions.errors import InvalidCallError
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of a message about an unknown name: ``; did you mean 'trips'?``, or nothing where none is near."""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def check_options(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raises: InvalidCallError for an option that is not known, naming the nearest."""
+    names = list(known)
+    for option in given:
+        if option not in names:
+            hint = did_you_mean(option, names) or f"; there are {', '.join(names)}"
+            raise InvalidCallError(f"unknown option {option!r}{hint}")

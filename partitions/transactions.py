@@ -22,10 +22,12 @@ from enum import Enum, StrEnum
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from partitions.errors import InvalidCallError
 from partitions.listing import DataFile, Link, ReplicaLog
 from partitions.paths import DataName
 from partitions.records import ABORTED, COMMIT
 from partitions.segment_footer import SegmentFooter, TransactionPart
+from partitions.spelling import did_you_mean
 
 FooterOf = Callable[[DataFile], SegmentFooter]
 """What a file of the log says of itself; it may cost a read."""
@@ -38,6 +40,16 @@ class Isolation(StrEnum):
     """All below the high watermark, also of transactions that are open or aborted."""
     READ_COMMITTED = "read_committed"
     """Those below the last stable offset whose transaction, if any, was committed."""
+
+
+def isolation_of(given: Isolation | str) -> Isolation:
+    """The isolation level of that name. Raises: InvalidCallError naming the nearest."""
+    try:
+        return Isolation(given)
+    except ValueError:
+        levels = [level.value for level in Isolation]
+        hint = did_you_mean(str(given), levels) or f": it is one of {', '.join(levels)}"
+        raise InvalidCallError(f"unknown isolation {given!r}{hint}") from None
 
 
 class Fate(Enum):

@@ -26,7 +26,7 @@
     reassign    replicas to other brokers (reassignments: how far those in progress are)
     describe    brokers, topics, partitions as tables
     read        a range of a topic as a DataFrame; ListOffsets
-    looking     again, while others change what is looked at
+    while_it_changes  a look is taken again, while others change what is looked at
     remote_logs what the remote tier says of topics, several at once; while it is down not by each
 
 Each takes a ``Context``. Tasks create files, those of ``retain`` also delete what no log can need again; all are

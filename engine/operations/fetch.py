@@ -34,7 +34,7 @@ from engine.reading.fetching import Remote
 from engine.reading.offsets_for_epoch import check_history
 from engine.reading.out_of_range import Bounds, FetchAnswer, fetch_answer
 from engine.reading.records import READ_COLUMNS
-from engine.reading.replica_selector import ClientMetadata
+from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.remote_quota import fetch_throttle
 from engine.replication.throttle import Throttle
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
@@ -56,15 +56,13 @@ from partitions.lookup import Piece
 from partitions.paths import DataName
 from partitions.records import physical_schema, type_from_json
 from partitions.runner import Outcome, values
-from partitions.transactions import Isolation, transactions_of, visible
+from partitions.transactions import Isolation, isolation_of, transactions_of, visible
 from tiering.divergence import readable
 from tiering.remote_file import remote_file
 from tiering.remote_log import RemoteLog
 
 T = TypeVar("T")
 
-NOWHERE = ClientMetadata()
-"""A reader of whom nothing is known."""
 MAX_BYTES = 1024 * 1024
 """Kafka's max.partition.fetch.bytes."""
 TIMEOUT_S = 30.0
@@ -176,7 +174,7 @@ def fetch_many(
     """
     if max_bytes < 1 or timeout_s <= 0:
         raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
-    level = checked_isolation(isolation)
+    level = isolation_of(isolation)
     deadline_s = context.clock.monotonic_s() + timeout_s
     image = context.metadata.image() if known is None else known
     throttle = fetch_throttle(context, context.cluster_config(image))
@@ -356,14 +354,6 @@ class _Fetch:
                 f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier fetches use up "
                 "remote.log.manager.fetch.max.bytes.per.second until the time-out; fetch it later"
             )
-
-
-def checked_isolation(given: Isolation | str) -> Isolation:
-    """Raises: InvalidCallError naming the levels there are."""
-    try:
-        return Isolation(given)
-    except ValueError:
-        raise InvalidCallError(f"isolation is {given!r}: it takes {' or '.join(Isolation)}") from None
 
 
 def _without(records: pa.Table, left_out: Sequence[tuple[int, int]]) -> pa.Table:

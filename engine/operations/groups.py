@@ -48,6 +48,7 @@ from partitions.errors import (
     UnstableOffsetCommitError,
 )
 from partitions.runner import Done, Failed, values
+from partitions.spelling import did_you_mean
 
 T = TypeVar("T")
 
@@ -322,15 +323,25 @@ def read_groups(
 def existing_group(
     context: Context, image: ClusterImage, group: str
 ) -> tuple[ReadState[ConsumerOffsets], GroupState]:
-    """The group, and the state that it stands in. Raises: GroupIdNotFoundError; as ``read_state``."""
+    """The group, and the state that it stands in.
+
+    Raises: GroupIdNotFoundError naming the nearest one; as ``read_state``.
+    """
     read = read_groups(context, image, group)
     state = read.state.groups.get(group)
     if state is None:
         raise GroupIdNotFoundError(
             f"group {group!r} does not exist: it has committed nothing, or nothing for as long as "
-            "offsets.retention.minutes"
+            f"offsets.retention.minutes{did_you_mean(group, _known_groups(context, image))}"
         )
     return read, state
+
+
+def _known_groups(context: Context, image: ClusterImage) -> set[str]:
+    """All of them, as far as they can be read."""
+    views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
+    outcomes = context.threads.run(lambda view: read_state(context, view, OFFSETS), views)
+    return {name for outcome in outcomes if isinstance(outcome, Done) for name in outcome.value.state.groups}
 
 
 def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPartition, OffsetCommit]]:

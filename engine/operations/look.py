@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from engine.operations.looking import while_it_changes
+from engine.operations.nearest import footer_nearby
+from engine.operations.while_it_changes import while_it_changes
 from engine.reading.plan import PartitionPieces, check_end, readable_pieces
+from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site
 from partitions.bulk import collector_paused
@@ -21,7 +23,7 @@ from partitions.paths import DataName
 from partitions.replica import Replica
 from partitions.runner import values
 from partitions.store import Store
-from partitions.transactions import LogTransactions, transactions_of
+from partitions.transactions import Isolation, LogTransactions, transactions_of
 from tiering.divergence import readable
 from tiering.remote_file import remote_file
 from tiering.remote_log import RemoteLog
@@ -43,6 +45,10 @@ class PartitionState:
     """All that the remote holds of it, also where it is local too; none where it was not asked."""
     transactions: LogTransactions
     """Of the leader's log."""
+
+    def end(self, isolation: Isolation) -> int:
+        """Where such a reader stops: at the high watermark, or at the last stable offset."""
+        return max(self.transactions.end(isolation, self.log), self.positions.log_start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +109,11 @@ def glance(
     topics: Sequence[TopicImage],
     partitions: Sequence[int] | None,
     takes_remote: TakesRemote = always,
+    client: ClientMetadata = NOWHERE,
 ) -> list[PartitionState]:
     """As ``look`` does it, once, of several topics, in their order and by partition. Where an append ends is
-    inferred from what follows it: whoever reads the file checks that (``check_end``).
+    inferred from what follows it: whoever reads the file checks that (``check_end``). What leaders have in common
+    with followers in the client's rack is read there.
 
     Raises: as ``look``.
     """
@@ -115,7 +123,7 @@ def glance(
     }
     views = [image.view(topic_id, partition) for topic_id, wanted in chosen.items() for partition in wanted]
     # The leaders first: what has left them by the time the remote is read is in the remote.
-    leaders = values(context.threads.run(lambda view: _look_at_leader(context.site(view)), views))
+    leaders = values(context.threads.run(lambda view: _look_at_leader(context, context.site(view), client), views))
     tiered = {topic.topic_id for topic in topics if context.topic_config(image, topic).remote_storage_enable}
     asked = {seen.view.topic_id for seen in leaders if seen.view.topic_id in tiered and takes_remote(seen)}
     by_id = {topic.topic_id: topic for topic in topics}
@@ -143,15 +151,15 @@ def _load(context: Context, topic: TopicImage) -> RemoteLog:
         ) from error
 
 
-def _look_at_leader(site: Site) -> SeenLeader:
-    replica = site.leader
-    log = replica.log()
+def _look_at_leader(context: Context, site: Site, client: ClientMetadata) -> SeenLeader:
+    replica, footer = site.leader, footer_nearby(context, site, client)
+    log = replica.log(lambda file: footer(file).next_offset)
     check_whole(replica, log)
     with blaming(replica):
-        transactions = transactions_of(log, replica.footer)
+        transactions = transactions_of(log, footer)
         marked_below = None
         if log.chain:
-            last = replica.footer(log.chain[-1].file).last_transactional_offset
+            last = footer(log.chain[-1].file).last_transactional_offset
             marked_below = 0 if last is None else last + 1
     return SeenLeader(site.view, replica, log, transactions, marked_below)
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.looking import while_it_changes
 from engine.operations.remote_logs import ask_remote
 from engine.operations.tier_schedule import load_schedule
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
 from engine.replication.site import SiteWork

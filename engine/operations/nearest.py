@@ -12,9 +12,10 @@ and what lies above is read from the leader. By default nothing but the leader i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 
 from engine.context import Context
 from engine.metadata.image import PartitionView
@@ -34,7 +35,10 @@ from engine.replication.leader import check_not_fenced
 from engine.replication.site import Site
 from partitions.errors import LogGapError, StratalogError
 from partitions.listing import DataFile, ReplicaLog, resolve
+from partitions.paths import DataName
 from partitions.replica import Replica
+from partitions.segment_footer import SegmentFooter
+from partitions.transactions import FooterOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +96,32 @@ def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
 
 
 def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaLog:
-    """The leader's log, to read from: its listing, and where its last append ends, which its footer tells. A
-    follower in the reader's rack that has the same file tells as well: of a small append, the footer is the file.
+    """The leader's log, to read from: its listing, and where its last append ends, which its footer tells
+    (``footer_nearby``).
 
     Raises: FencedLeaderEpochError when the leader has joined a later epoch than the view's;
         LeaderNotAvailableError; CorruptionError, LogGapError when it holds less than its files promise; as
         ``Replica.log``.
+    """
+    leader, footer = site.leader, footer_nearby(context, site, client)
+
+    def end_of_append(file: DataFile) -> int:
+        key = leader.store.uri, file.object.name, file.object.version
+        end = context.fetching.ends.get(key)
+        if end is None:
+            end = footer(file).next_offset
+            context.fetching.ends.put(key, end)
+        return end
+
+    log = leader.log(end_of_append)
+    check_not_fenced(leader, log.listing, site.epoch)
+    check_whole(leader, log)
+    return log
+
+
+def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> FooterOf:
+    """What files of the leader say of themselves, as a follower in the reader's rack tells that has the same ones,
+    and the leader where there is none: of a small append, the footer is the file, which need not cross racks.
     """
     leader = site.leader
     selector = context.selector.of(context.metadata.last_known.image.configs)
@@ -107,27 +131,22 @@ def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaL
         if _rack(site.view, broker) == client.rack and broker in site.stores
     ]
 
-    def end_of_append(file: DataFile) -> int:
-        key = leader.store.uri, file.object.name, file.object.version
-        end = context.fetching.ends.get(key)
-        if end is None:
-            end = next(_ends_nearby(near, file), None) or leader.end_of_append(file)
-            context.fetching.ends.put(key, end)
-        return end
+    @cache
+    def held() -> dict[tuple[DataName, int], tuple[Replica, DataFile]]:
+        found: dict[tuple[DataName, int], tuple[Replica, DataFile]] = {}
+        for replica in near:
+            with suppress(StratalogError):  # whatever is wrong with it: the leader tells, too
+                found |= {(file.name, file.object.size_bytes): (replica, file) for file in replica.list().data}
+        return found
 
-    log = leader.log(end_of_append if near else None)
-    check_not_fenced(leader, log.listing, site.epoch)
-    check_whole(leader, log)
-    return log
+    def footer(file: DataFile) -> SegmentFooter:
+        replica, same = held().get((file.name, file.object.size_bytes), (leader, file))
+        if replica is not leader:
+            with suppress(StratalogError):
+                return replica.footer(same)
+        return leader.footer(file)
 
-
-def _ends_nearby(near: Iterable[Replica], file: DataFile) -> Iterator[int]:
-    """Where the file ends, as those replicas say that have it."""
-    for replica in near:
-        with suppress(StratalogError):  # whatever is wrong with it: the leader tells, too
-            for held in replica.list().data:
-                if (held.name, held.object.size_bytes) == (file.name, file.object.size_bytes):
-                    yield replica.end_of_append(held)
+    return footer if near else leader.footer
 
 
 def _selectable(

@@ -18,7 +18,6 @@ from datetime import datetime
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations import group_admin
 from engine.operations.groups import existing_group, named
 from engine.operations.list_offsets import position, takes_remote
 from engine.operations.look import (
@@ -29,16 +28,17 @@ from engine.operations.look import (
     known_ends,
     local_pieces,
 )
-from engine.operations.looking import while_it_changes
 from engine.operations.nearest import Chosen, nearest
+from engine.operations.while_it_changes import while_it_changes
 from engine.reading.bounds import Bound, Committed, ReadQuery
+from engine.reading.offsets_for_epoch import check_history
 from engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
 from engine.reading.read_plan import PartitionPlan, ReadPlan
 from engine.reading.replica_selector import ClientMetadata
+from engine.state.consumer_offsets import OffsetCommit
 from engine.state.group_commits import TopicPartition, check_group
 from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions.errors import (
-    GroupIdNotFoundError,
     InvalidCallError,
     LogGapError,
     LogTruncationError,
@@ -50,7 +50,6 @@ from partitions.lineage import Lineage
 from partitions.offsets import FoundOffset, OffsetSpec
 from partitions.replica import Replica
 from partitions.runner import values
-from partitions.spelling import did_you_mean
 from partitions.transactions import Isolation, transactions_of
 
 _LOOKS = 3
@@ -60,7 +59,8 @@ def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> Rea
     """What the query comes to now, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
-        LeaderNotAvailableError; CorruptionError kinds.
+        LogTruncationError when an unclean election has replaced what the group of a bound has read;
+        LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
     query.check_times(context.clock.now_ms())
     return _settled(lambda: _plan_once(context, query, client))
@@ -89,7 +89,7 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
         check_partitions(topic, query.partitions or ())
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
-    states = glance(context, image, topics, query.partitions, asked.takes_remote)
+    states = glance(context, image, topics, query.partitions, asked.takes_remote, client)
     reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss)
     by_time = isinstance(query.start, datetime) or isinstance(query.end, datetime)
 
@@ -124,7 +124,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
     states = [
         state
         for topic_id, partitions in wanted.items()
-        for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote)
+        for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote, client)
     ]
 
     reader = _Reader(client, plan.isolation, plan.fail_on_data_loss)
@@ -171,17 +171,12 @@ def check_same_types(topics: Sequence[TopicImage]) -> None:
                 )
 
 
-def _committed(context: Context, image: ClusterImage, groups: set[str]) -> dict[str, dict[TopicPartition, int]]:
-    found: dict[str, dict[TopicPartition, int]] = {}
-    for group in sorted(groups):
+def _committed(
+    context: Context, image: ClusterImage, groups: set[str]
+) -> dict[str, dict[TopicPartition, OffsetCommit]]:
+    for group in groups:
         check_group(group)
-        try:
-            state = existing_group(context, image, group)[1]
-        except GroupIdNotFoundError as error:
-            known = [str(row["group"]) for row in group_admin.groups(context).rows]
-            raise GroupIdNotFoundError(f"{error}{did_you_mean(group, known)}") from error
-        found[group] = {key: record.offset for key, record in named(image, state)}
-    return found
+    return {group: dict(named(image, existing_group(context, image, group)[1])) for group in sorted(groups)}
 
 
 # ------------------------------------------------------------------------------- one partition
@@ -194,12 +189,17 @@ class _Asked:
     query: ReadQuery
     by_partition: Mapping[str, Mapping[str, Mapping[int, int | OffsetSpec]]]
     """``start`` and ``end``, by topic and partition, where they are given so."""
-    committed: Mapping[str, Mapping[TopicPartition, int]]
+    committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
     """By group."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """Which records the reader gets."""
+        return Isolation(self.query.isolation)
 
     def range_of(self, state: PartitionState) -> tuple[int, int]:
         """``[start, end)`` of a partition, not checked yet."""
-        log_start, readable_end = state.positions.log_start, self._end(state)
+        log_start, readable_end = state.positions.log_start, state.end(self.isolation)
         end = self._resolved(state, "end", self.query.end, readable_end)
         if self.query.last is not None:
             return max(log_start, end - self.query.last), end
@@ -220,9 +220,10 @@ class _Asked:
             bound = self.by_partition[name][view.topic].get(view.partition)
         match bound:
             case None:
-                return min(otherwise, seen.transactions.end(Isolation(self.query.isolation), seen.log))
+                return min(otherwise, seen.transactions.end(self.isolation, seen.log))
             case Committed(group):
-                return self.committed[group].get((view.topic, view.partition), view.log_start_offset)
+                commit = self.committed[group].get((view.topic, view.partition))
+                return view.log_start_offset if commit is None else commit.offset
             case OffsetSpec() | datetime() if takes_remote(seen, bound):
                 return None
             case OffsetSpec.LATEST | OffsetSpec.EARLIEST_LOCAL:
@@ -233,9 +234,6 @@ class _Asked:
                 return bound
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
-    def _end(self, state: PartitionState) -> int:
-        return _readable_end(state, Isolation(self.query.isolation))
-
     def _resolved(self, state: PartitionState, name: str, bound: Bound, otherwise: int) -> int:
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][state.view.topic].get(state.view.partition)
@@ -243,23 +241,29 @@ class _Asked:
             case None:
                 return otherwise
             case Committed(group):
-                offset = self.committed[group].get((state.view.topic, state.view.partition))
-                if offset is None:
-                    return state.positions.log_start
-                # It may have processed records that are not committed yet: then there is nothing to read.
-                return min(offset, self._end(state)) if offset <= state.positions.log_end else offset
+                commit = self.committed[group].get((state.view.topic, state.view.partition))
+                return state.positions.log_start if commit is None else self._of_commit(state, commit)
             case OffsetSpec() | datetime():
-                found = position(state, bound)
+                found = position(state, bound, self.isolation)
                 if isinstance(found, FoundOffset):
                     return found.offset
                 if isinstance(bound, datetime):
-                    return self._end(state)  # no record is that late
+                    return state.end(self.isolation)  # no record is that late
                 raise OffsetOutOfRangeError(
                     f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
                 )
             case int():
                 return bound
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+
+    def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
+        """Raises: LogTruncationError when the log is not what the group has read (KIP-320)."""
+        if commit.leader_epoch is not None:
+            what = f"{state.view.topic}-{state.view.partition}"
+            check_history(what, state.log, commit.offset, commit.leader_epoch)
+        # It may have processed records that are not committed yet: then there is nothing to read.
+        beyond = commit.offset > state.positions.log_end
+        return commit.offset if beyond else min(commit.offset, state.end(self.isolation))
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,10 +275,6 @@ class _Reader:
     fail_on_data_loss: bool
 
 
-def _readable_end(state: PartitionState, isolation: Isolation) -> int:
-    return max(state.transactions.end(isolation, state.log), state.positions.log_start)
-
-
 def _plan_partition(
     context: Context, state: PartitionState, start: int, end: int, reader: _Reader
 ) -> PartitionPlan:
@@ -284,7 +284,7 @@ def _plan_partition(
     if start < log_start and start <= end and not reader.fail_on_data_loss:
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
-    check_range(what, start, end, log_start, _readable_end(state, reader.isolation))
+    check_range(what, start, end, log_start, state.end(reader.isolation))
     leader = context.site(view).leader
     served_by = [leader]
     readable = replace(state.readable, hidden=state.transactions.hidden(reader.isolation))

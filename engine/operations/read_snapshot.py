@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metrics import LAG, LOAD_LATENCY, SIZE
-from engine.operations.looking import while_it_changes
 from engine.operations.snapshot import snapshot_topics
 from engine.operations.snapshot_metadata import metadata_gauges
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import Site, SiteWork
 from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot

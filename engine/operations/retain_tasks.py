@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from engine.operations.looking import while_it_changes
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import SiteWork
 from engine.replication.snapshots import latest_snapshot

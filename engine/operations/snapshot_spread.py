@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.operations.looking import while_it_changes
 from engine.operations.snapshot_partition import SnapshotWork
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
 from engine.replication.snapshots import (

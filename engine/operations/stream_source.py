@@ -22,9 +22,9 @@ from engine.metadata.image import PartitionView, TopicImage
 from engine.operations.brokers import settle_brokers
 from engine.operations.list_offsets import list_offsets
 from engine.operations.look import local_pieces, remote_pieces
-from engine.operations.looking import while_it_changes
-from engine.operations.nearest import nearest
+from engine.operations.nearest import footer_nearby, nearest
 from engine.operations.stream_read import StreamTask
+from engine.operations.while_it_changes import while_it_changes
 from engine.reading.admission import Backlog, Extent, admit
 from engine.reading.client import client_metadata
 from engine.reading.plan import NearPieces, check_end, readable_pieces
@@ -48,15 +48,12 @@ from partitions.errors import (
     OffsetOutOfRangeError,
     StaleMetadataError,
 )
-from partitions.listing import DataFile, ReplicaLog
+from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
 from partitions.offsets import FoundOffset, OffsetSpec
 from partitions.replica import Replica
 from partitions.runner import values
-from partitions.segment import read_segment
-from partitions.segment_footer import SegmentFooter
-from partitions.store import Store
-from partitions.transactions import Isolation, LogTransactions, transactions_of
+from partitions.transactions import FooterOf, Isolation, LogTransactions, transactions_of
 from tiering.delta_table import DeltaTopicTable
 from tiering.remote_log import RemoteLog
 
@@ -73,6 +70,8 @@ class _Leader:
     replica: Replica
     log: ReplicaLog
     bounds: LogBounds
+    footer_of: FooterOf
+    """What its files say of themselves."""
 
 
 class StreamSource:
@@ -243,7 +242,7 @@ class StreamSource:
         if table is not None and remote is not None:
             segments = remote.of_partition(leader.view.partition)
             cold = remote_pieces(table.remote, table.folder, segments, leader.log.lineage)
-        ends = transactions_of(leader.log, _footer_of(leader.replica.store), low)
+        ends = transactions_of(leader.log, leader.footer_of, low)
         hidden = ends.hidden(self._options.isolation)
         pieces = readable_pieces(
             what, cold, local_pieces(leader.replica, leader.log), low, high, self._near(leader, low, ends)
@@ -257,7 +256,7 @@ class StreamSource:
         chosen = nearest(self._context, leader.view, leader.log, self._client, low)
         if chosen.is_leader or ends.fates:
             return None
-        if transactions_of(chosen.log, _footer_of(chosen.replica.store), low).fates:
+        if transactions_of(chosen.log, chosen.replica.footer, low).fates:
             return None
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
@@ -271,17 +270,18 @@ class StreamSource:
         views = [image.view(topic.topic_id, one.partition) for one in topic.partitions]
 
         def leader(view: PartitionView) -> _Leader:
-            replica = self._context.site(view).leader
-            log = replica.log()
+            site = self._context.site(view)
+            replica, footer_of = site.leader, footer_nearby(self._context, site, self._client)
+            log = replica.log(lambda file: footer_of(file).next_offset)
             check_whole(replica, log)
             log_start = view.log_start_offset if tiered else max(view.log_start_offset, log.local_start)
             isolation = self._options.isolation
             end = log.high_watermark
             if isolation is Isolation.READ_COMMITTED:
-                end = transactions_of(log, _footer_of(replica.store)).end(isolation, log)
+                end = transactions_of(log, footer_of).end(isolation, log)
             end = max(end, log_start)
             what = f"{view.topic}-{view.partition}"
-            return _Leader(view, replica, log, LogBounds(what, log_start, end, log))
+            return _Leader(view, replica, log, LogBounds(what, log_start, end, log), footer_of)
 
         leaders = values(self._context.threads.run(leader, views))
         return topic, {one.view.partition: one for one in sorted(leaders, key=lambda one: one.view.partition)}
@@ -297,10 +297,6 @@ class StreamSource:
         image = self._context.metadata.last_known.image
         tiered = self._context.topic_config(image, topic).remote_storage_enable
         return self._context.remote_table(topic) if tiered else None
-
-
-def _footer_of(store: Store) -> Callable[[DataFile], SegmentFooter]:
-    return lambda file: read_segment(store, file).footer
 
 
 def _named(spec: OffsetSpec, bounds: LogBounds) -> int:

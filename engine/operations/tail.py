@@ -26,12 +26,12 @@ import pyarrow as pa
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
-from engine.operations.fetch import MAX_BYTES, NOWHERE, TIMEOUT_S, Fetched, fetch_many
+from engine.operations.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
 from engine.operations.groups import committed, existing_group
 from engine.operations.list_offsets import position
 from engine.operations.look import PartitionState, check_partitions, look
 from engine.reading.bounds import Bound, Committed, ReadQuery
-from engine.reading.replica_selector import ClientMetadata
+from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.report import Report, Value
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
 from partitions.errors import (
@@ -44,6 +44,7 @@ from partitions.errors import (
 )
 from partitions.offsets import FoundOffset, OffsetSpec
 from partitions.runner import Done
+from partitions.transactions import Isolation, isolation_of
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
 """Where a tail begins: as a read does, or where an earlier one has come to (``Tail.positions``)."""
@@ -59,7 +60,10 @@ class TailOptions:
     """How to tail. Raises: InvalidCallError."""
 
     follow: bool = True
-    """Go on for ever; else end at the high watermarks as they were at the beginning."""
+    """Go on for ever; else end at the high watermarks, of committed records at the last stable offsets, as they
+    were at the beginning."""
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+    """Which records it hands on (isolation.level)."""
     auto_offset_reset: str = "none"
     """What an offset that is not in the log any more comes to: an error, the earliest that is, or the latest. Of a
     history that was lost, with either of the last two: where the histories part."""
@@ -77,6 +81,7 @@ class TailOptions:
     metadata_max_age_s: float = 10.0
 
     def __post_init__(self) -> None:
+        isolation_of(self.isolation)
         if self.auto_offset_reset not in RESETS:
             raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
         if not 0 < self.first_poll_s <= self.longest_poll_s:
@@ -131,12 +136,11 @@ class Tail:
         self._image = context.metadata.last_known.image
         self._read_s = context.clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(context, self._image.topic(topic), states, start, last)
+        begin = _begin(context, self._image.topic(topic), states, start, last, Isolation(options.isolation))
         self._positions = {
-            state.view.partition: _in_range(state, begin[state.view.partition], options.auto_offset_reset)
-            for state in states
+            state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
         }
-        self._ends = {state.view.partition: state.positions.high_watermark for state in states}
+        self._ends = {state.view.partition: state.end(Isolation(options.isolation)) for state in states}
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -199,15 +203,18 @@ class Tail:
                 timeout_s=self._options.timeout_s,
                 client=self._client,
                 known=self._image,
+                isolation=self._options.isolation,
             )
             for outcome in outcomes:
                 partition = outcome.item[1]
                 if not isinstance(outcome, Done):
                     self._failed(partition, outcome.error)
-                elif outcome.value.records.num_rows:
-                    fetched = outcome.value
-                    self._note(self._positions[partition].offset, fetched)
+                    continue
+                fetched, start = outcome.value, self._positions[partition].offset
+                if fetched.next_offset > start:  # markers and records of aborted transactions are passed over
                     self._positions[partition] = OffsetAndMetadata(fetched.next_offset, fetched.leader_epoch)
+                if fetched.records.num_rows:
+                    self._note(start, fetched)
                     yield fetched
 
     def _failed(self, partition: int, error: StratalogError) -> None:
@@ -224,7 +231,7 @@ class Tail:
             self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
             return
         (state,) = _look(self._context, self._topic, [partition])
-        self._positions[partition] = _in_range(state, self._positions[partition], self._options.auto_offset_reset)
+        self._positions[partition] = _in_range(state, self._positions[partition], self._options)
 
     def _refresh(self) -> None:
         """Read the metadata, and begin with the partitions that are new.
@@ -281,7 +288,12 @@ def _look(context: Context, topic: str, partitions: Sequence[int] | None) -> lis
 
 
 def _begin(
-    context: Context, topic: TopicImage, states: Sequence[PartitionState], start: Start, last: int | None
+    context: Context,
+    topic: TopicImage,
+    states: Sequence[PartitionState],
+    start: Start,
+    last: int | None,
+    isolation: Isolation,
 ) -> dict[int, OffsetAndMetadata]:
     """Where to begin, by partition; at the log start of one that ``start`` leaves out.
 
@@ -309,22 +321,22 @@ def _begin(
     for state in states:
         partition, positions = state.view.partition, state.positions
         if last is not None:
-            found[partition] = OffsetAndMetadata(max(positions.log_start, positions.high_watermark - last))
+            found[partition] = OffsetAndMetadata(max(positions.log_start, state.end(isolation) - last))
         elif (name, partition) in known:
             found[partition] = known[name, partition]
         else:
             bound = None if isinstance(start, Mapping | Committed) else start
-            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, bound)))
+            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, bound), isolation))
     return found
 
 
-def _in_range(state: PartitionState, at: OffsetAndMetadata, reset: str) -> OffsetAndMetadata:
+def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
     """Where to go on from an offset that may not be in the log any more. (Where the leader epoch is known, a fetch
     tells whether the history is.)
 
-    Raises: OffsetOutOfRangeError when ``reset`` is none.
+    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none.
     """
-    positions = state.positions
+    positions, reset = state.positions, options.auto_offset_reset
     if positions.log_start <= at.offset <= positions.log_end or (at.leader_epoch is not None and reset == "none"):
         return at
     if reset == "none":
@@ -332,16 +344,22 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, reset: str) -> Offse
             f"{state.view.topic}-{state.view.partition}: offset {at.offset} is not in [{positions.log_start}, "
             f"{positions.high_watermark}], the log start offset and the high watermark"
         )
-    return OffsetAndMetadata(positions.log_start if reset == "earliest" else positions.high_watermark)
+    return OffsetAndMetadata(
+        positions.log_start if reset == "earliest" else state.end(Isolation(options.isolation))
+    )
 
 
-def _offset(state: PartitionState, bound: OffsetSpec | int | datetime | None) -> int:
-    """A time that no record has reached yet, and a position that is not known: the high watermark."""
+def _offset(state: PartitionState, bound: OffsetSpec | int | datetime | None, isolation: Isolation) -> int:
+    """A time that no record has reached yet, and a position that is not known: where such a reader stops. (A time
+    that a record has reached of which nothing is decided yet: that record, for what lies before it is too early.)
+    """
     match bound:
         case None:
             return state.positions.log_start
+        case OffsetSpec.LATEST:
+            return state.end(isolation)
         case OffsetSpec() | datetime():
             answer = position(state, bound)
-            return answer.offset if isinstance(answer, FoundOffset) else state.positions.high_watermark
+            return answer.offset if isinstance(answer, FoundOffset) else state.end(isolation)
         case _:
             return bound

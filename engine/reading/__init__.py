@@ -15,7 +15,8 @@ records without Spark.
 KIP-392, sentence by sentence. The page has two versions of the interface, the consumer's and the broker's; what
 counts is the second, which is what Kafka ships (as ``client.rack`` and ``replica.selector.class``). Tests that
 name a section are in test_operations_nearest, test_operations_fetch_nearest, test_reading_replica_selector and
-test_reading_out_of_range.
+test_reading_out_of_range; that planned reads and streams stay in their rack, too, in test_operations_plan_read and
+test_operations_stream_source.
 
 High watermark propagation
     "The leader will respond to a fetch immediately if the follower has a stale high watermark": a sync tells it

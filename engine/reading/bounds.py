@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from partitions.offsets import OffsetSpec
 from partitions.spelling import did_you_mean
-from partitions.transactions import Isolation
+from partitions.transactions import Isolation, isolation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,7 @@ class ReadQuery:
                 raise InvalidCallError(f"last = {self.last!r}: a number of records, from 1 on")
         for name, bound in (("start", self.start), ("end", self.end)):
             _check_bound(name, bound)
-        if self.isolation not in list(Isolation):
-            hint = did_you_mean(str(self.isolation), Isolation) or f": it is one of {', '.join(Isolation)}"
-            raise InvalidCallError(f"unknown isolation {self.isolation!r}{hint}")
+        isolation_of(self.isolation)
         kinds = {kind for kind in (_kind(self.start), _kind(self.end)) if kind is not None}
         if len(kinds) > 1:
             raise InvalidCallError(

@@ -71,6 +71,9 @@ class ReadPlan(Sequence[FileRange]):
     def __iter__(self) -> Iterator[FileRange]:
         return iter(self._ranges)
 
+    def __str__(self) -> str:
+        return self.explain()
+
     @property
     def topics(self) -> dict[str, list[FileRange]]:
         """The file ranges by topic; a topic of which nothing is read has none."""

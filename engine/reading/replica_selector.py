@@ -35,6 +35,10 @@ class ClientMetadata:
     address: str | None = None
 
 
+NOWHERE = ClientMetadata()
+"""A reader of whom nothing is known."""
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
     """One replica, as it was listed for this read."""

@@ -13,8 +13,8 @@ from datetime import UTC, datetime, timedelta
 
 from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
-from partitions.spelling import did_you_mean
-from partitions.transactions import Isolation
+from partitions.spelling import check_options
+from partitions.transactions import Isolation, isolation_of
 
 Start = OffsetSpec | datetime | Mapping[int, int | OffsetSpec]
 """Where a new stream begins: in all partitions, or in each one."""
@@ -83,7 +83,7 @@ def source_options(given: Mapping[str, str]) -> SourceOptions:
         columns=_columns(options.get("columns")),
         group=options.get("group"),
         client_rack=options.get("client.rack"),
-        isolation=_isolation(options.get("isolation", Isolation.READ_UNCOMMITTED)),
+        isolation=isolation_of(options.get("isolation", Isolation.READ_UNCOMMITTED)),
     )
 
 
@@ -98,8 +98,7 @@ def known(given: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:
         if name.lower() in by_lower:
             found[by_lower[name.lower()]] = value
         elif name.lower() not in _OF_SPARK:
-            hint = did_you_mean(name, names) or f"; there are {', '.join(names)}"
-            raise InvalidCallError(f"unknown option {name!r}{hint}")
+            check_options([name], names)
     return found
 
 
@@ -144,13 +143,6 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     if len(set(names)) < len(names):
         raise InvalidCallError(f"the option columns names a column twice: {text!r}")
     return names
-
-
-def _isolation(text: str) -> Isolation:
-    try:
-        return Isolation(text.strip().lower())
-    except ValueError:
-        raise InvalidCallError(f"the option isolation is {text!r}: it takes {' or '.join(Isolation)}") from None
 
 
 def _start(options: Mapping[str, str], topic: str) -> Start:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from jobs.main import main as stratalog
+from jobs.offsets import main as offsets
 from jobs.tail import main as tail
 from partitions.clock import SystemClock
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.harness import batch
 
 
 @pytest.fixture
@@ -130,6 +132,21 @@ def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str
         report = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert {row["broker"] for row in report["rows"]} == {broker}
         assert report["totals"]["cross_rack_bytes"] == 0
+
+
+def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.transaction("loader").append_batches("t", {1: [batch(["open"])]})
+    assert run(live, "--partition", "1") == 0
+    assert shown(capsys) == ["b", "open"]
+    assert run(live, "--partition", "1", "--isolation", "read_committed") == 0
+    assert shown(capsys) == ["b"]
+    for isolation, end in (("read_uncommitted", 2), ("read_committed", 1)):
+        given = ["--topics", "t", "--isolation", isolation, "--cluster", str(live.file), "--json"]
+        assert offsets(given) == 0
+        assert json.loads(capsys.readouterr().out)["rows"][1]["offset"] == end
+    assert run(live, "--isolation", "serializable") == 2
+    assert "'serializable' (choose from 'read_uncommitted', 'read_committed')" in capsys.readouterr().err
 
 
 def test_nobody_who_reads_on_is_no_error(

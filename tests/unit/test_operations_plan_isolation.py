@@ -3,12 +3,14 @@ all."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from engine.reading.read_plan import ReadPlan
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from partitions.offsets import FoundOffset, OffsetSpec
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -59,6 +61,32 @@ def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveC
             live.cluster.plan_read("t", end=7, isolation=COMMITTED)
     assert values(live, live.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d", "e", "f"]
     assert values(live, committed) == ["a", "b", "d"], "it is pinned"
+
+
+def test_positions_and_times_are_those_that_readers_of_committed_records_see(live: LiveCluster) -> None:
+    """KIP-98, "ListOffsetRequest": LATEST is the last stable offset, and from there on a look-up by time finds
+    nothing. A read that begins there has nothing to read."""
+    live.clock.advance_ms(60_000)  # later than all markers
+    late_ms = live.clock.now_ms()
+    late = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=late_ms)
+    with live.cluster.transaction("y") as t:
+        t.append_batches("t", {0: [batch(["e"])]})
+        live.fill("f", at_ms=late_ms)
+        expected: dict[OffsetSpec | datetime, tuple[int, int | None]] = {
+            OffsetSpec.EARLIEST: (0, 0),
+            OffsetSpec.LATEST: (8, 6),
+            OffsetSpec.MAX_TIMESTAMP: (7, None),
+            late: (7, None),
+        }
+        for spec, (of_all, of_committed) in expected.items():
+            assert live.cluster.offsets("t", spec, UNCOMMITTED) == live.cluster.offsets("t", spec)
+            for isolation, offset in ((UNCOMMITTED, of_all), (COMMITTED, of_committed)):
+                answer = live.cluster.offsets("t", spec, isolation)[0]
+                assert (answer.offset if isinstance(answer, FoundOffset) else None) == offset, (spec, isolation)
+        for start in (OffsetSpec.LATEST, late):
+            plan = live.cluster.plan_read("t", start, isolation=COMMITTED)
+            assert (plan.partitions[0].start, plan.partitions[0].end) == (6, 6)
+    assert live.cluster.offsets("t", OffsetSpec.LATEST, COMMITTED)[0] == FoundOffset(9, None, 1)
 
 
 def test_merged_segments_say_of_each_record_what_became_of_it_where_there_were_transactions(

@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from engine import Cluster, Committed, OffsetSpec
+from engine import Cluster, Committed, OffsetAndMetadata, OffsetSpec
 from engine.operations.plan_read import plan_again
 from engine.reading.read_plan import ReadPlan
 from engine.reading.replica_selector import ClientMetadata
 from partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from partitions.transactions import Isolation
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
+from tests.unit.nearest_harness import racked
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
@@ -194,6 +197,38 @@ def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_
     assert values(live, again(live.cluster, below)) == ["a"]
 
 
+def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path: Path) -> None:
+    """KIP-320: the leader epoch of the commit is checked, and the answer names the offset up to which histories
+    agree. A commit without one, as by a reset, is an offset and nothing else."""
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.topic(copies=2)
+    live.fill("a")
+    leader, other = live.leader(), live.followers()[0]
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.fence(other).raise_for_failures()
+    live.fill("bc")
+    live.cluster.alter_configs(
+        None, {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}
+    )
+    (epoch,) = (
+        answer.leader_epoch for answer in live.cluster.offsets("t", START - timedelta(days=99999)).values()
+    )
+    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(3, epoch)}).raise_for_failures()
+    assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (3, 3)}
+    live.cluster.fence(leader, force=True).raise_for_failures()
+    live.cluster.unfence(other).raise_for_failures()
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    live.fill("xyz")
+    for bounds in ({"start": Committed("g")}, {"end": Committed("g")}):
+        with pytest.raises(
+            LogTruncationError, match=r"t-0: what was read up to offset 3.*from offset 1 on"
+        ) as told:
+            live.cluster.plan_read("t", **bounds)
+        assert told.value.divergent_offset == 1
+    live.cluster.reset_offsets("g", ["t"], to=1).raise_for_failures()
+    assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (1, 4)}
+
+
 def test_a_file_that_vanishes_while_it_is_looked_into_is_looked_for_again(tmp_path: Path) -> None:
     """Another driver merges and vacuums between the listing and the look at a footer."""
     faults = Faults()
@@ -268,6 +303,30 @@ def test_what_the_near_replica_does_not_serve_yet_is_read_from_the_leader(racks:
     assert third not in {part.broker for part in plan}
 
 
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across_racks(
+    tmp_path: Path, isolation: str
+) -> None:
+    """By what the stores are asked: footers and records, also those of transactions. From the leader come names,
+    and of each leader epoch, once, where it began."""
+    faults = Faults()
+    live = racked(tmp_path, faults)
+    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    driver, read = live.driver(), set[str]()
+    driver.plan_read("t", last=1, client_rack="b")  # the leader epoch
+    with live.cluster.transaction("x") as t:
+        t.append_batches("t", {0: [batch(["g"])]})
+    live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
+    faults.before = lambda uri, what, name: read.add(uri) if what in ("open", "read") and "/t-" in name else None
+    asked: list[tuple[dict[str, Any], int]] = [({}, 507), ({"start": 3, "end": 400}, 396), ({"last": 20}, 20)]
+    for bounds, records in asked:
+        plan = driver.plan_read("t", client_rack="b", isolation=isolation, **bounds)
+        assert plan.cross_rack_bytes == 0
+        assert all(part.uri.startswith("memory://b2/") for part in plan)
+        assert len(values(live, plan)) == records
+    assert read == {"memory://b2"}
+
+
 # ------------------------------------------------------------------------------------ explained
 
 
@@ -285,6 +344,7 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
     sizes = [f"{part.size_bytes:,}" for part in plan]
     remote, local, cut = plan
     rack = chr(96 + live.leader())
+    assert str(plan) == plan.explain()
     first = live.cluster.plan_read("t", 0, 2)
     assert plan.explain() == "\n".join(
         [

@@ -13,8 +13,11 @@ from partitions.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from partitions.transactions import Isolation
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
+from tests.unit.nearest_harness import racked
 from tests.unit.stream_harness import Query, ends, source, values_of
 
 
@@ -216,6 +219,22 @@ def test_a_stream_reads_from_the_replica_in_its_rack(live: LiveCluster) -> None:
     tasks = stream.plan(begin, stream.latest(begin, None, None))
     assert {one.piece.store.uri for task in tasks for one in task.parts} == {live.store(near).uri}
     assert values_of(tasks) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("isolation", list(Isolation))
+def test_a_stream_in_the_rack_of_a_replica_moves_no_byte_of_a_file_across_racks(
+    tmp_path: Path, isolation: str
+) -> None:
+    """By what the stores are asked, triggers, plans and tasks together."""
+    faults = Faults()
+    live = racked(tmp_path, faults)
+    query = Query(live, isolation=isolation, **{"client.rack": "b"})
+    query.batch()  # where the leader epoch began is told by the leader
+    live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
+    read: set[str] = set()
+    faults.before = lambda uri, what, name: read.add(uri) if what in ("open", "read") and "/t-" in name else None
+    assert len(query.batch()) == 500
+    assert read == {"memory://b2"}
 
 
 def test_a_stream_of_committed_records_waits_for_open_transactions_and_leaves_out_aborted_ones(

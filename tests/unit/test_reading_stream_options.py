@@ -31,7 +31,7 @@ def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> 
             "MAXBYTESPERTRIGGER": "2000",
             "failondataloss": "False",
             "client.rack": "a",
-            "isolation": "READ_COMMITTED",
+            "isolation": "read_committed",
             "minpartitions": "4",
             "group": "g",
             "columns": "offset, value.carrier",
@@ -103,7 +103,7 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ({"columns": "offset,offset"}, "names a column twice"),
         (
             {"isolation": "serializable"},
-            "isolation is 'serializable': it takes read_uncommitted or read_committed",
+            "unknown isolation 'serializable': it is one of read_uncommitted, read_committed",
         ),
     ],
 )
