@@ -209,7 +209,7 @@ def test_local_retention_drops_what_is_tiered_and_reads_go_on(live: LiveCluster)
 
 
 def test_files_stay_for_running_readers_until_the_delay_is_over(live: LiveCluster) -> None:
-    """file.delete.delay.ms; issue, item 5: "pinned to the state at planning"."""
+    """file.delete.delay.ms: a read is pinned to the state at its planning."""
     live.tiered(file_delete_delay_ms="60000")
     live.fill("abc")
     plan = live.cluster.plan_read("t")
