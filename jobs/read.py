@@ -75,17 +75,18 @@ def read(job: Job) -> Report:
     """The job."""
     given, cluster = job.arguments, job.cluster()
     planned_only = given.dry_run or given.explain
-    plan = cluster.plan_read(  # finds out what is wrong before a session is started
-        given.topic,
-        given.start if given.group is None else Committed(given.group),
-        given.end,
-        given.partitions,
-        pattern=given.pattern,
-        last=given.last,
-        client_rack=given.client_rack,
-        isolation=given.isolation,
-        fail_on_data_loss=not given.allow_data_loss,
-    )
+    with cluster.measured() as planning:
+        plan = cluster.plan_read(  # finds out what is wrong before a session is started
+            given.topic,
+            given.start if given.group is None else Committed(given.group),
+            given.end,
+            given.partitions,
+            pattern=given.pattern,
+            last=given.last,
+            client_rack=given.client_rack,
+            isolation=given.isolation,
+            fail_on_data_loss=not given.allow_data_loss,
+        )
     if not planned_only:
         cluster = job.on_spark()
     with cluster.measured() as measure:
@@ -108,7 +109,8 @@ def read(job: Job) -> Report:
             with _vanished_files():
                 rows, records = _carry_out(given, frame)
             totals = {"records": records, **totals}
-    return Report("read", rows, (), totals, planned_only, measure.seconds, measure.counts, plan.notes)
+    seconds, counts = planning.seconds + measure.seconds, planning.counts + measure.counts
+    return Report("read", rows, (), totals, planned_only, seconds, counts, plan.notes)
 
 
 @contextmanager
