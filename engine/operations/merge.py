@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.remote_logs import ask_remote
+from engine.operations.remote_logs import ask_for_logs
 from engine.operations.tier_schedule import load_schedule
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming
@@ -103,9 +103,8 @@ def _remote_ends(
     a segment crosses that end, and is cut there before it is uploaded (protocol, section 4, "Merge").
     """
     ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
-    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
     down: set[str] = set()
-    for outcome in ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered):
+    for outcome in ask_for_logs(context, image, topics):
         match outcome:
             case Done(topic, remote):
                 ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}

@@ -38,6 +38,14 @@ def ask_remote(context: Context, ask: Callable[[T], R], items: Iterable[T]) -> I
             return
 
 
+def ask_for_logs(
+    context: Context, image: ClusterImage, topics: Iterable[TopicImage]
+) -> Iterator[Outcome[TopicImage, RemoteLog]]:
+    """The remote logs of those of the topics that are tiered: one outcome for each of them, in any order."""
+    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
+    return ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered)
+
+
 def load_remotes(
     context: Context, image: ClusterImage, topics: Iterable[TopicImage], failures: list[Failure]
 ) -> dict[str, RemoteLog]:
@@ -45,8 +53,7 @@ def load_remotes(
     failure.
     """
     remotes: dict[str, RemoteLog] = {}
-    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
-    for outcome in ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered):
+    for outcome in ask_for_logs(context, image, topics):
         match outcome:
             case Done(topic, remote):
                 remotes[topic.topic_id] = remote

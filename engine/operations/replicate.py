@@ -34,7 +34,7 @@ from engine.operations.in_sync import (
     propose,
     without,
 )
-from engine.operations.remote_logs import ask_remote
+from engine.operations.remote_logs import ask_for_logs
 from engine.operations.transaction_admin import finish_due
 from engine.replication.damage import is_damage_of
 from engine.replication.site import Site, SiteWork
@@ -202,8 +202,7 @@ def _remote_logs(
 ) -> dict[str, RemoteLog]:
     """Of the tiered topics, by topic id; an empty one while the remote tier is down."""
     found: dict[str, RemoteLog] = {}
-    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
-    for outcome in ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered):
+    for outcome in ask_for_logs(context, image, topics):
         match outcome:
             case Done(topic, remote_log):
                 found[topic.topic_id] = remote_log
