@@ -96,7 +96,7 @@ class LocalTasks(ThreadRunner):
     processes = 1
 
     def __init__(self, threads: int) -> None:
-        super().__init__(threads)
+        super().__init__(threads, late=True)
         self.counts = StoreCounts()
 
 

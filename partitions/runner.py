@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -35,9 +36,9 @@ class Failed(Generic[T]):
 
 Outcome = Done[T, R] | Failed[T]
 
-_LATE_S = 0.005
-_QUICK_ITEMS = 5
-"""As many items done in that time need no help."""
+_LOOK_S = 0.005
+_BUSY = 0.5
+"""Threads that compute for this part of the time, all together, need no help."""
 
 
 def _one(_: object) -> int:
@@ -83,8 +84,9 @@ class ThreadRunner:
     Because the caller works, too, an item may itself run others on the same runner, however many threads are
     busy. A pickled runner begins with a pool of its own where it arrives.
 
-    With ``late`` the others set in only where the caller makes slow progress. Where items are done in a fraction
-    of a millisecond, two threads are slower than one: they hand Python's lock to each other all the time.
+    With ``late``, and more items than threads, the others set in by and by, and only while those at work mostly
+    wait. Threads that compute are slower together than one alone: they hand Python's lock to each other all the
+    time.
     """
 
     def __init__(self, threads: int, *, late: bool = False) -> None:
@@ -105,47 +107,94 @@ class ThreadRunner:
         if helpers <= 0:
             yield from SerialRunner().run(function, waiting)
             return
-        done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
-        over = threading.Event()
-
-        def work() -> None:
-            left = len(waiting) + _QUICK_ITEMS
-            while self._late and left - len(waiting) >= _QUICK_ITEMS:
-                left = len(waiting)
-                if over.wait(_LATE_S):
-                    return
-            with suppress(IndexError):  # nothing is waiting any more
-                while True:
-                    item = waiting.popleft()
-                    try:
-                        done.put(attempt(function, item))
-                    except BaseException as error:  # a bug: the caller's to raise
-                        waiting.clear()
-                        done.put(error)
-
         expected = len(waiting)
-        running = [self._pool().submit(work) for _ in range(helpers)]
+        run = _Run(function, waiting, self._pool(), helpers)
+        late = self._late and expected > self._threads
+        run.call(1 if late else helpers, late=late)
         try:
             for _ in range(expected):
-                own: list[T] = []
-                if done.empty():
-                    with suppress(IndexError):
-                        own = [waiting.popleft()]
-                outcome = attempt(function, own[0]) if own else done.get()
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                yield outcome
+                yield run.next_outcome()
         finally:  # after a bug, or when nobody wants the rest: what has not begun is not begun
-            waiting.clear()
-            over.set()
-            # One that has not started yet may have to wait for the threads of the very runs that wait here.
-            wait([helper for helper in running if not helper.cancel()])
+            run.end()
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
             if self._helpers is None:
                 self._helpers = ThreadPoolExecutor(self._threads, thread_name_prefix="runner")
             return self._helpers
+
+
+class _Run(Generic[T, R]):
+    """One run of a ``ThreadRunner``: its items, and those who work on them."""
+
+    def __init__(
+        self, function: Callable[[T], R], waiting: deque[T], pool: ThreadPoolExecutor, helpers: int
+    ) -> None:
+        self._function = function
+        self._waiting = waiting
+        self._pool = pool
+        self._to_call = helpers
+        self._called: list[Future[None]] = []
+        self._done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
+        self._over = threading.Event()
+        self._began = time.monotonic()
+        self._computed_s = 0.0
+        """Of all threads. Two that add to it at once may lose a part, which does no harm."""
+
+    def call(self, helpers: int, *, late: bool) -> None:
+        """Let so many others work, too, as far as there are any; or ``late``, once they are needed."""
+        for _ in range(min(helpers, self._to_call)):
+            self._to_call -= 1
+            self._called.append(self._pool.submit(self._help_late if late else self._help))
+
+    def next_outcome(self) -> Outcome[T, R]:
+        """Of an item that the caller has worked on, or another thread."""
+        own: list[T] = []
+        if self._done.empty():
+            with suppress(IndexError):
+                own = [self._waiting.popleft()]
+        outcome = self._attempt(own[0]) if own else self._done.get()
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    def end(self) -> None:
+        """Begin nothing any more, and wait for what has begun."""
+        self._waiting.clear()
+        self._over.set()
+        # One that has not started yet may have to wait for the threads of the very runs that wait here.
+        wait([helper for helper in self._called if not helper.cancel()])
+
+    def _help_late(self) -> None:
+        if self._needs_help():
+            self.call(2, late=True)
+            self._help()
+
+    def _needs_help(self) -> bool:
+        """Looks on until those at work have mostly waited, or one item takes long; False when nothing is left."""
+        left = len(self._waiting)
+        while left and not self._over.wait(_LOOK_S):
+            before, left = left, len(self._waiting)
+            if left == before or self._computed_s < _BUSY * (time.monotonic() - self._began):
+                return left > 0
+        return False
+
+    def _help(self) -> None:
+        with suppress(IndexError):  # nothing is waiting any more
+            while True:
+                item = self._waiting.popleft()
+                try:
+                    self._done.put(self._attempt(item))
+                except BaseException as error:  # a bug: the caller's to raise
+                    self._waiting.clear()
+                    self._done.put(error)
+
+    def _attempt(self, item: T) -> Outcome[T, R]:
+        before = time.thread_time()
+        try:
+            return attempt(self._function, item)
+        finally:
+            self._computed_s += time.thread_time() - before
 
 
 def _thread_runner(threads: int, late: bool) -> ThreadRunner:
