@@ -68,11 +68,9 @@ class ReadOfCluster(SparkOfCluster):
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """
         spark = self._session("reading")
-        if isinstance(topic, ReadPlan):
-            if options or any(given is not None for given in (start, end, partitions)):
-                raise InvalidCallError("a plan says all of a read: give nothing else with it")
-            return read_frame(self._context, spark, topic)
-        return read_frame(self._context, spark, self.plan_read(topic, start, end, partitions, **options))
+        return read_frame(
+            self._context, spark, self._planned(topic, start=start, end=end, partitions=partitions, **options)
+        )
 
     def plan_read(
         self,
@@ -89,6 +87,17 @@ class ReadOfCluster(SparkOfCluster):
         topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
         query = ReadQuery(topics=topics, start=start, end=end, partitions=partitions, **options)
         return plan_read(self._context, query, client_metadata(self._context.file, self._spark, query.client_rack))
+
+    def _planned(
+        self,
+        topic: str | Sequence[str] | ReadPlan | None,
+        **options: Unpack[RangeOptions],
+    ) -> ReadPlan:
+        if not isinstance(topic, ReadPlan):
+            return self.plan_read(topic, **options)
+        if any(given is not None for given in options.values()):
+            raise InvalidCallError("a plan says all of a read: give nothing else with it")
+        return topic
 
     def create_view(
         self, name: str, topic: str | Sequence[str] | ReadPlan | None = None, **options: Unpack[RangeOptions]
@@ -107,12 +116,18 @@ class ReadOfCluster(SparkOfCluster):
         """A temporary table function of ranges of what ``read`` would give, pinned to the state now: after
         ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
         ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
-        range reaches the Parquet scan as a filter; the list of files is that of the whole read.
+        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call that names
+        what the read has not, or no range, fails.
         """
         from engine.spark.views import check_name, create_range_function
 
         check_name(name)  # before anything is read
-        create_range_function(self._session("reading"), name, self.read(topic, **options))
+        spark = self._session("reading")
+        plan = self._planned(topic, **options)
+        partitions: dict[str, list[int]] = {}
+        for one in plan.partitions:
+            partitions.setdefault(one.topic, []).append(one.partition)
+        create_range_function(spark, name, self.read(plan), partitions)
 
     def offsets(
         self,

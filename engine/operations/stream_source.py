@@ -170,7 +170,7 @@ class StreamSource:
             raise InvalidCallError(
                 f"startingTimestamp {time.isoformat()} is in the future: begin with startingOffsets = latest"
             )
-        found = list_offsets(self._context, topic.name, time)
+        found = list_offsets(self._context, topic.name, time, self._options.isolation)
         return {
             partition: answer.offset if isinstance(answer := found[partition], FoundOffset) else log.end
             for partition, log in bounds.items()

@@ -4,11 +4,15 @@ The function is one of SQL, not of Python: Spark inlines it, so that a call is a
 which reaches Parquet as any other does. What is not pruned is the list of files: those of the whole view are
 opened, and all row groups and pages outside the range skipped by their statistics. Where files are many and
 ranges small, a read or a view of the range itself (``start``, ``end``) leaves the other files out.
+
+What a call names and the read has not is an error, not an empty answer. SQL functions cannot raise; a query of one
+row can, and of a call that is right the optimizer leaves nothing of it.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructField, StructType
@@ -22,9 +26,12 @@ def create_view(name: str, frame: DataFrame) -> None:
     frame.createOrReplaceTempView(name)
 
 
-def create_range_function(spark: SparkSession, name: str, frame: DataFrame) -> None:
+def create_range_function(
+    spark: SparkSession, name: str, frame: DataFrame, partitions: Mapping[str, Collection[int]]
+) -> None:
     """A temporary table function ``name(topic, partition, start, end)``: the records of ``[start, end)`` of one
-    partition of the frame. It reads the view ``<name>_records``, which is made with it.
+    partition of the frame, whose partitions by topic are ``partitions``. It reads the view ``<name>_records``,
+    which is made with it. A call fails in Spark that names another topic or partition, or no range of offsets.
 
     Raises: InvalidCallError for no name.
     """
@@ -33,12 +40,41 @@ def create_range_function(spark: SparkSession, name: str, frame: DataFrame) -> N
     columns = ", ".join(f"r.{field.name}" for field in frame.schema)
     # Of a function's result SQL knows nullable columns only.
     result = StructType([StructField(field.name, field.dataType) for field in frame.schema])
+    nothing = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()})" for field in frame.schema)
+    wrong = _wrong(name, partitions)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(topic STRING, partition INT, start BIGINT, end BIGINT) "
         f"RETURNS TABLE ({result.toDDL()}) RETURN SELECT {columns} FROM {view} AS r "
         f"WHERE r.topic = {name}.topic AND r.partition = {name}.partition "
-        f"AND r.offset >= {name}.start AND r.offset < {name}.end"
+        f"AND r.offset >= {name}.start AND r.offset < {name}.end "
+        f"UNION ALL SELECT {nothing} WHERE {wrong} IS NOT NULL AND raise_error({wrong}) IS NOT NULL"
     )
+
+
+def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
+    """An expression that says what is wrong with a call; NULL when nothing is."""
+    topic, partition, start, end = (f"{function}.{each}" for each in ("topic", "partition", "start", "end"))
+    topics = ", ".join(map(_text, partitions))
+    other_partition = " ".join(
+        f"WHEN {_text(each)} THEN {partition} NOT IN ({', '.join(map(str, sorted(numbers)))})"
+        for each, numbers in partitions.items()
+    )
+    of_topic = _text(f"{function}: topic ")
+    return (
+        f"CASE WHEN {topic} IS NULL OR {partition} IS NULL OR {start} IS NULL OR {end} IS NULL "
+        f"THEN {_text(f'{function}: topic, partition, start and end must all be given')} "
+        f"WHEN {topic} NOT IN ({topics}) "
+        f"THEN {of_topic} || {topic} || {_text(' is not among what it reads: ' + ', '.join(partitions))} "
+        f"WHEN CASE {topic} {other_partition} END "
+        f"THEN {of_topic} || {topic} || ' has no partition ' || {partition} || ' among what it reads' "
+        f"WHEN {start} < 0 OR {start} > {end} "
+        f"THEN {_text(f'{function}: start must be at least 0 and at most end, not ')} || {start} || ' and ' || "
+        f"{end} END"
+    )
+
+
+def _text(value: str) -> str:
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def check_name(name: str) -> str:

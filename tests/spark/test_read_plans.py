@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from engine import Cluster
 from engine.reading.read_plan import ReadPlan
@@ -115,6 +116,25 @@ def test_a_table_function_reads_ranges_by_filters_of_the_scan(cluster: Cluster, 
     assert "GreaterThanOrEqual(offset,3)" in plan
     assert "EqualTo(partition,1)" in plan
     assert "ReadSchema: struct<partition:int,offset:bigint,value:struct<city:string>>" in plan
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("'west', 0, 0, 1", "topic west is not among what it reads: north, south"),
+        ("'south', 9, 0, 1", "topic south has no partition 9 among what it reads"),
+        ("'south', 0, -1, 1", "at least 0 and at most end, not -1 and 1"),
+        ("'south', 0, 2, 1", "at least 0 and at most end, not 2 and 1"),
+        ("'south', NULL, 0, 1", "topic, partition, start and end must all be given"),
+    ],
+)
+def test_a_call_of_the_table_function_for_what_is_not_there_fails(
+    cluster: Cluster, spark: SparkSession, call: str, said: str
+) -> None:
+    cluster.create_range_function("stratalog_range", ["north", "south"])
+    with pytest.raises(PySparkException, match=said):
+        spark.sql(f"SELECT count(*) FROM stratalog_range({call})").collect()
+    assert spark.sql("SELECT * FROM stratalog_range('south', 0, 1000000, 1000001)").collect() == []
 
 
 # --------------------------------------------------------------------- what reaches the scan
