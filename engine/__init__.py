@@ -15,7 +15,7 @@ Purpose
     replication                the protocol's data plane, one partition at a time
     state                      the engine's other state machines: offsets of groups, transactions, latest by key
     reading                    plans of scans
-    operations                 append, replicate, merge, tier, retain, snapshot, commit, verify, describe, read ...
+    operations                 what can be done with a cluster, a package for each kind
     spark                      the only part that imports pyspark
 
 May not know

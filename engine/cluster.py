@@ -31,18 +31,20 @@ from engine.opening import (
     metadata_log,
     open_stores,
 )
-from engine.operations import bootstrap as bootstrapping
-from engine.operations import bring_up, describe, describe_cluster, topics, verify
-from engine.operations import fence as fencing
-from engine.operations import heal as healing
-from engine.operations import history as histories
-from engine.operations import merge as merging
-from engine.operations import reassign as reassigning
-from engine.operations import recover as recovering
-from engine.operations import replicate as replicating
-from engine.operations.append import append_batches, append_frame
-from engine.operations.elect import elect
-from engine.operations.reassignments import reassignments
+from engine.operations import describe, describe_cluster, topics
+from engine.operations.appending.append import append_batches, append_frame
+from engine.operations.brokers import bring_up
+from engine.operations.brokers import fence as fencing
+from engine.operations.healing import heal as healing
+from engine.operations.healing import history as histories
+from engine.operations.healing import recover as recovering
+from engine.operations.replicas import bootstrap as bootstrapping
+from engine.operations.replicas import merge as merging
+from engine.operations.replicas import reassign as reassigning
+from engine.operations.replicas import replicate as replicating
+from engine.operations.replicas.elect import elect
+from engine.operations.replicas.reassignments import reassignments
+from engine.operations.verification import verify
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
 from partitions.identity import NewId, random_id
@@ -289,7 +291,7 @@ class Cluster(
     ) -> Report:
         """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
         a leader the replica that holds most, and lose what only lost storage had. See
-        ``engine.operations.elect``.
+        ``engine.operations.replicas.elect``.
         """
         return elect(self._context, names(topics), partitions, unclean=unclean, leader=leader, dry_run=dry_run)
 
@@ -327,7 +329,7 @@ class Cluster(
         dry_run: bool = False,
     ) -> Report:
         """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
-        newcomers are copied to before the old replicas go; see ``engine.operations.reassign``.
+        newcomers are copied to before the old replicas go; see ``engine.operations.replicas.reassign``.
         """
         return reassigning.reassign(
             self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
@@ -360,7 +362,7 @@ class Cluster(
         order_by: Sequence[str] = (),
         dry_run: bool = False,
     ) -> Report:
-        """Append all rows of a DataFrame; see ``engine.operations.append.append_frame``.
+        """Append all rows of a DataFrame; see ``engine.operations.appending.append.append_frame``.
 
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
         In ``foreachBatch``: ``cluster.append(batch, topic, producer="my-stream", sequence=batch_id)``.

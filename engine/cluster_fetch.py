@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from engine.context import Context
-from engine.operations import fetch, offsets_for_epoch
-from engine.operations.fetch import MAX_BYTES, TIMEOUT_S, Fetched
-from engine.operations.tail import Start, Tail, TailOptions
+from engine.operations.reading import fetch, offsets_for_epoch
+from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
+from engine.operations.reading.tail import Start, Tail, TailOptions
 from engine.reading.client import client_metadata
 from engine.reading.offsets_for_epoch import EpochEndOffset
 from engine.reading.replica_selector import ClientMetadata
@@ -119,7 +119,7 @@ class FetchOfCluster:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
         ...``. ``start`` is where a read may start, from now on when it is left out, or the ``positions`` of an
         earlier tail; ``last``: so many records before the end of each partition. ``options`` are those of
-        ``engine.operations.tail.TailOptions``: ``follow=False`` to end where the log ends now,
+        ``engine.operations.reading.tail.TailOptions``: ``follow=False`` to end where the log ends now,
         ``isolation="read_committed"`` for committed records only, ``auto_offset_reset="earliest"`` to go on where
         retention was faster, ``idle_timeout_s``, ...
 

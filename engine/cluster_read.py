@@ -7,9 +7,9 @@ from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from engine.cluster_spark import SparkOfCluster
-from engine.operations.list_offsets import list_offsets
-from engine.operations.plan_read import plan_read
-from engine.operations.read import read_frame
+from engine.operations.reading.list_offsets import list_offsets
+from engine.operations.reading.plan_read import plan_read
+from engine.operations.reading.read import read_frame
 from engine.reading.bounds import Bound, ReadQuery
 from engine.reading.client import client_metadata
 from engine.reading.read_plan import ReadPlan

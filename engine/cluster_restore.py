@@ -12,9 +12,9 @@ from engine.context import Context, Progress
 from engine.formatting import format_cluster
 from engine.metadata.description import TopicDescription
 from engine.opening import OpenStore
-from engine.operations import restore_drill
-from engine.operations.restore import bring_back, check_target, planned, take_over
-from engine.operations.restore_plan import RestorePlan, plan_restore
+from engine.operations.restoring import drill as restore_drill
+from engine.operations.restoring.plan import RestorePlan, plan_restore
+from engine.operations.restoring.restore import bring_back, check_target, planned, take_over
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
 from partitions.errors import InvalidCallError
@@ -49,7 +49,7 @@ class RestoreOfCluster:
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
         From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
-        ``engine.operations.restore``, also for what is lost. Harmless when repeated.
+        ``engine.operations.restoring.restore``, also for what is lost. Harmless when repeated.
 
         Raises: InvalidCallError for what is wrong with the call; as ``open`` and ``format``. While a topic cannot
             be restored, which is a failure in the report, nothing is changed.
@@ -80,7 +80,7 @@ class RestoreOfCluster:
         """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
         the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
         neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
-        ``engine.operations.restore_drill``.
+        ``engine.operations.restoring.drill``.
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """

@@ -7,9 +7,10 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from engine.cluster_spark import SparkOfCluster
-from engine.operations import group_admin, groups
-from engine.operations import snapshot as snapshotting
-from engine.operations.read_snapshot import list_snapshots, metrics, read_snapshot_frame
+from engine.operations.groups import admin as group_admin
+from engine.operations.groups import groups
+from engine.operations.snapshots import snapshot as snapshotting
+from engine.operations.snapshots.read_snapshot import list_snapshots, metrics, read_snapshot_frame
 from engine.report import Report
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
 

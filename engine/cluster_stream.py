@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from engine.context import Context
-from engine.operations.lag_metrics import lag_metrics
+from engine.operations.groups.lag_metrics import lag_metrics
 from engine.report import Report
 
 if TYPE_CHECKING:

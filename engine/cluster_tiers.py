@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from engine.cluster_state import Topics, names
 from engine.context import Context
-from engine.operations import retain, tier
-from engine.operations import vacuum as vacuuming
-from engine.operations.delete_records import delete_records
+from engine.operations.retention import retain
+from engine.operations.retention import vacuum as vacuuming
+from engine.operations.retention.delete_records import delete_records
+from engine.operations.tiering import tier
 from engine.report import Report
 
 
@@ -39,6 +40,6 @@ class TiersOfCluster:
         self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
         """Delete litter: in the remote tier, and, where no topics are named, on the brokers, what replicas that
-        are none any more have left there too; see ``engine.operations.vacuum``.
+        are none any more have left there too; see ``engine.operations.retention.vacuum``.
         """
         return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)

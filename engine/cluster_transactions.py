@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from engine.cluster_state import Topics, names
 from engine.context import Context
-from engine.operations import transaction_admin as admin
-from engine.operations.transact import TIMEOUT_MS, OpenTransaction
+from engine.operations.transactions import admin
+from engine.operations.transactions.transact import TIMEOUT_MS, OpenTransaction
 from engine.report import Report
 
 

@@ -8,7 +8,7 @@ from engine.cluster_file import ClusterFile
 from engine.context import Context, Progress
 from engine.metrics import SnapshotMetrics
 from engine.opening import OpenStore, check_owners, make_context, metadata_log, open_stores
-from engine.operations import bring_up
+from engine.operations.brokers import bring_up
 from engine.quorum.bootstrap import bootstrap
 from engine.quorum.voter import Voter
 from partitions.clock import Clock

@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from engine import Report
-from engine.operations.tail import RESETS, Start, Tail
+from engine.operations.reading.tail import RESETS, Start, Tail
 from engine.reading.bounds import Committed
 from jobs.arguments import add_client_rack, add_isolation, bound, count, duration, job_parser, number, numbers
 from jobs.run import Job, run_job

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.operations.known_image import known_image
-from engine.operations.remote_logs import load_remotes
-from engine.operations.tier_schedule import load_schedule
+from engine.operations.tiering.remote_logs import load_remotes
+from engine.operations.tiering.schedule import load_schedule
 from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, StratalogError

@@ -7,7 +7,7 @@ import json
 from engine.context import Context
 from engine.metadata.image import BrokerImage
 from engine.metadata.settling import Another, Finding, NotOurs, Unreachable
-from engine.operations.brokers import look_at_brokers
+from engine.operations.brokers.brokers import look_at_brokers
 from engine.operations.known_image import known_image
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError

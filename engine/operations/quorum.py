@@ -16,7 +16,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import VoterId
 from engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
-from engine.operations.snapshot_metadata import keep_metadata_short, metadata_failures
+from engine.operations.snapshots.metadata import keep_metadata_short, metadata_failures
 from engine.quorum.inspection import VoterFound, inspect
 from engine.quorum.upkeep import Upkeep
 from engine.report import Failure, Report, Value
@@ -62,7 +62,7 @@ def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
 
 def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool = False) -> Report:
     """Take a snapshot of the metadata log by hand (without ``by_hand``: where the policy wants one), and tell what
-    became of every voter. ``engine.operations.snapshot`` does the same, beside the topics, and has one row for it.
+    became of every voter. ``snapshot`` does the same, beside the topics, and has one row for it.
 
     Raises: as ``keep_metadata_short``.
     """

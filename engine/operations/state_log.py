@@ -12,7 +12,7 @@ import pyarrow as pa
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metadata.topic_commands import CreateTopic
-from engine.operations.append import append_given
+from engine.operations.appending.append import append_given
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.snapshots import latest_snapshot

@@ -51,5 +51,5 @@ Compatibility
     "The consumer will revert to the old behavior of fetching from the leader": where a follower fails in the
     middle of a fetch (test).
 
-A consumer that follows the end of a log is a loop over fetches (``engine.operations.tail``).
+A consumer that follows the end of a log is a loop over fetches (``engine.operations.reading.tail``).
 """

@@ -3,7 +3,7 @@
 A selector sees where the reader is and how far each replica is, and names one; none stands for the leader. It is
 asked for every partition of every read, and never sees a replica that could serve nothing of it: one that is
 fenced, that has been out of sync for longer than ``replica.lag.time.max.ms``, that cannot be reached, or that does
-not hold the first offset (``engine.operations.nearest``).
+not hold the first offset (``engine.operations.reading.nearest``).
 
 A class of one's own subclasses ``ReplicaSelector`` and is named with its module, as in ``my_racks.CheapestLink``;
 every driver that reads has to be able to import it.

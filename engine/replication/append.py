@@ -1,7 +1,7 @@
 """Append: records at the end of the leader's log, then on every member of the maximal ISR.
 
 Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task does them. Steps 6 and 7
-(the linearizable read, the high watermark) are ``engine.operations.acknowledge``'s, once for all partitions.
+(the linearizable read, the high watermark) are done once for all partitions (``engine.operations.appending``).
 """
 
 from __future__ import annotations

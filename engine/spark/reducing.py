@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from engine.operations.snapshot_partition import (
+from engine.operations.snapshots.partition import (
     Made,
     Planned,
     SnapshotWork,
@@ -87,7 +87,7 @@ class _Source:
 
 
 def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planned, Made | None]:
-    """As ``engine.operations.snapshot_partition.make_snapshot``, whatever the size of the partition.
+    """As ``engine.operations.snapshots.partition.make_snapshot``, whatever the size of the partition.
 
     Raises: as that; RetriableError when Spark gave the job up.
     """

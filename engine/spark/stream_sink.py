@@ -27,7 +27,7 @@ from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
 from engine.context import Context
-from engine.operations.append import append_frame
+from engine.operations.appending.append import append_frame
 from engine.reading.stream_options import known, required
 from engine.report import Report
 from engine.spark.appending import RecordColumns
@@ -80,7 +80,7 @@ class StreamWriter:
     def append(self, batch: DataFrame, batch_id: int) -> Report:
         """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
 
-        Raises: as ``engine.operations.append.append_frame``.
+        Raises: as ``engine.operations.appending.append.append_frame``.
         """
         return append_frame(
             self._context,

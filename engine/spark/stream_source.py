@@ -22,9 +22,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
-from engine.operations.stream_progress import StreamProgress
-from engine.operations.stream_read import StreamTask, read_task
-from engine.operations.stream_source import StreamSource
+from engine.operations.streaming.progress import StreamProgress
+from engine.operations.streaming.read import StreamTask, read_task
+from engine.operations.streaming.source import StreamSource
 from engine.reading.stream_offsets import StreamOffsets
 from engine.reading.stream_options import SourceOptions
 from engine.spark.stream_columns import conformed, parquet_columns, stream_schema

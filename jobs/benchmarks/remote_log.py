@@ -9,7 +9,7 @@ from functools import partial
 
 from deltalake import DeltaTable
 
-from engine.operations.look import remote_pieces
+from engine.operations.reading.look import remote_pieces
 from engine.reading.plan import readable_pieces
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.measuring import in_turn, seconds_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from engine import register_format
-from engine.operations.look import look
-from engine.operations.stream_source import StreamSource
+from engine.operations.reading.look import look
+from engine.operations.streaming.source import StreamSource
 from engine.reading.stream_options import source_options
 from jobs.benchmarks.bench import TOPIC, Bench, BenchCluster, data_files, size_of
 from jobs.benchmarks.measuring import in_turn, seconds_of

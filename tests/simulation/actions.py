@@ -11,21 +11,22 @@ import pyarrow as pa
 from engine.context import Context
 from engine.metadata.commands import FenceBroker
 from engine.metadata.partition_commands import AlterPartition
-from engine.operations import bring_up, topics
-from engine.operations.append import append_batches
-from engine.operations.bootstrap import bootstrap
-from engine.operations.elect import elect
-from engine.operations.fence import fence, unfence
-from engine.operations.heal import heal
-from engine.operations.in_sync import without
-from engine.operations.merge import merge
+from engine.operations import topics
+from engine.operations.appending.append import append_batches
+from engine.operations.brokers import bring_up
+from engine.operations.brokers.fence import fence, unfence
+from engine.operations.healing.heal import heal
 from engine.operations.quorum import snapshot_metadata
-from engine.operations.reassign import cancel, reassign
-from engine.operations.replicate import replicate
-from engine.operations.retain import retain
-from engine.operations.tier import tier
-from engine.operations.vacuum import vacuum
-from engine.operations.verify import verify
+from engine.operations.replicas.bootstrap import bootstrap
+from engine.operations.replicas.elect import elect
+from engine.operations.replicas.in_sync import without
+from engine.operations.replicas.merge import merge
+from engine.operations.replicas.reassign import cancel, reassign
+from engine.operations.replicas.replicate import replicate
+from engine.operations.retention.retain import retain
+from engine.operations.retention.vacuum import vacuum
+from engine.operations.tiering.tier import tier
+from engine.operations.verification.verify import verify
 from engine.report import Report
 from partitions.errors import CorruptionError, StratalogError
 from partitions.records import physical_schema

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
 import engine.metadata.fold
-import engine.operations.acknowledge
-import engine.operations.merge
-import engine.operations.replicate
-import engine.operations.retain_tasks
-import engine.operations.tier_tasks
-import engine.operations.transactions
+import engine.operations.appending.acknowledge
+import engine.operations.replicas.merge
+import engine.operations.replicas.replicate
+import engine.operations.retention.tasks
+import engine.operations.tiering.tasks
+import engine.operations.transactions.coordinator
 import engine.quorum.contents
 import engine.quorum.log
 import engine.replication.append
@@ -183,7 +183,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "dead files above the high watermark",
         "a vacuum removes dead files only below the high watermark",
-        variants.patched(engine.operations.retain_tasks, "removable", variants.removable_also_above),
+        variants.patched(engine.operations.retention.tasks, "removable", variants.removable_also_above),
         directed=_REVIVED,
         script=_REVIVAL,
     ),
@@ -200,15 +200,15 @@ MUTATIONS: Sequence[Mutation] = (
         "append 5: sync every other replica of the ISR and of those being added",
         variants.all_of(
             variants.patched(engine.replication.append, "replicate", variants.nothing_missed),
-            variants.patched(engine.operations.acknowledge, "replicate", variants.nothing_missed),
+            variants.patched(engine.operations.appending.acknowledge, "replicate", variants.nothing_missed),
         ),
     ),
     Mutation(
         "no linearizable read",
         "append 6: the partition epoch is read again",
         variants.all_of(
-            variants.patched(engine.operations.acknowledge, "is_current", variants.true),
-            variants.patched(engine.operations.acknowledge, "_same_leader", variants.true),
+            variants.patched(engine.operations.appending.acknowledge, "is_current", variants.true),
+            variants.patched(engine.operations.appending.acknowledge, "_same_leader", variants.true),
         ),
     ),
     Mutation(
@@ -227,7 +227,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
-        variants.patched(engine.operations.replicate, "is_current", variants.true),
+        variants.patched(engine.operations.replicas.replicate, "is_current", variants.true),
         shaped=variants.without_metadata_snapshots,
         first=5430,
     ),
@@ -247,7 +247,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "one sync for both commits",
         "expand 3: list L after the commit of *adding*, and sync F to it",
-        variants.patched(engine.operations.replicate, "_expand", variants.expand_without_second_sync),
+        variants.patched(engine.operations.replicas.replicate, "_expand", variants.expand_without_second_sync),
         directed=_EXPANDING,
     ),
     Mutation(
@@ -268,14 +268,16 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "merges beyond the last stable offset",
         "merges stop at the last stable offset",
-        variants.patched(engine.operations.merge, "transactions_of", variants.open_transactions_hold_nobody_back),
+        variants.patched(
+            engine.operations.replicas.merge, "transactions_of", variants.open_transactions_hold_nobody_back
+        ),
         theme="transactions",
     ),
     Mutation(
         "the remote tier beyond the last stable offset",
         "tiering stops at the last stable offset",
         variants.patched(
-            engine.operations.tier_tasks, "transactions_of", variants.open_transactions_hold_nobody_back
+            engine.operations.tiering.tasks, "transactions_of", variants.open_transactions_hold_nobody_back
         ),
         theme="transactions",
         first=90,
@@ -283,7 +285,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "decisions that count on trust",
         "a change of a transaction's state counts only where it stands behind the state that it rests on",
-        variants.patched(engine.operations.transactions, "_following", variants.counted_on_trust),
+        variants.patched(engine.operations.transactions.coordinator, "_following", variants.counted_on_trust),
         theme="transactions",
     ),
     Mutation(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from engine.context import Context
-from engine.operations.list_offsets import list_offsets
-from engine.operations.look import look
+from engine.operations.reading.list_offsets import list_offsets
+from engine.operations.reading.look import look
 from partitions.errors import StratalogError
 from partitions.listing import DataFile
 from partitions.offsets import OffsetSpec

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from engine.operations import vacuum
+from engine.operations.retention import vacuum
 from partitions.paths import DataName
 from tests.simulation.configuration import configuration_of, small
 from tests.simulation.ending import LoneDriver

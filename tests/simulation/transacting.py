@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.operations.transact import OpenTransaction
-from engine.operations.transaction_admin import finish_transactions
+from engine.operations.transactions.admin import finish_transactions
+from engine.operations.transactions.transact import OpenTransaction
 from engine.state import transaction_state
 from engine.state.internal_topics import TRANSACTIONS_TOPIC
 from engine.state.transaction_state import ENDING, State, TransactionStates

@@ -14,9 +14,9 @@ from unittest.mock import patch
 import msgspec
 
 import engine.metadata.fold
-import engine.operations.acknowledge
-import engine.operations.replicate
-import engine.operations.retain
+import engine.operations.appending.acknowledge
+import engine.operations.replicas.replicate
+import engine.operations.retention.retain
 import engine.replication.append
 import engine.replication.sync
 import partitions.lineage
@@ -28,7 +28,7 @@ import tests.simulation.content
 import tests.simulation.stores
 from engine.context import Context
 from engine.metadata.image import TopicImage
-from engine.operations.in_sync import PartitionKey, Progressed, adding, joined, propose
+from engine.operations.replicas.in_sync import PartitionKey, Progressed, adding, joined, propose
 from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from engine.replication.leader import leader_log
 from engine.replication.site import Site

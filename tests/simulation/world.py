@@ -15,7 +15,8 @@ from engine.cluster_file import BrokerEntry, ClusterFile
 from engine.context import Context, TaskRunner
 from engine.metadata.commands import Command
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations import bring_up, topics
+from engine.operations import topics
+from engine.operations.brokers import bring_up
 from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.client import MetadataClient
 from engine.quorum.log import MetadataLog

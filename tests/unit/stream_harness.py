@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from engine.operations.stream_read import StreamTask, read_task
-from engine.operations.stream_source import StreamSource
+from engine.operations.streaming.read import StreamTask, read_task
+from engine.operations.streaming.source import StreamSource
 from engine.reading.stream_offsets import StreamOffsets
 from engine.reading.stream_options import source_options
 from tests.unit.cluster_harness import LiveCluster

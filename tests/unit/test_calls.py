@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engine.operations.brokers import settle_brokers
+from engine.operations.brokers.brokers import settle_brokers
 from engine.replication.sync import _GROUP_FILES
 from jobs.benchmarks.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from jobs.benchmarks.counting import LIST, READ, STAT

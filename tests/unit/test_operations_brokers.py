@@ -18,8 +18,8 @@ from engine.metadata.commands import RegisterBroker
 from engine.metadata.image import ClusterImage
 from engine.metadata.partition_commands import Altered, AlterPartition, PartitionAnswer, Refused
 from engine.metadata.settling import Settled
-from engine.operations.brokers import settle_brokers
-from engine.operations.in_sync import adding, joined
+from engine.operations.brokers.brokers import settle_brokers
+from engine.operations.replicas.in_sync import adding, joined
 from partitions.errors import IneligibleReplicaError, StaleBrokerError, StorageError
 from partitions.paths import BROKER_FILE
 from partitions.probing import SerialProber, ThreadProber

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.elect import elect_uncleanly_where_allowed
+from engine.operations.replicas.elect import elect_uncleanly_where_allowed
 from partitions.errors import InvalidCallError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.paths import LocalStartName
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.brokers import settle_brokers
+from engine.operations.brokers.brokers import settle_brokers
 from engine.report import Report
 from jobs import fence as job
 from partitions.errors import InvalidCallError, UnknownBrokerError

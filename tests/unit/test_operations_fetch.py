@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from engine.operations.fetch import Fetched
+from engine.operations.reading.fetch import Fetched
 from engine.reading.fetching import LOCAL_THREADS, REMOTE_THREADS, Fetching
 from partitions.errors import (
     InvalidCallError,

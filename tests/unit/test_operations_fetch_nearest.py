@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine.cluster import Cluster
-from engine.operations.fetch import Fetched, fetch_many
+from engine.operations.reading.fetch import Fetched, fetch_many
 from engine.reading.offsets_for_epoch import EpochEndOffset
 from engine.replication.leader import leader_log
 from engine.state.group_commits import OffsetAndMetadata

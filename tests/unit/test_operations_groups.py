@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from engine import Cluster, OffsetAndMetadata
-from engine.operations.groups import utc_text
+from engine.operations.groups.groups import utc_text
 from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, partition_for
 from partitions.errors import (
     GroupIdNotFoundError,

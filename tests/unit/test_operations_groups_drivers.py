@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine import OffsetAndMetadata
-from engine.operations.groups import commit_records
+from engine.operations.groups.groups import commit_records
 from engine.operations.state_log import _append_together
 from engine.state.consumer_offsets import ConsumerOffsets
 from engine.state.internal_topics import OFFSETS_TOPIC, partition_for

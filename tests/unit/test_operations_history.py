@@ -14,7 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from engine.operations.recover_export import parts_at
+from engine.operations.healing.export import parts_at
 from partitions.errors import InvalidCallError, LogDirError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.lineage import Lineage
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.operations.nearest import Chosen, nearest
+from engine.operations.reading.nearest import Chosen, nearest
 from engine.reading.replica_selector import KEY, ClientMetadata, Replicas, ReplicaSelector, ReplicaView
 from partitions.errors import InvalidConfigError, StorageError
 from partitions.paths import LocalStartName

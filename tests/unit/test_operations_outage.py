@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.remote_logs import WAVE
+from engine.operations.tiering.remote_logs import WAVE
 from engine.report import Report
 from partitions.errors import StorageError
 from partitions.offsets import FoundOffset, OffsetSpec

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from engine import Cluster, Committed, OffsetAndMetadata, OffsetSpec
-from engine.operations.plan_read import plan_again
+from engine.operations.reading.plan_read import plan_again
 from engine.reading.read_plan import ReadPlan
 from engine.reading.replica_selector import ClientMetadata
 from partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError

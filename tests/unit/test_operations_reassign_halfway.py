@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.append import append_options
-from engine.operations.sweep import CLOSED, sweep_roots
+from engine.operations.appending.append import append_options
+from engine.operations.retention.sweep import CLOSED, sweep_roots
 from engine.replication.append import NotAppended, append
 from partitions.errors import FencedLeaderEpochError, StorageError
 from partitions.paths import base_name, folder_of

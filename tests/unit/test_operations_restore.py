@@ -11,7 +11,7 @@ from engine.cluster import Cluster
 from engine.metadata.description import describe
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart
 from engine.metadata.restore_commands import EPOCH_GAP
-from engine.operations.restore_point import write_description
+from engine.operations.restoring.point import write_description
 from partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.paths import DESCRIPTIONS

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from engine.metadata.description import describe
-from engine.operations.restore_drill import compare
-from engine.operations.restore_plan import RestoredPartition
+from engine.operations.restoring.drill import compare
+from engine.operations.restoring.plan import RestoredPartition
 from partitions.errors import CorruptionError
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.restore_harness import partly_tiered

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.restore_point import describe_first
+from engine.operations.restoring.point import describe_first
 from partitions.errors import StorageError
 from partitions.paths import DESCRIPTIONS
 from tests.unit.cluster_harness import LiveCluster, the_failure

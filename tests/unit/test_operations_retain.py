@@ -9,9 +9,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from engine.operations import retain_tasks
-from engine.operations.look import remote_pieces
-from engine.operations.retain_remote import Expiry
+from engine.operations.reading.look import remote_pieces
+from engine.operations.retention import tasks as retain_tasks
+from engine.operations.retention.remote import Expiry
 from engine.report import Report
 from partitions.errors import InvalidConfigError
 from partitions.lineage import Lineage

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.stream_progress import StreamProgress
+from engine.operations.streaming.progress import StreamProgress
 from engine.reading.stream_offsets import Position, StreamOffsets
 from engine.state.group_commits import OffsetAndMetadata
 from partitions.errors import InvalidGroupIdError

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from engine.operations import stream_read
+from engine.operations.streaming import read as stream_read
 from engine.reading.stream_offsets import Position, StreamOffsets
 from partitions.errors import (
     InvalidCallError,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from engine.cluster_fetch import TailSettings
-from engine.operations.tail import Start, Tail, TailOptions
+from engine.operations.reading.tail import Start, Tail, TailOptions
 from engine.reading.bounds import Committed
 from engine.state.group_commits import OffsetAndMetadata
 from partitions.errors import (

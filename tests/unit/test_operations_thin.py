@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.candidates import Candidate, Candidates, CandidateWork, look_for_candidates
-from engine.operations.thin import is_thin, thin_last
+from engine.operations.replicas.candidates import Candidate, Candidates, CandidateWork, look_for_candidates
+from engine.operations.replicas.thin import is_thin, thin_last
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.test_operations_bootstrap import LAST_TIERED
 from tests.unit.test_operations_bootstrap_ways import ALWAYS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.tier_schedule import load_schedule
+from engine.operations.tiering.schedule import load_schedule
 from engine.report import Report
 from partitions.errors import StorageError
 from partitions.store import Store

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import engine.operations.tier_uploads as tier_uploads
 from engine.context import LocalTasks
+from engine.operations.tiering import uploads
 from partitions.errors import CorruptionError, StorageError
 from partitions.lineage import Lineage
 from tests.unit.cluster_harness import codes, rows_of, the_failure
@@ -74,7 +74,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on when, and because, it has seen their commit."""
-    monkeypatch.setattr(tier_uploads, "COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered(partitions=3)
     live.append({n: ["x"] for n in range(3)}).raise_for_failures()
     committed = threading.Event()
@@ -152,9 +152,9 @@ def test_uploads_take_turns_by_segment(live: RemoteFaults) -> None:
 
 def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most LOOKAHEAD uploads are in vain, however long its backlog is."""
-    monkeypatch.setattr(tier_uploads, "WAVE", 1000)
+    monkeypatch.setattr(uploads, "WAVE", 1000)
     live.tiered()
-    live.fill("x" * (tier_uploads.LOOKAHEAD + 10))
+    live.fill("x" * (uploads.LOOKAHEAD + 10))
     staged: list[int] = []
 
     def refuse(what: str, name: str, call: Call) -> object:
@@ -167,20 +167,20 @@ def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypa
     driver = live.in_turn()
     live.context(driver).tasks = Executors(1)
     assert not driver.tier().ok
-    assert len(staged) == tier_uploads.LOOKAHEAD
+    assert len(staged) == uploads.LOOKAHEAD
 
 
 def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A bug in a commit is raised when the uploads that were under way have ended, not after a whole backlog."""
-    monkeypatch.setattr(tier_uploads, "COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered()
     live.fill("x" * 40)
     ended, staged = threading.Event(), list[int]()
-    commits = tier_uploads.Uploads._commit_as_they_come
+    commits = uploads.Uploads._commit_as_they_come
 
-    def end(uploads: tier_uploads.Uploads) -> None:
+    def end(uploads: uploads.Uploads) -> None:
         try:
             commits(uploads)
         finally:
@@ -189,7 +189,7 @@ def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
     def note(what: str, name: str, call: Call) -> object:
         if what == "stage":
             staged.append(base_of(name))
-            if base_of(name) >= tier_uploads.LANES:
+            if base_of(name) >= uploads.LANES:
                 assert ended.wait(30)
         return call()
 
@@ -197,11 +197,11 @@ def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
         raise ZeroDivisionError
 
     live.on_remote = note
-    monkeypatch.setattr(tier_uploads.Uploads, "_commit_as_they_come", end)
+    monkeypatch.setattr(uploads.Uploads, "_commit_as_they_come", end)
     monkeypatch.setattr(DeltaTopicTable, "commit", bug)
     with pytest.raises(ZeroDivisionError):
         live.cluster.tier()
-    assert len(staged) <= 2 * tier_uploads.LANES
+    assert len(staged) <= 2 * uploads.LANES
 
 
 def test_segments_of_a_deposed_leader_are_not_committed(live: RemoteFaults) -> None:
@@ -270,7 +270,7 @@ def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else the table of a partition that had nothing remote yet would begin behind a gap."""
-    monkeypatch.setattr(tier_uploads, "COMMIT_EVERY_S", 0.0)
+    monkeypatch.setattr(uploads, "COMMIT_EVERY_S", 0.0)
     live.tiered()
     live.fill("abc")
     refused_one = threading.Event()
@@ -286,15 +286,15 @@ def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
             refused_one.wait(30)
         return call()
 
-    fails = tier_uploads.Uploads._failed
+    fails = uploads.Uploads._failed
 
-    def failed(uploads: tier_uploads.Uploads, *args: object) -> None:
+    def failed(uploads: uploads.Uploads, *args: object) -> None:
         fails(uploads, *args)  # type: ignore[arg-type]
         refused_one.set()
 
     live.on_remote = late
     monkeypatch.setattr(DeltaTopicTable, "commit", commit)
-    monkeypatch.setattr(tier_uploads.Uploads, "_failed", failed)
+    monkeypatch.setattr(uploads.Uploads, "_failed", failed)
     assert "other writers were faster" in the_failure(live.cluster.tier())
     assert live.remote_ends() == {}
     assert rows_of(live.cluster.tier(), "uploaded_files", "uploaded_bytes") == [(3, 0)]

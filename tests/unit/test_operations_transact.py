@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from engine.metadata.partition_commands import AlterPartition
-from engine.operations.in_sync import without
+from engine.operations.replicas.in_sync import without
 from engine.state.transaction_state import State
 from partitions.errors import (
     InvalidCallError,

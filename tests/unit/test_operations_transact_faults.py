@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import Cluster, OperationFailedError
-from engine.operations import transactions
+from engine.operations.transactions import coordinator
 from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from engine.state.transaction_state import State
 from partitions.errors import (
@@ -191,7 +191,7 @@ def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> 
         put(t, {"t-0": "f"})
     t = other.transaction("x")
     put(t, {"t-0": "g"})
-    transactions.end(one._context, t._producer, commit=True)
+    coordinator.end(one._context, t._producer, commit=True)
     t.commit()
     assert live.seen()["t-0"] == ["a", "b", "c", "d", "f", "g"]
 

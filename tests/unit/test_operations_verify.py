@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations import verify_content
+from engine.operations.verification import content
 from partitions.lineage import Lineage
 from partitions.paths import join
 from partitions.records import physical_schema
@@ -157,28 +157,28 @@ def test_where_only_two_copies_differ_nobody_can_tell_which_is_right(tmp_path: P
 
 def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that all cores read one large replica."""
-    monkeypatch.setattr(verify_content, "GROUP_BYTES", 1)
+    monkeypatch.setattr(content, "GROUP_BYTES", 1)
     log = live.log(1)
-    held = [verify_content.HeldFile(link.file, link.start, link.end) for link in log.chain]
-    works = list(verify_content.groups_of(live.site(), 1, live.store(1), held))
+    held = [content.HeldFile(link.file, link.start, link.end) for link in log.chain]
+    works = list(content.groups_of(live.site(), 1, live.store(1), held))
     assert [len(work.files) for work in works] == [1] * 5
     monkeypatch.undo()
-    (work,) = verify_content.groups_of(live.site(), 1, live.store(1), held)
+    (work,) = content.groups_of(live.site(), 1, live.store(1), held)
     assert work.size_bytes == sum(link.file.object.size_bytes for link in log.chain)
 
 
 def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(live: LiveCluster) -> None:
     """The log still holds its records; one that is gone with its records is missed."""
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
-    held = [verify_content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
-    (work,) = verify_content.groups_of(live.site(), 1, live.store(1), held)
+    held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
+    (work,) = content.groups_of(live.site(), 1, live.store(1), held)
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     assert len(live.log(1).listing.data) < 5
-    assert verify_content.read_files(work).findings == ()
+    assert content.read_files(work).findings == ()
     spot(live, 1, 0).remove()
-    assert {type(f.error).__name__ for f in verify_content.read_files(work).findings} == {"LogGapError"}
+    assert {type(f.error).__name__ for f in content.read_files(work).findings} == {"LogGapError"}
 
 
 # ------------------------------------------------------------------- registers, foreign files, remote

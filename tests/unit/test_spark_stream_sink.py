@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
 
-from engine.operations.append import append_batches
+from engine.operations.appending.append import append_batches
 from engine.report import OperationFailedError
 from engine.spark import stream_sink
 from engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from engine.operations.transact import OpenTransaction
+from engine.operations.transactions.transact import OpenTransaction
 from partitions.transactions import Isolation
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch

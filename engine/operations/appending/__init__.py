@@ -1,0 +1,5 @@
+"""Records into the log.
+
+append       a DataFrame or batches, shared out to partitions, to their leaders
+acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps
+"""

@@ -1,0 +1,139 @@
+"""Putting good files where bad ones are, or none: stage and verify, look again, delete, name, look again.
+
+A name cannot be overwritten, so between the delete and the name the file is missing. A crash there leaves a
+hole in a replica that is outside the ISR (or is the last member, whose file was bad): the next heal finds and
+mends it. Two heals at once put the same verified bytes; one that slept since its last look may delete the
+other's file, and puts its own copy of it there at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from engine.operations.healing.plan import Repair
+from engine.operations.verification.findings import BadEpoch, BadFile, Copy
+from engine.operations.verification.registers import parsed_epoch
+from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
+from partitions.listing import DataFile
+from partitions.paths import EpochName
+from partitions.replica import Replica
+from partitions.segment_check import check_segment, new_digest
+from partitions.store import StagedWriter
+
+_READ_BYTES = 8 * 1024 * 1024
+
+
+def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+    """Carry a repair out on ``target``. ``may_touch`` raises when the view has changed on which it rests: it is
+    asked after everything is staged, right before the first change.
+
+    Raises: StaleMetadataError kinds; SourceChangedError when the source is no longer what was verified;
+        CorruptSegmentError when the target does not give back what was written; StorageError kinds.
+    """
+    if isinstance(repair.damage, BadEpoch):
+        _mend_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
+    elif repair.put or isinstance(repair.damage, BadFile):
+        _join(target, leader, may_touch)
+        _mend_files(target, repair, may_touch)
+
+
+def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
+    """Files of an epoch come after its register, as in any replica."""
+    if target.broker_id == leader.broker_id:
+        return
+    joined = leader.list().joined_epoch
+    if target.list().joined_epoch < joined:
+        _mend_epoch(target, leader, EpochName(joined), may_touch)
+
+
+def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+    with ExitStack() as cleanup:
+        # 1. The good bytes, as they were verified.
+        staged: list[StagedWriter] = []
+        for copy in repair.put:
+            staged.append(_stage(copy, target))
+            cleanup.callback(_drop, staged[-1])
+        # 2. The bad file must be the one that was found bad: somebody else may have replaced it.
+        bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
+        present = {file.name: file.object.version for file in target.list().data}
+        may_touch()
+        # 3. Delete it; 4. give the good ones their names. One that is taken was put there by somebody else.
+        if bad is not None and present.get(bad.name) == bad.object.version:
+            target.store.delete([bad.object.name])
+        for one in staged:
+            one.commit()
+    # 5. Look again.
+    listed = {file.name: file for file in target.list().data}
+    for copy in repair.put:
+        _check_there(target, copy, listed.get(copy.held.name))
+
+
+def _stage(copy: Copy, target: Replica) -> StagedWriter:
+    source = copy.held.file.object
+    digest = new_digest()
+    staged = target.store.stage_writer(target.path(copy.held.name))
+    try:
+        with copy.store.open(source) as reader:
+            while data := reader.read(_READ_BYTES):
+                digest.update(data)
+                staged.file.write(data)
+        if digest.hexdigest() != copy.content:
+            raise SourceChangedError(
+                f"{copy.store.uri_of(source.name)} is no longer what was verified a moment ago; verify again"
+            )
+    except BaseException:
+        _drop(staged)
+        raise
+    return staged
+
+
+def _drop(staged: StagedWriter) -> None:
+    with suppress(StratalogError):
+        staged.abort()
+
+
+def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
+    """Raises: CorruptSegmentError unless the target holds the bytes of the copy."""
+    what = target.store.uri_of(target.path(copy.held.name))
+    if listed is None:
+        raise SourceChangedError(
+            f"{what} was put there, and is gone: somebody else deletes files there; try again"
+        )
+    checked = check_segment(target.store, listed)
+    if checked.bad or checked.digest != copy.content:
+        raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
+
+
+def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
+    """A byte copy of the leader's register; where the leader never joined that epoch, of its greatest one, if
+    that is later: joining it makes up for the other.
+
+    Raises: CorruptionError when the leader has neither.
+    """
+    wanted, content = _leaders_register(leader, name)
+    try:
+        found = target.store.read(target.path(wanted))
+    except FileNotFoundError:
+        found = None
+    if found == content:
+        return
+    may_touch()
+    if found is not None:
+        target.store.delete([target.path(wanted)])
+    target.store.create(target.path(wanted), content)
+    if target.store.read(target.path(wanted)) != content:
+        raise CorruptionError(f"{target}: {wanted} does not read back as it was written; call a human")
+
+
+def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, bytes]:
+    joined = EpochName(leader.list().joined_epoch)
+    for wanted in (name, joined):
+        if wanted.epoch >= name.epoch:
+            with suppress(FileNotFoundError):
+                content = leader.store.read(leader.path(wanted))
+                parsed_epoch(leader, wanted, content)
+                return wanted, content
+    raise CorruptionError(
+        f"{leader} has joined epoch {joined.epoch} only, and has no register of epoch {name.epoch}: call a human"
+    )

@@ -1,0 +1,251 @@
+"""Heal: what a deep verify found damaged or missing is replaced by good copies.
+
+    1. probe the brokers, as every run does; verify every byte
+    2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
+    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR
+    4. per damage: stage, look again, delete, name, look again (``files``), on the driver, which alone can
+       find out right before a delete that the replica is still outside the ISR
+    5. replicate: what was mended catches up and rejoins the ISR
+    6. verify every byte of these partitions again: what is wrong then is a failure
+
+Running it twice, at once or after a crash, is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.context import Context
+from engine.metadata.election_commands import Election, ElectLeaders
+from engine.metadata.image import PartitionView
+from engine.metadata.partition_commands import AlterPartition, PartitionAnswer, Refused
+from engine.operations.brokers.brokers import settle_brokers
+from engine.operations.healing.files import mend
+from engine.operations.healing.plan import HealPlan, Repair, plan_heal
+from engine.operations.replicas.in_sync import PartitionKey, is_current, partition_key, without
+from engine.operations.replicas.replicate import replicate
+from engine.operations.verification.findings import BadEpoch, BadFile, Missing
+from engine.operations.verification.verify import Audited, audit, failures_of
+from engine.replication.site import Site
+from engine.report import Failure, Report, Value
+from partitions.errors import InvalidUpdateVersionError, StratalogError
+from partitions.paths import EpochName
+from partitions.runner import Done, Failed
+
+_ORDER = ("partition", "broker", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The repairs of one replica, one after the other."""
+
+    site: Site
+    plan: HealPlan
+    repairs: tuple[Repair, ...]
+
+    def __str__(self) -> str:
+        return str(self.site.replica(self.repairs[0].broker_id))
+
+
+def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Verify the topics (all when None) and mend what can be mended. One row for every damage; what is still
+    wrong afterwards is a failure. ``dry_run`` reads everything and changes nothing.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        context.topics(image, topics)
+        if not dry_run:
+            settled = settle_brokers(context)
+            image, notes = settled.image, list(settled.notes)
+        audits = audit(context, image, context.topics(image, topics), failures, deep=True)
+        plans: dict[PartitionKey, tuple[Audited, HealPlan]] = {}
+        for each in audits:
+            try:
+                plan = plan_heal(each)
+            except StratalogError as error:
+                failures.append(Failure.of(each.site, error))
+                failures += _not_mendable(each)
+                continue
+            if plan is None:
+                failures += failures_of([each])
+            else:
+                plans[partition_key(each.site.view)] = each, plan
+        if dry_run:
+            rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
+            failures += [failure for each, _ in plans.values() for failure in _not_mendable(each)]
+        elif plans:
+            sites = _step_aside(context, plans, notes)
+            rows = _mend(context, plans, sites, notes)
+            failures += _rejoin(context, plans, notes)
+            failures += _verify_again(context, plans)
+    return Report(
+        operation="heal",
+        rows=sorted(rows, key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)]),
+        failures=list(dict.fromkeys(failures)),
+        totals={"mended": sum(row["outcome"] == "mended" for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _not_mendable(each: Audited) -> list[Failure]:
+    return [Failure.of(f.where, f.error) for f in each.findings if f.damage is None]
+
+
+# ------------------------------------------------------------------------------------ step aside
+
+
+def _step_aside(
+    context: Context, plans: Mapping[PartitionKey, tuple[Audited, HealPlan]], notes: list[str]
+) -> dict[PartitionKey, Site]:
+    """Step 3. The sites under the views that follow; a partition that has changed meanwhile is left out."""
+    views = {key: each.site.view for key, (each, _) in plans.items()}
+    resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
+    if resigning:
+        elections = tuple(
+            Election(*key, leader=plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch)
+            for key in resigning
+        )
+        _take(context, views, context.metadata.submit(ElectLeaders(elections)), notes)
+    leaving = [key for key, (_, plan) in plans.items() if plan.leaving and key in views]
+    if leaving:
+        proposals = tuple(without(views[key], plans[key][1].leaving) for key in leaving)
+        _take(context, views, context.metadata.submit(AlterPartition(proposals)), notes)
+    for key in views:
+        _, plan = plans[key]
+        if plan.resigns:
+            notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
+        notes += [f"{_name(views[key])}: broker {broker} left the ISR to be healed" for broker in plan.leaving]
+    return {key: context.site(view) for key, view in views.items()}
+
+
+def _take(
+    context: Context,
+    views: dict[PartitionKey, PartitionView],
+    answers: Sequence[PartitionAnswer],
+    notes: list[str],
+) -> None:
+    """The views that a commit leads to."""
+    image = context.metadata.image()
+    for answer in answers:
+        key = answer.topic_id, answer.partition
+        old = views.pop(key)
+        if isinstance(answer, Refused):
+            notes.append(f"{_name(old)} was left alone: {answer.error}")
+        elif key[0] not in image.topics:
+            notes.append(f"{_name(old)} was left alone: the topic was deleted meanwhile")
+        elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
+            notes.append(f"{_name(old)} was left alone: somebody else changed it meanwhile")
+        else:
+            views[key] = view
+
+
+def _name(view: PartitionView) -> str:
+    return f"{view.topic}-{view.partition}"
+
+
+# ------------------------------------------------------------------------------------------ mend
+
+
+def _mend(
+    context: Context,
+    plans: Mapping[PartitionKey, tuple[Audited, HealPlan]],
+    sites: Mapping[PartitionKey, Site],
+    notes: list[str],
+) -> list[dict[str, Value]]:
+    """Step 4, replicas side by side. What could not be mended is noted; the last step finds it again."""
+    jobs = [
+        _Job(sites[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
+        for key, (_, plan) in plans.items()
+        if key in sites
+        for broker in sorted({repair.broker_id for repair in plan.repairs})
+    ]
+    done: set[Repair] = set()
+
+    def run(job: _Job) -> None:
+        for repair in job.repairs:
+            leader = job.site.replica(job.plan.leader)
+            mend(job.site.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
+            done.add(repair)
+
+    context.progress.start("heal", len(jobs), "replicas")
+    for outcome in context.threads.run(run, jobs):
+        match outcome:
+            case Failed(job, error):
+                notes.append(f"{job} could not be healed: {error.code}: {error}")
+            case Done():
+                pass
+        context.progress.advance()
+    context.progress.finish()
+    return [
+        _row(each, repair, "mended" if repair in done else "left alone")
+        for each, plan in plans.values()
+        for repair in plan.repairs
+    ]
+
+
+def _check_aside(context: Context, job: _Job) -> None:
+    """A linearizable read. Raises: InvalidUpdateVersionError unless the replica may be touched."""
+    view, broker = job.site.view, job.repairs[0].broker_id
+    aside = broker not in (*view.isr, *view.adding)
+    last = job.plan.in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
+    if not is_current(context.metadata.image(), view):
+        raise InvalidUpdateVersionError(f"{job}: somebody else changed the partition meanwhile; run it again")
+    if not aside and not last:
+        raise InvalidUpdateVersionError(f"{job} is in the ISR {sorted(view.isr)}, and is not touched there")
+
+
+# ----------------------------------------------------------------------------- rejoin, look again
+
+
+def _rejoin(
+    context: Context, plans: Mapping[PartitionKey, tuple[Audited, HealPlan]], notes: list[str]
+) -> Sequence[Failure]:
+    """Step 5."""
+    topics = sorted({each.site.view.topic for each, _ in plans.values()})
+    brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
+    try:
+        report = replicate(context, topics, brokers=brokers)
+    except StratalogError as error:
+        return [Failure.of("replicate", error)]
+    notes += report.notes
+    return report.failures
+
+
+def _verify_again(context: Context, plans: Mapping[PartitionKey, tuple[Audited, HealPlan]]) -> list[Failure]:
+    """Step 6."""
+    failures: list[Failure] = []
+    image = context.metadata.image()
+    topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in plans}) if topic_id in image.topics]
+    audits = audit(context, image, topics, failures, deep=True, only=set(plans))
+    return failures + failures_of(audits)
+
+
+def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
+    start: int | None = None
+    end: int | None = None
+    match repair.damage:
+        case BadFile(file, start, end):
+            what = str(file.name)
+        case Missing(start, end):
+            what = "missing"
+        case BadEpoch(epoch):
+            what = str(EpochName(epoch))
+    return {
+        "topic": each.site.view.topic,
+        "partition": each.site.view.partition,
+        "broker": repair.broker_id,
+        "damage": what,
+        "start": start,
+        "end": end,
+        "source": repair.sources,
+        "outcome": outcome,
+    }

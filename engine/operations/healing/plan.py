@@ -1,0 +1,181 @@
+"""What a heal may do to a partition: who steps aside first, and which verified file replaces what. Pure.
+
+A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found
+whole; where there is none, and it is the last member once the damaged others have left, it stays, and is
+mended in place. Sources are files of which this very run has read every byte. Where offsets cannot be had from
+any of them, nothing of the partition is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from engine.metadata.image import PartitionView
+from engine.operations.verification.findings import BadEpoch, BadFile, Copy, Damage, Missing, Place, offsets
+from engine.operations.verification.structure import Looked, ReplicaLook
+from engine.operations.verification.verify import Audited
+from partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
+from partitions.lineage import Lineage
+from partitions.paths import DataName
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Mend one damage of one replica."""
+
+    broker_id: int
+    damage: Damage
+    put: tuple[Copy, ...]
+    """Files that the replica gets, in order. None for a register, or where the leader's log begins above: then
+    replication gives the follower its new start."""
+
+    @property
+    def sources(self) -> str:
+        """Where the files come from, for people."""
+        places = dict.fromkeys(copy.place for copy in self.put)
+        return " ".join("remote" if place is None else f"broker-{place}" for place in places) or "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class HealPlan:
+    """What to do with one partition."""
+
+    leader: int
+    """Who leads when all have stepped aside."""
+    resigns: bool
+    """The present leader resigns to that one."""
+    leaving: tuple[int, ...]
+    """Other members that leave the ISR, or are no longer being added."""
+    in_place: bool
+    """The leader is damaged and stays: it must be the last member when it is touched."""
+    repairs: tuple[Repair, ...]
+
+
+def plan_heal(each: Audited) -> HealPlan | None:
+    """How to mend what is wrong with a partition; None when a heal has nothing to do there.
+
+    Raises: LogGapError for offsets of which there is no good copy; LeaderNotAvailableError; CorruptionError
+        when no member of the ISR is fit to lead, or a register cannot be replaced.
+    """
+    damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
+    if not damages or each.looked is None:
+        return None
+    view, leader_id = each.site.view, each.site.view.leader
+    if leader_id is None:
+        raise LeaderNotAvailableError(f"{each.site} has no leader; elect one, then heal")
+    damaged = {broker for broker, _ in damages}
+    leader, in_place = leader_id, False
+    if leader_id in damaged:
+        fit = _fit_to_lead(each)
+        in_place = not fit
+        leader = leader_id if in_place else fit[0]
+        others = set(view.isr) - damaged - {leader_id}
+        if in_place and others:
+            raise CorruptionError(
+                f"{each.site}: its leader, broker {leader_id}, is damaged, and of the rest of the ISR nobody was "
+                f"found whole: brokers {sorted(others)} are to be looked at first"
+            )
+    sources = _Sources(each.looked, view, leader, each.good)
+    repairs: list[Repair] = []
+    holes: list[tuple[int, int]] = []
+    for broker, damage in damages:
+        put, lacking = sources.mend(broker, damage, in_place and broker == leader)
+        repairs.append(Repair(broker, damage, tuple(put)))
+        holes += lacking
+    if holes:
+        raise _hole(each, holes, damaged)
+    return HealPlan(
+        leader=leader,
+        resigns=leader != leader_id,
+        leaving=tuple(sorted((damaged & {*view.isr, *view.adding}) - {leader_id})),
+        in_place=in_place,
+        repairs=tuple(repairs),
+    )
+
+
+def _fit_to_lead(each: Audited) -> list[int]:
+    """Members of the ISR, other than the leader, in which nothing wrong was found; who holds most comes first."""
+    assert each.looked is not None
+    view = each.site.view
+    wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
+    fit = [
+        look
+        for look in each.looked.replicas
+        if look.broker_id in view.isr and look.broker_id not in wrong and look.broker_id != view.leader
+    ]
+    return [
+        look.broker_id for look in sorted(fit, key=lambda look: (-look.end, view.replicas.index(look.broker_id)))
+    ]
+
+
+def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> StratalogError:
+    ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
+    return LogGapError(
+        f"{each.site}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
+        f"{sorted(damaged)}; nothing was touched, call a human"
+    )
+
+
+class _Sources:
+    """The good copies of a partition's files, the best place first."""
+
+    def __init__(self, looked: Looked, view: PartitionView, leader: int, good: Sequence[Copy]) -> None:
+        self._looks: dict[int, ReplicaLook] = {look.broker_id: look for look in looked.replicas}
+        self._view = view
+        self._leader = leader
+        self._ranks: dict[Place, int] = {None: 3}
+        for broker in view.replicas:
+            self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
+        self._good = [copy for copy in good if _is_live(copy.held.name, looked.lineage)]
+
+    def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
+        """The files that mend a damage, and the offsets that none of them has.
+
+        Raises: CorruptionError for the register of a leader that stays.
+        """
+        match damage:
+            case BadEpoch(epoch):
+                if broker == self._leader:
+                    raise CorruptionError(
+                        f"{self._view.topic}-{self._view.partition}: the register of epoch {epoch} on broker "
+                        f"{broker} is damaged or missing; it leads, and nobody else can: call a human"
+                    )
+                return [], []
+            case Missing(start, end):
+                low = self._view.log_start_offset
+                if broker != self._leader and self._leader in self._looks:
+                    low = max(low, self._looks[self._leader].local_start)  # below it, it starts over
+                return self._cover(broker, max(start, low), end, None, in_place)
+            case BadFile(file, start, end):
+                return self._cover(broker, start, end, file.name, in_place)
+
+    def _cover(
+        self, broker: int, start: int, end: int, name: DataName | None, in_place: bool
+    ) -> tuple[list[Copy], list[tuple[int, int]]]:
+        candidates = [copy for copy in self._good if copy.place != broker and self._may(copy, name, in_place)]
+        put: list[Copy] = []
+        holes: list[tuple[int, int]] = []
+        position = start
+        while position < end:
+            there = [copy for copy in candidates if copy.held.start <= position < copy.held.end]
+            if there:
+                best = min(
+                    there, key=lambda copy: (copy.held.name != name, self._ranks[copy.place], -copy.held.end)
+                )
+                put.append(best)
+                position = best.held.end
+            else:
+                following = min((c.held.start for c in candidates if c.held.start > position), default=end)
+                holes.append((position, min(following, end)))
+                position = following
+        return put, holes
+
+    def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
+        """The last member of an ISR takes the very file that it had, or what the remote has committed."""
+        return not in_place or name is None or copy.place is None or copy.held.name == name
+
+
+def _is_live(name: DataName, lineage: Lineage) -> bool:
+    last = name.base_offset if name.next_offset is None else name.next_offset - 1
+    return lineage.epoch_at(last) == name.epoch

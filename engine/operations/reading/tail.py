@@ -1,0 +1,365 @@
+"""Tail: the records of a topic as they are appended, in this process (what a Kafka consumer's poll loop is).
+
+    1. look at the partitions once, to know where to begin
+    2. fetch from all of them, as many at once as ``fetch_max_bytes`` of memory allow; hand on what comes, table by
+       table: the position of a partition is behind whatever was handed on
+    3. nothing came: wait, longer each time up to ``longest_poll_s``, and fetch again
+A poll without records is one listing of each leader. The metadata is read again when it is older than
+``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing says so, and before an error
+is believed; partitions that are new are picked up then, from their first record on. What ``delete_records``
+deletes may be handed on until then.
+
+The leader epoch of the last record goes into every fetch: an unclean election is found out, and not read over
+(KIP-320).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from typing import cast
+
+import pyarrow as pa
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from engine.operations.groups.groups import committed, existing_group
+from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
+from engine.operations.reading.list_offsets import position
+from engine.operations.reading.look import PartitionState, check_partitions, look
+from engine.reading.bounds import Bound, Committed, ReadQuery
+from engine.reading.replica_selector import NOWHERE, ClientMetadata
+from engine.report import Report, Value
+from engine.state.group_commits import OffsetAndMetadata, TopicPartition
+from partitions.errors import (
+    InvalidCallError,
+    LogTruncationError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from partitions.offsets import FoundOffset, OffsetSpec
+from partitions.runner import Done
+from partitions.transactions import Isolation, isolation_of
+
+Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
+"""Where a tail begins: as a read does, or where an earlier one has come to (``Tail.positions``)."""
+
+RESETS = ("none", "earliest", "latest")
+"""Of auto.offset.reset, with Kafka's words."""
+_NAP_S = 0.5
+"""So soon a tail that waits notices that it is to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOptions:
+    """How to tail. Raises: InvalidCallError."""
+
+    follow: bool = True
+    """Go on for ever; else end at the high watermarks, of committed records at the last stable offsets, as they
+    were at the beginning."""
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+    """Which records it hands on (isolation.level)."""
+    auto_offset_reset: str = "none"
+    """What an offset that is not in the log any more comes to: an error, the earliest that is, or the latest. Of a
+    history that was lost, with either of the last two: where the histories part."""
+    max_bytes: int = MAX_BYTES
+    """Of one table in memory (max.partition.fetch.bytes)."""
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    """Of all tables that are fetched at once (fetch.max.bytes); at least one is."""
+    timeout_s: float = TIMEOUT_S
+    """Of one fetch: faults that may pass are tried again for so long, and raised then."""
+    idle_timeout_s: float | None = None
+    """End when there was no record for so long; None: never."""
+    first_poll_s: float = 0.1
+    longest_poll_s: float = 5.0
+    """The bounds of the waits between polls that find nothing."""
+    metadata_max_age_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        isolation_of(self.isolation)
+        if self.auto_offset_reset not in RESETS:
+            raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
+        if not 0 < self.first_poll_s <= self.longest_poll_s:
+            raise InvalidCallError(
+                f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: the first is above "
+                "0, and at most the second"
+            )
+
+
+@dataclass(slots=True)
+class Served:
+    """What one broker, or the remote tier, has served of a partition."""
+
+    start: int
+    end: int
+    records: int = 0
+    read_bytes: int = 0
+    cross_rack_bytes: int = 0
+
+
+class Tail:
+    """Arrow tables of ``partition, offset, timestamp, key, value, headers``, each of one partition, in order and
+    without gaps. Whoever iterates gets them for ever, or as ``follow`` says; to iterate again, also after an
+    error, is to go on at ``positions``. One thread iterates; any may ``stop``.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        *,
+        start: Start = OffsetSpec.LATEST,
+        last: int | None = None,
+        options: TailOptions = TailOptions(),
+        client: ClientMetadata = NOWHERE,
+    ) -> None:
+        """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin so many
+        records before the end of each, instead of at ``start``.
+
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; what keeps the partitions
+            from being looked at.
+        """
+        self._context = context
+        self._topic = topic
+        self._chosen = partitions
+        self._options = options
+        self._client = client
+        self._stopped = threading.Event()
+        self._served: dict[tuple[int, int | None], Served] = {}
+        states = _look(context, topic, partitions)
+        self._image = context.metadata.last_known.image
+        self._read_s = context.clock.monotonic_s()
+        self._topic_id = self._image.topic(topic).topic_id
+        begin = _begin(context, self._image.topic(topic), states, start, last, Isolation(options.isolation))
+        self._positions = {
+            state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
+        }
+        self._ends = {state.view.partition: state.end(Isolation(options.isolation)) for state in states}
+
+    @property
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind what was handed on, by topic and partition: to be committed, as ``cluster.commit`` takes it."""
+        return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
+
+    def stop(self) -> None:
+        """Let whoever iterates come to an end, soon."""
+        self._stopped.set()
+
+    def report(self) -> Report:
+        """What has served which records so far: a row for each partition and broker, or the remote tier."""
+        by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
+        rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
+        names = ("records", "bytes", "cross_rack_bytes")
+        return Report("tail", rows, totals={name: sum(int(row[name] or 0) for row in rows) for name in names})
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is none;
+        UnknownTopicOrPartitionError when the topic is deleted; what fails for longer than ``timeout_s``."""
+        clock, options = self._context.clock, self._options
+        pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
+        while not self._stopped.is_set():
+            if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
+                self._refresh()
+            for fetched in self._poll():
+                pause_s, idle_since_s = 0.0, clock.monotonic_s()
+                yield fetched.records
+                if self._stopped.is_set():
+                    return
+            if not options.follow and not self._wanted():
+                return
+            idle_s = clock.monotonic_s() - idle_since_s
+            if options.idle_timeout_s is not None and idle_s >= options.idle_timeout_s:
+                return
+            if not options.follow and idle_s >= options.timeout_s:
+                raise OffsetNotAvailableError(
+                    f"{self._topic}: the leaders of partitions {self._wanted()}, elected of late, do not know all "
+                    "to be committed that was when this began; try again after an append, or run replicate"
+                )
+            if pause_s:
+                self._wait(pause_s)
+            pause_s = min(max(pause_s * 2, options.first_poll_s), options.longest_poll_s)
+
+    def _wanted(self) -> list[int]:
+        """The partitions that are not read through: all of them, while the end is followed."""
+        if self._options.follow:
+            return sorted(self._positions)
+        return [p for p, at in sorted(self._positions.items()) if at.offset < self._ends[p]]
+
+    def _poll(self) -> Iterator[Fetched]:
+        """One fetch of each partition: those that gave records."""
+        wanted = iter(self._wanted())
+        at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
+        while some := list(islice(wanted, at_once)):
+            outcomes = fetch_many(
+                self._context,
+                {(self._topic, partition): self._positions[partition] for partition in some},
+                max_bytes=self._options.max_bytes,
+                timeout_s=self._options.timeout_s,
+                client=self._client,
+                known=self._image,
+                isolation=self._options.isolation,
+            )
+            for outcome in outcomes:
+                partition = outcome.item[1]
+                if not isinstance(outcome, Done):
+                    self._failed(partition, outcome.error)
+                    continue
+                fetched, start = outcome.value, self._positions[partition].offset
+                if fetched.next_offset > start:  # markers and records of aborted transactions are passed over
+                    self._positions[partition] = OffsetAndMetadata(fetched.next_offset, fetched.leader_epoch)
+                if fetched.records.num_rows:
+                    self._note(start, fetched)
+                    yield fetched
+
+    def _failed(self, partition: int, error: StratalogError) -> None:
+        """Go on in another way, or raise it. An error under metadata that has changed since is not believed."""
+        if isinstance(error, OffsetNotAvailableError):
+            return  # nothing yet, as at the high watermark
+        before = self._image
+        self._refresh()
+        if _partition(before, self._topic_id, partition) != _partition(self._image, self._topic_id, partition):
+            return  # the next poll tells
+        if self._options.auto_offset_reset == "none" or not isinstance(error, OffsetOutOfRangeError):
+            raise error
+        if isinstance(error, LogTruncationError):
+            self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
+            return
+        (state,) = _look(self._context, self._topic, [partition])
+        self._positions[partition] = _in_range(state, self._positions[partition], self._options)
+
+    def _refresh(self) -> None:
+        """Read the metadata, and begin with the partitions that are new.
+
+        Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name.
+        """
+        self._image = self._context.metadata.image()
+        self._read_s = self._context.clock.monotonic_s()
+        topic = self._image.topic(self._topic)
+        if topic.topic_id != self._topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {self._topic!r} was deleted, and created anew: what follows is another log; begin anew"
+            )
+        if self._chosen is None and self._options.follow:
+            fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]
+            for state in _look(self._context, self._topic, fresh) if fresh else ():
+                self._positions[state.view.partition] = OffsetAndMetadata(state.positions.log_start)
+
+    def _wait(self, pause_s: float) -> None:
+        while pause_s > 0 and not self._stopped.is_set():
+            self._context.clock.sleep(min(pause_s, _NAP_S))
+            pause_s -= _NAP_S
+
+    def _note(self, start: int, fetched: Fetched) -> None:
+        served = self._served.setdefault((fetched.partition, fetched.broker), Served(start, start))
+        served.end = fetched.next_offset
+        served.records += fetched.records.num_rows
+        served.read_bytes += fetched.read_bytes
+        served.cross_rack_bytes += fetched.cross_rack_bytes
+
+    def _row(self, partition: int, broker: int | None, served: Served) -> dict[str, Value]:
+        known = None if broker is None else self._image.brokers.get(broker)
+        return {
+            "topic": self._topic,
+            "partition": partition,
+            "broker": "remote" if broker is None else broker,
+            "rack": None if known is None else known.rack,
+            "start": served.start,
+            "end": served.end,
+            "records": served.records,
+            "bytes": served.read_bytes,
+            "cross_rack_bytes": served.cross_rack_bytes,
+        }
+
+
+def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionImage:
+    return image.topics[topic_id].partitions[partition]
+
+
+def _look(context: Context, topic: str, partitions: Sequence[int] | None) -> list[PartitionState]:
+    if partitions is not None:
+        check_partitions(context.metadata.image().topic(topic), partitions)
+    return look(context, topic, partitions)[1]
+
+
+def _begin(
+    context: Context,
+    topic: TopicImage,
+    states: Sequence[PartitionState],
+    start: Start,
+    last: int | None,
+    isolation: Isolation,
+) -> dict[int, OffsetAndMetadata]:
+    """Where to begin, by partition; at the log start of one that ``start`` leaves out.
+
+    Raises: InvalidCallError, UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
+    """
+    name = topic.name
+    known: Mapping[TopicPartition, OffsetAndMetadata] = {}
+    bounds: Mapping[int, int | OffsetSpec] = {}
+    if last is not None:
+        # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
+        ReadQuery(
+            topics=(name,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
+        )
+    elif isinstance(start, Committed):
+        existing_group(context, context.metadata.last_known.image, start.group)
+        known = committed(context, start.group, [name])
+    elif isinstance(start, Mapping) and any(isinstance(at, OffsetAndMetadata) for at in start.values()):
+        known = cast(Mapping[TopicPartition, OffsetAndMetadata], start)
+    else:
+        query = ReadQuery(topics=(name,), start=cast(Bound, start))
+        query.check_times(context.clock.now_ms())
+        bounds = query.named([name]).get("start", {}).get(name, {})
+        check_partitions(topic, bounds)
+    found: dict[int, OffsetAndMetadata] = {}
+    for state in states:
+        partition, positions = state.view.partition, state.positions
+        if last is not None:
+            found[partition] = OffsetAndMetadata(max(positions.log_start, state.end(isolation) - last))
+        elif (name, partition) in known:
+            found[partition] = known[name, partition]
+        else:
+            bound = None if isinstance(start, Mapping | Committed) else start
+            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, bound), isolation))
+    return found
+
+
+def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
+    """Where to go on from an offset that may not be in the log any more. (Where the leader epoch is known, a fetch
+    tells whether the history is.)
+
+    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none.
+    """
+    positions, reset = state.positions, options.auto_offset_reset
+    if positions.log_start <= at.offset <= positions.log_end or (at.leader_epoch is not None and reset == "none"):
+        return at
+    if reset == "none":
+        raise OffsetOutOfRangeError(
+            f"{state.view.topic}-{state.view.partition}: offset {at.offset} is not in [{positions.log_start}, "
+            f"{positions.high_watermark}], the log start offset and the high watermark"
+        )
+    return OffsetAndMetadata(
+        positions.log_start if reset == "earliest" else state.end(Isolation(options.isolation))
+    )
+
+
+def _offset(state: PartitionState, bound: OffsetSpec | int | datetime | None, isolation: Isolation) -> int:
+    """A time that no record has reached yet, and a position that is not known: where such a reader stops. (A time
+    that a record has reached of which nothing is decided yet: that record, for what lies before it is too early.)
+    """
+    match bound:
+        case None:
+            return state.positions.log_start
+        case OffsetSpec.LATEST:
+            return state.end(isolation)
+        case OffsetSpec() | datetime():
+            answer = position(state, bound)
+            return answer.offset if isinstance(answer, FoundOffset) else state.end(isolation)
+        case _:
+            return bound

@@ -1,0 +1,177 @@
+"""What the remote tier holds of a cluster: the plan of a restore. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from engine.config_def import Scope
+from engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
+from engine.operations.restoring.point import read_description
+from engine.report import Failure, Value
+from engine.settings import TopicConfig, check_config, topic_config
+from engine.state.internal_topics import INTERNAL_TOPICS
+from partitions import paths
+from partitions.errors import InconsistentClusterIdError, LogGapError, StratalogError
+from partitions.runner import Done, Failed, Runner
+from partitions.store import Store
+from tiering.bootstrap import AuxiliaryState, auxiliary_state
+from tiering.delta_table import DeltaTopicTable
+from tiering.remote_log import RemoteLog
+from tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPartition:
+    """Where the log of a partition begins and ends after the restore: ``[log_start, log_end)``, all of it
+    remote.
+    """
+
+    topic: TopicDescription
+    partition: int
+    log_start: int
+    log_end: int
+    leader_epoch: int
+    """The greatest one that is known of it."""
+    segments: tuple[RemoteSegment, ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}-{self.partition}"
+
+    @property
+    def row(self) -> dict[str, Value]:
+        """For a report."""
+        return {
+            "topic": self.topic.name,
+            "partition": self.partition,
+            "log_start": self.log_start,
+            "log_end": self.log_end,
+            "records": self.log_end - self.log_start,
+            "remote_bytes": sum(segment.size_bytes for segment in self.segments),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What there is to restore; all of it was found sound as far as a look at footers tells."""
+
+    description: ClusterDescription
+    topics: tuple[TopicDescription, ...]
+    """With leader epochs and log starts as the remote log has them, where it knows more; without internal ones."""
+    tiered: frozenset[str]
+    """Ids of the topics that have, or shall have, a table."""
+    partitions: tuple[RestoredPartition, ...]
+    notes: tuple[str, ...]
+    """What is lost."""
+    failures: tuple[Failure, ...]
+    """What cannot be restored; while there are some, nothing is."""
+
+
+OpenTable = Callable[[TopicDescription, str], DeltaTopicTable]
+"""The table of a topic, as the cluster with this id sees it."""
+
+
+def plan_restore(
+    remote: Store, former: str, table_of: OpenTable, runner: Runner, heir: str | None = None
+) -> RestorePlan:
+    """What the remote holds of cluster ``former``, some of whose tables ``heir`` may have taken over already.
+    Every table is folded, every listed object is looked for, and the last segment of every partition is looked
+    into.
+
+    Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
+        damaged; StorageError kinds. What is wrong with a topic is a failure in the plan.
+    """
+    description = read_description(remote, former)
+    topics: list[TopicDescription] = []
+    partitions: list[RestoredPartition] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    tiered: set[str] = set()
+    for topic in description.topics:
+        if topic.name in INTERNAL_TOPICS:
+            notes.append(f"{topic.name} is lost: it is kept on brokers only, and begins anew")
+            continue
+        try:
+            config = _checked_config(topic, description)
+            log = RemoteLog.empty(topic.name)
+            if config.remote_storage_enable:
+                tiered.add(topic.topic_id)
+                log = _load(topic, former, heir, table_of)
+            else:
+                notes.append(f"the records of {topic.name} are lost: it was not tiered; it is restored empty")
+            folder = paths.topic_folder(topic.name, topic.topic_id)
+            found = _look_into(remote, folder, topic, log, runner)
+        except StratalogError as error:
+            failures.append(Failure.of(topic.name, error))
+            continue
+        partitions += found
+        known = tuple(PartitionDescription(one.leader_epoch, one.log_start) for one in found)
+        topics.append(msgspec.structs.replace(topic, partitions=known))
+    return RestorePlan(
+        description, tuple(topics), frozenset(tiered), tuple(partitions), tuple(notes), tuple(failures)
+    )
+
+
+def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
+    """Raises: InvalidConfigError for what could not be set any more (a key of a later version, say)."""
+    what = f"topic {topic.name!r}"
+    for name, text in description.configs.items():
+        check_config(Scope.CLUSTER, name, text, "cluster")
+    for name, text in topic.configs.items():
+        check_config(Scope.TOPIC, name, text, what)
+    return topic_config(topic.configs, description.configs, what)
+
+
+def _load(topic: TopicDescription, former: str, heir: str | None, table_of: OpenTable) -> RemoteLog:
+    """Raises: as ``DeltaTopicTable.load``; RemoteObjectMissingError."""
+    table = table_of(topic, former)
+    try:
+        log = table.load()
+    except InconsistentClusterIdError:
+        if heir is None:
+            raise
+        table = table_of(topic, heir)
+        log = table.load()
+    if log.version >= 0:
+        table.check_objects(log)
+    return log
+
+
+def _look_into(
+    remote: Store, folder: str, topic: TopicDescription, log: RemoteLog, runner: Runner
+) -> list[RestoredPartition]:
+    """Raises: LogGapError; what is wrong with a last segment."""
+    if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
+        raise LogGapError(
+            f"the table of {topic.name} has partition {beyond[0]}, the description {len(topic.partitions)} "
+            "partitions: it is older than the table"
+        )
+    lasts = [segments[-1] for segments in log.segments.values()]
+    states: dict[int, AuxiliaryState] = {}
+    for outcome in runner.run(lambda last: auxiliary_state(remote, folder, last), lasts):
+        match outcome:
+            case Done(last, state):
+                states[last.partition] = state
+            case Failed(_, error):
+                raise error
+    return [
+        _partition(topic, number, described, log.of_partition(number), states.get(number))
+        for number, described in enumerate(topic.partitions)
+    ]
+
+
+def _partition(
+    topic: TopicDescription,
+    number: int,
+    described: PartitionDescription,
+    segments: tuple[RemoteSegment, ...],
+    state: AuxiliaryState | None,
+) -> RestoredPartition:
+    """The log start may have grown after the description was written, and segments may have gone for it."""
+    first = segments[0].base_offset if segments else 0
+    log_start = max(described.log_start_offset, first)
+    end = log_start if state is None else max(log_start, state.offset)
+    epoch = max(described.leader_epoch, 0 if state is None else state.lineage.latest_epoch)
+    return RestoredPartition(topic, number, log_start, end, epoch, segments)

@@ -1,0 +1,136 @@
+"""Retention of the remote tier: what of it can be relied upon, and what leaves it (KIP-405, KIP-950)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations.retention.tasks import RemotePart
+from engine.report import Failure
+from partitions.errors import RemoteObjectMissingError, StratalogError
+from partitions.lineage import Lineage
+from tiering.delta_table import DeltaTopicTable
+from tiering.divergence import Histories
+from tiering.expiry import expired_segments
+from tiering.remote_log import RemoteLog
+from tiering.remote_objects import RemoteObjects
+
+PartitionKey = tuple[str, int]
+
+_NO_HISTORY = Lineage()
+"""Of a partition of which nothing is to be remote."""
+
+
+def remote_parts(context: Context, topic: TopicImage, failures: list[Failure]) -> dict[int, RemotePart]:
+    """What is remote of every partition of a tiered topic. Objects that the table lists and the store lacks are a
+    failure of the topic.
+
+    Raises: as ``DeltaTopicTable.load``.
+    """
+    table = context.remote_table(topic)
+    log, objects, missing = _look(table)
+    if missing:
+        failures.append(
+            Failure.of(
+                topic.name,
+                RemoteObjectMissingError(
+                    f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
+                    f"{min(missing)}; the brokers keep what they have of them. Restore them, or verify the topic"
+                ),
+            )
+        )
+    parts = {}
+    for partition in range(len(topic.partitions)):
+        listed = log.of_partition(partition)
+        there = next((n for n, segment in enumerate(listed) if segment.path in missing), len(listed))
+        changed = frozenset(segment.path for segment in listed[:there] if not objects.as_committed(segment))
+        parts[partition] = RemotePart(table.remote, table.folder, listed, there, changed)
+    return parts
+
+
+def _look(table: DeltaTopicTable) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
+    """The table and what lies there. What seems to be missing is looked for again: it may have left the table
+    since that was read.
+    """
+    log, objects = table.load(), table.objects()
+    missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
+    if missing:
+        log, objects = table.load(), table.objects()
+        missing &= {segment.path for segment in log.all_segments() if not objects.holds(segment)}
+    return log, objects, missing
+
+
+@dataclass(slots=True)
+class Expiry:
+    """What leaves the remote logs in one run."""
+
+    context: Context
+    image: ClusterImage
+    log_starts: Mapping[PartitionKey, int]
+    """The log start offsets that this run has committed, or with ``dry_run`` would."""
+    settled: Collection[PartitionKey]
+    """The partitions that now start where retention wants them to."""
+    dry_run: bool
+    failures: list[Failure]
+    removed: dict[PartitionKey, int] = field(default_factory=dict)
+    """How many segments of each partition went."""
+
+    def run(self, topics: Iterable[TopicImage]) -> dict[PartitionKey, int]:
+        """Step 3 of retain."""
+        for topic in topics:
+            if topic.topic_id not in self.image.topics:
+                continue
+            try:
+                config = self.context.topic_config(self.image, topic)
+                if config.remote_storage_enable:
+                    self._expire(topic, config.file_delete_delay_ms)
+                elif config.remote_log_delete_on_disable and self.context.remote is not None:
+                    self._give_up(topic, config.file_delete_delay_ms)
+            except StratalogError as error:
+                self.failures.append(Failure.of(topic.name, error))
+        return self.removed
+
+    def _expire(self, topic: TopicImage, delay_ms: int) -> None:
+        """What lies below the log start offset."""
+        table = self.context.remote_table(topic)
+        gone = expired_segments(
+            table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
+        )
+        for segment in gone:
+            self._count(topic, segment.partition)
+        if not self.dry_run:
+            if gone:
+                table.commit((), gone)
+            table.vacuum(delay_ms)
+
+    def _log_start(self, topic: TopicImage, partition: int) -> int:
+        committed = self.image.view(topic.topic_id, partition).log_start_offset
+        return max(committed, self.log_starts.get((topic.topic_id, partition), 0)) if self.dry_run else committed
+
+    def _give_up(self, topic: TopicImage, delay_ms: int) -> None:
+        """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
+        table = self.context.remote_table(topic)
+        log = table.load()
+        partitions = [p for p in log.segments if (topic.topic_id, p) in self.settled]
+        for partition in partitions:
+            for _ in log.of_partition(partition):
+                self._count(topic, partition)
+        if self.dry_run or log.version < 0:
+            return
+
+        def none_if_tiered() -> dict[int, int]:
+            image = self.context.metadata.image()
+            now = image.topics.get(topic.topic_id)
+            if now is None or self.context.topic_config(image, now).remote_storage_enable:
+                return {}
+            return dict.fromkeys(partitions, _NO_HISTORY.latest_epoch)
+
+        if partitions:
+            table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
+        table.vacuum(delay_ms)
+
+    def _count(self, topic: TopicImage, partition: int) -> None:
+        key = topic.topic_id, partition
+        self.removed[key] = self.removed.get(key, 0) + 1

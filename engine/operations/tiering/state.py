@@ -1,0 +1,175 @@
+"""What a tier run knows of the topics and partitions that it works on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations.appending.append import append_options
+from engine.operations.tiering.tasks import Planned
+from engine.replication.site import Site
+from engine.report import Value
+from engine.settings import TopicConfig
+from partitions.errors import StratalogError
+from partitions.merge import Run
+from tiering.delta_table import DeltaTopicTable
+from tiering.divergence import Histories
+from tiering.remote_log import RemoteLog
+from tiering.remote_segment import Uploaded
+from tiering.schedule import Entry, Intervals, Key, failed, succeeded
+
+
+@dataclass(slots=True, eq=False)
+class TopicTiering:
+    """One topic. ``table`` and ``remote`` are None where its table cannot be read: ``error`` says why."""
+
+    topic: TopicImage
+    config: TopicConfig
+    table: DeltaTopicTable | None = None
+    remote: RemoteLog | None = None
+    error: StratalogError | None = None
+    ready: bool = False
+    """Whether the table was seen to take this topic's segments."""
+    pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
+    """Uploaded, in order, and not committed yet."""
+
+    def open(self, context: Context, image: ClusterImage, *, dry_run: bool) -> None:
+        """Read the table, once; a topic that has none yet gets one.
+
+        Raises: as ``DeltaTopicTable.load`` and ``ensure``.
+        """
+        table = context.remote_table(self.topic)
+        remote = table.load()
+        if remote.version < 0 and not dry_run:
+            table.ensure(_schema(context, image, self.topic))
+            remote = table.load()
+        self.table, self.remote = table, remote
+
+    def make_ready(self, context: Context) -> None:
+        """See that the table takes this topic's segments; once a run, and only where there are some. The schema is
+        that of now: it may have grown since the run began, and what was uploaded may be of the wider one.
+
+        Raises: as ``DeltaTopicTable.ensure``.
+        """
+        assert self.table is not None
+        if not self.ready:
+            image = context.metadata.image()
+            self.table.ensure(_schema(context, image, image.topics.get(self.topic.topic_id, self.topic)))
+            self.ready = True
+
+
+def _schema(context: Context, image: ClusterImage, topic: TopicImage) -> pa.Schema:
+    """The physical schema of the topic's segments."""
+    return append_options(topic, context.topic_config(image, topic), "all").schema
+
+
+@dataclass(slots=True, eq=False)
+class PartitionTiering:
+    """One partition."""
+
+    of: TopicTiering
+    site: Site
+    entry: Entry
+    """As it was on the list before this run."""
+    planned: Planned | None = None
+    error: StratalogError | None = None
+    """The first thing that went wrong; nothing is begun after it."""
+    waiting: deque[Run] = field(default_factory=deque)
+    in_flight: int = 0
+    excused: bool = False
+    """Whether ``error`` is reported with its topic."""
+    uploaded: dict[int, Uploaded] = field(default_factory=dict)
+    """By first offset: what is there, and waits for the segments before it."""
+    next_offset: int = 0
+    """The end of what was handed over to be committed."""
+    committed: list[Uploaded] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+    @property
+    def key(self) -> Key:
+        """Topic id and partition."""
+        return self.site.view.topic_id, self.site.view.partition
+
+    @property
+    def remote_end(self) -> int | None:
+        """The end of the remote log as this run knows it; None when nothing is tiered, or nobody knows."""
+        if self.committed:
+            return self.committed[-1].segment.next_offset
+        if self.of.remote is None:
+            return self.entry.remote_end
+        return self.of.remote.end(self.site.view.partition)
+
+    @property
+    def backlog(self) -> list[Run]:
+        """What was due and is not committed."""
+        if self.planned is None:
+            return []
+        done = {uploaded.segment.base_offset for uploaded in self.committed}
+        return [run for run in self.planned.plan.runs if run.start not in done]
+
+    def hand_over(self) -> None:
+        """What follows without a gap on what was handed over before is the topic's to commit."""
+        while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
+            self.next_offset = upload.segment.next_offset
+            self.of.pending.append((self, upload))
+
+    def entry_after(self, now_ms: int, intervals: Intervals, draw: float) -> Entry:
+        """What the list says of it after this run."""
+        if self.error is not None:
+            return failed(
+                self.entry, now_ms, intervals, code=self.error.code, draw=draw, remote_end=self.remote_end
+            )
+        if self.planned is None:
+            return self.entry
+        return succeeded(
+            self.entry,
+            now_ms,
+            intervals,
+            remote_end=self.remote_end,
+            seen=self.planned.seen,
+            quiet_until_ms=self.planned.quiet_until_ms,
+            pending_bytes=self.planned.pending_bytes,
+        )
+
+    def row(self, after: Entry, now_ms: int) -> dict[str, Value]:
+        """Its line in the report."""
+        plan = None if self.planned is None else self.planned.plan
+        backlog = self.backlog
+        oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
+        return {
+            "topic": self.site.view.topic,
+            "partition": self.site.view.partition,
+            "uploaded_files": len(self.committed),
+            "uploaded_bytes": sum(uploaded.copied_bytes for uploaded in self.committed),
+            "planned_bytes": None if plan is None else plan.size_bytes,
+            "remote_end": self.remote_end,
+            "pending_bytes": None if self.planned is None else self.planned.pending_bytes,
+            "backlog_bytes": None if plan is None else sum(run.size_bytes for run in backlog),
+            "backlog_ms": max(0, now_ms - oldest_ms),
+            "attempts": after.attempts,
+            "failing_ms": max(0, now_ms - after.failing_since_ms) if after.attempts else 0,
+        }
+
+
+def histories(context: Context, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
+    """Whose history a commit of these partitions of a topic follows, and how it finds out who leads now. Nobody
+    does where the topic is gone, or not tiered any more.
+    """
+    topic_id = of.topic.topic_id
+
+    def epochs_now() -> dict[int, int]:
+        image = context.metadata.image()
+        topic = image.topics.get(topic_id)
+        if topic is None or not context.topic_config(image, topic).copies_to_remote:
+            return {}
+        return {partition.partition: partition.leader_epoch for partition in topic.partitions}
+
+    lineages = {part.site.view.partition: part.planned.lineage for part in parts if part.planned is not None}
+    return Histories(lineages, epochs_now)

@@ -1,0 +1,118 @@
+"""The metadata log on its voters: what each of them holds, and with ``deep`` every byte of it.
+
+Only what a voter itself contradicts is a finding. A voter that is behind is none, for a majority is enough; nor is
+one whose broker is fenced, or that was wiped and waits to be replaced: ``jobs/quorum`` tells of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from engine.context import Context
+from engine.operations.verification.snapshots import MENDED
+from engine.quorum.batch import decode_batch
+from engine.quorum.checkpoints import verify_checkpoint
+from engine.quorum.log import MetadataLog
+from engine.quorum.state import LogState
+from engine.quorum.voter import VoterListing
+from engine.report import Failure, Value
+from partitions.errors import (
+    CorruptSegmentError,
+    LogGapError,
+    SourceChangedError,
+    StaleBrokerError,
+    StratalogError,
+)
+from partitions.listing import DataFile
+from partitions.paths import METADATA_TOPIC, DataName, base_name, parse_name
+from partitions.segment_check import check_segment
+from snapshots.snapshot_id import SnapshotId
+from snapshots.start_offset import check_invariant
+
+
+def verify_metadata(context: Context, *, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+    """The row of the metadata log, and what is wrong with it.
+
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
+    """
+    return context.metadata.with_log(lambda log: _look(log, deep))
+
+
+def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+    state = log.settle().state
+    failures: list[Failure] = []
+    voters = files = size_bytes = 0
+    for voter in log.voters:
+        try:
+            listing = voter.list()
+        except StratalogError as error:
+            broker = state.image.brokers.get(voter.broker_id)
+            known = isinstance(error, StaleBrokerError) or (broker is not None and broker.fenced)
+            failures += [] if known else [Failure.of(voter, error)]
+            continue
+        stored = [*listing.files.values(), *listing.checkpoints.values()]
+        voters, files = voters + 1, files + len(stored)
+        size_bytes += sum(one.size_bytes for one in stored)
+        failures += [Failure.of(voter, error) for error in _wrong(log.cluster_id, listing, state, deep)]
+    row: dict[str, Value] = {
+        "topic": METADATA_TOPIC,
+        "partition": 0,
+        "replicas": voters,
+        "files": files,
+        "bytes": size_bytes,
+        "remote_files": 0,
+        "findings": len(failures),
+    }
+    return row, failures
+
+
+def _wrong(cluster_id: str, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
+    """What is wrong with one voter."""
+    voter = listing.voter
+    live = sorted(
+        name
+        for name in listing.files
+        if name.base_offset < state.end and state.lineage.epoch_at(name.base_offset) == name.epoch
+    )
+    start = live[0].base_offset if live else listing.snapshot_end
+    try:
+        for stored in voter.store.list(voter.folder):
+            if parse_name(base_name(stored.name)) is None:
+                yield CorruptSegmentError(
+                    f"{voter.store.uri_of(stored.name)} is a foreign file: nobody of ours writes such names; it "
+                    "is left alone"
+                )
+        check_invariant(start, state.end, map(SnapshotId.of, listing.checkpoints), str(voter))
+        if deep:
+            yield from _damaged(cluster_id, listing, live)
+    except SourceChangedError:
+        return  # another run keeps the log short, and has verified what it left
+    except StratalogError as error:
+        yield error
+
+
+def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:
+    """Its snapshots, and the batches after the latest whole one: every byte, and that none is missing between.
+
+    Raises: SourceChangedError when one is deleted meanwhile; StorageError.
+    """
+    voter = listing.voter
+    expected: int | None = 0
+    for name in sorted(listing.checkpoints):
+        try:
+            verify_checkpoint(cluster_id, voter, listing.checkpoints[name])
+            expected = name.end_offset
+        except CorruptSegmentError as error:
+            yield CorruptSegmentError(f"{error}{MENDED}")
+    covered = expected or 0
+    for batch in (name for name in live if name.base_offset >= covered):
+        if expected is not None and batch.base_offset != expected:
+            yield LogGapError(f"{voter}: offsets [{expected}, {batch.base_offset}) are missing, before {batch}")
+        try:
+            checked = check_segment(voter.store, DataFile(batch, listing.files[batch]))
+            if checked.bad:
+                raise checked.bad[0].error
+            expected = decode_batch(cluster_id, batch, voter.read(batch), f"{voter}: {batch}").next_offset
+        except CorruptSegmentError as error:
+            yield error
+            expected = None

@@ -1,0 +1,329 @@
+"""What listings and footers tell of a partition: names, sizes, contiguity, registers. No records are read.
+
+Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
+looked at as if it had. Every file of a log says in its footer where it ends, so that a hole is seen which a
+listing alone cannot show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from engine.operations.verification.findings import (
+    BadEpoch,
+    BadFile,
+    Copy,
+    Finding,
+    HeldFile,
+    Missing,
+    odd_copies,
+    offsets,
+)
+from engine.operations.verification.registers import check_registers, lineage_of
+from engine.operations.verification.remote import RemotePart, check_remote
+from engine.operations.verification.snapshots import check_snapshots, read_snapshots
+from engine.replication.site import Site, SiteWork
+from partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    SourceChangedError,
+    StratalogError,
+)
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, Listing, ReplicaLog, resolve
+from partitions.replica import Replica
+from partitions.segment import read_segment
+from partitions.store import Store
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LookWork(SiteWork):
+    """Look at all replicas of one partition."""
+
+    deep: bool
+    """Also read the registers, and leave differences between copies to those who read all bytes."""
+    remote: RemotePart | None
+    snapshots: bool
+    """cleanup.policy=snapshot: snapshots stand for what left the log."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLook:
+    """One replica, under the lineage of its leader."""
+
+    broker_id: int
+    lineage: Lineage
+    joined_epoch: int
+    local_start: int
+    high_watermark: int
+    end: int
+    """Where its last file ends, gaps or not."""
+    live: tuple[HeldFile, ...]
+    """The files of its log whose footers can be believed, those behind a gap too."""
+    spare: tuple[HeldFile, ...]
+    """Its other data files: of other histories, or hidden by merged segments."""
+    bad: tuple[BadFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One partition. ``lineage`` is its leader's, as far as anybody knows it."""
+
+    replicas: tuple[ReplicaLook, ...]
+    remote: tuple[HeldFile, ...]
+    """The objects of the remote tier whose footers agree with the table."""
+    findings: tuple[Finding, ...]
+    lineage: Lineage
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica in the course of the look."""
+
+    replica: Replica
+    listing: Listing
+    lineage: Lineage | None
+    log: ReplicaLog | None = None
+
+
+def look_at_partition(work: LookWork) -> Looked:
+    """The task."""
+    view = work.site.view
+    findings: list[Finding] = []
+    seen: dict[int, _Seen] = {}
+    # The leader, listed last, is behind none of its followers.
+    for broker in sorted(view.replicas, key=lambda broker: broker == view.leader):
+        if view.brokers[broker].fenced:
+            continue
+        try:
+            replica = work.site.replica(broker)
+            seen[broker] = _list(replica, findings)
+        except StratalogError as error:
+            findings.append(Finding(f"{work} on broker {broker}", error, broker))
+    reference = _reference(work.site, seen)
+    looks: dict[int, ReplicaLook] = {}
+    for broker, found in seen.items():
+        try:
+            looks[broker] = _look(found, reference, findings)
+        except StratalogError as error:
+            findings.append(Finding(str(found.replica), error, broker))
+    if work.snapshots:
+        committed = max((look.high_watermark for look in looks.values()), default=0)
+        for broker, look in looks.items():
+            replica, listing = seen[broker].replica, seen[broker].listing
+            findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
+    leader = None if view.leader is None else looks.get(view.leader)
+    _find_short(work.site, seen, looks, leader, reference, findings)
+    if work.deep:
+        of_leader = seen.get(view.leader) if view.leader is not None else None
+        for found in seen.values():
+            findings += check_registers(found.replica, None if of_leader is None else of_leader.replica)
+            findings += read_snapshots(found.replica, found.listing)
+    else:
+        _compare_sizes(work.site, looks.values(), findings)
+    cold: tuple[HeldFile, ...] = ()
+    if work.remote is not None:
+        # A leader that is damaged is no measure for the remote.
+        sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
+        log = seen[leader.broker_id].log if leader is not None and sound else None
+        cold, wrong = check_remote(work.site, work.remote, log)
+        findings += wrong
+    return Looked(tuple(looks.values()), cold, tuple(findings), reference)
+
+
+def _list(replica: Replica, findings: list[Finding]) -> _Seen:
+    listing = replica.list()
+    for stranger in listing.strangers:
+        what = replica.store.uri_of(stranger.name)
+        error = CorruptSegmentError(
+            f"{what} is a foreign file: nobody of ours writes such names; it is left alone"
+        )
+        findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
+    try:
+        return _Seen(replica, listing, lineage_of(replica, listing))
+    except CorruptionError as error:
+        damage = BadEpoch(max(listing.joined_epoch, _greatest_epoch(listing)))
+        findings.append(Finding(str(replica), error, replica.broker_id, damage))
+        return _Seen(replica, listing, None)
+
+
+def _greatest_epoch(listing: Listing) -> int:
+    """The greatest epoch that a file of the replica names; who writes one has joined its epoch."""
+    epochs = [file.name.epoch for file in listing.data] + [mark.epoch for mark in listing.watermarks]
+    return max(epochs, default=0)
+
+
+def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
+    """The leader's lineage; where it cannot be read, the latest one that a member of the ISR has joined."""
+    view = site.view
+    leader = seen.get(view.leader) if view.leader is not None else None
+    if leader is not None and leader.lineage is not None:
+        return leader.lineage
+    known = [(b in view.isr, s.lineage.latest_epoch, b) for b, s in seen.items() if s.lineage is not None]
+    lineage = seen[max(known)[2]].lineage if known else None
+    return Lineage() if lineage is None else lineage
+
+
+def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
+    """Raises: what keeps the replica from being looked at."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _look_once(found, reference, findings)
+        except SourceChangedError:  # retention or a merge took a file away: list again
+            found.listing = found.replica.list()
+    raise SourceChangedError(f"{found.replica}: its files vanish faster than they can be looked at; try again")
+
+
+def _look_once(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
+    replica, listing = found.replica, found.listing
+    lineage = found.lineage
+    if lineage is None or lineage.latest_epoch < reference.latest_epoch:
+        lineage = reference
+
+    def end_of_append(file: DataFile) -> int:
+        try:
+            return replica.end_of_append(file)
+        except CorruptSegmentError:  # it is found below; here the log shall go on to it
+            return file.name.base_offset + 1
+
+    log = found.log = resolve(listing, lineage, end_of_append)
+    files = sorted([*(link.file for link in log.chain), *log.stranded], key=lambda file: file.name)
+    good: list[HeldFile] = []
+    errors: dict[DataFile, StratalogError] = {}
+    for file in files:
+        try:
+            good.append(_held(replica, file))
+        except CorruptSegmentError as error:
+            errors[file] = error
+    bad = [_bad(file, files, log) for file in errors]
+    findings += [
+        Finding(str(replica), _said(replica, file, errors[file.file]), replica.broker_id, file) for file in bad
+    ]
+    end = max([log.local_start, *(f.end for f in good), *(f.end for f in bad)])
+    return ReplicaLook(
+        broker_id=replica.broker_id,
+        lineage=lineage,
+        joined_epoch=listing.joined_epoch,
+        local_start=log.local_start,
+        high_watermark=max(log.high_watermark, min(log.promised, end)),
+        end=end,
+        live=tuple(good),
+        spare=tuple(_unread(file) for file in (*log.dead, *log.hidden)),
+        bad=tuple(bad),
+    )
+
+
+def _held(replica: Replica, file: DataFile) -> HeldFile:
+    footer = read_segment(replica.store, file, remembered=False).footer
+    if (footer.topic_id, footer.partition) != (replica.topic_id, replica.partition):
+        raise CorruptSegmentError(
+            f"{replica.store.uri_of(file.object.name)} is of partition {footer.partition} of topic "
+            f"{footer.topic_id}"
+        )
+    return HeldFile(file, footer.base_offset, footer.next_offset)
+
+
+def _unread(file: DataFile) -> HeldFile:
+    """A file of which only the name is known."""
+    base, following = file.name.base_offset, file.name.next_offset
+    return HeldFile(file, base, base + 1 if following is None else following)
+
+
+def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
+    """What is lost with a file that does not say where it ends: up to the next one, or to what was committed."""
+    base, end = file.name.base_offset, file.name.next_offset
+    if end is None:
+        later = [other.name.base_offset for other in files if other.name.base_offset > base]
+        end = min(later, default=max(base + 1, log.promised))
+    return BadFile(file, base, end)
+
+
+def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegmentError:
+    return CorruptSegmentError(f"{offsets(bad.start, bad.end)}: {error}")
+
+
+# ------------------------------------------------------------------------------ what is not there
+
+
+def _find_short(
+    site: Site,
+    seen: Mapping[int, _Seen],
+    looks: dict[int, ReplicaLook],
+    leader: ReplicaLook | None,
+    reference: Lineage,
+    findings: list[Finding],
+) -> None:
+    """Gaps, and ends that are short of what the replica itself or another one knows to have been there."""
+    for broker, look in list(looks.items()):
+        replica, log = seen[broker].replica, seen[broker].log
+        assert log is not None
+        must_reach, why = log.promised, "the high watermark reached"
+        if leader is None:
+            pass
+        elif look is leader:
+            held = [(other.end, other.broker_id) for other in looks.values() if _follows(other, leader)]
+            if held and max(held)[0] > must_reach:
+                must_reach, why = max(held)[0], f"broker {max(held)[1]} has copied it up to"
+        else:
+            if broker in site.view.isr and look.end < leader.high_watermark:
+                # The high watermark may have passed what was listed of the follower: look once more.
+                try:
+                    seen[broker].listing = replica.list()
+                    look = looks[broker] = _look(seen[broker], reference, [])
+                except StratalogError as unreadable:
+                    findings.append(Finding(str(replica), unreadable, broker))
+            if broker in site.view.isr and leader.high_watermark > must_reach:
+                must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
+            if look.lineage != leader.lineage and look.joined_epoch == leader.joined_epoch:
+                error = CorruptionError(f"{replica} has another lineage than its leader: {look.lineage}")
+                findings.append(Finding(str(replica), error, broker))
+        findings += _gaps(replica, look, must_reach, why)
+
+
+def _follows(other: ReplicaLook, leader: ReplicaLook) -> bool:
+    return other is not leader and other.joined_epoch == leader.joined_epoch and other.lineage == leader.lineage
+
+
+def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> list[Finding]:
+    """Every stretch between the local log start and ``must_reach`` that no file holds."""
+    found: list[Finding] = []
+
+    def note(start: int, end: int, error: StratalogError) -> None:
+        found.append(Finding(str(replica), error, replica.broker_id, Missing(start, end)))
+
+    held = [(f.start, f.end, f.file) for f in look.live] + [(f.start, f.end, f.file) for f in look.bad]
+    position, last = look.local_start, "the local log start"
+    for start, end, file in sorted(held, key=lambda each: each[0]):
+        if start > position:
+            error = LogGapError(
+                f"{replica}: {offsets(position, start)} are missing: {last} ends at {position}, the next file "
+                f"starts at {start}, {replica.store.uri_of(file.object.name)}"
+            )
+            note(position, start, error)
+        if end > position:
+            position, last = end, str(file.name)
+    if position < must_reach:
+        message = f"{replica}: {offsets(position, must_reach)} are missing: {why} {must_reach}, but the log ends "
+        note(position, must_reach, CorruptionError(f"{message}at {position}: storage has lost committed records"))
+    return found
+
+
+def _compare_sizes(site: Site, looks: Iterable[ReplicaLook], findings: list[Finding]) -> None:
+    copies = [
+        Copy(look.broker_id, site.replica(look.broker_id).store, held, str(held.size_bytes))
+        for look in looks
+        for held in look.live
+    ]
+    for copy, agreed, error in odd_copies(copies, site.view.leader):
+        held = copy.held
+        damage = BadFile(held.file, held.start, held.end) if agreed else None
+        where = str(site.replica(copy.place)) if copy.place is not None else str(site)
+        findings.append(Finding(where, error, copy.place, damage))
