@@ -63,7 +63,7 @@ class ReadOfCluster(SparkOfCluster):
         is left out, and warned of.
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
-        stable offset; the default is Kafka's, ``read_uncommitted``. Offsets of ``last`` are counted with markers.
+        stable offset; the default is Kafka's, ``read_uncommitted``.
 
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """

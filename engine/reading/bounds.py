@@ -137,7 +137,9 @@ def _check_bound(name: str, bound: Bound) -> None:
                 if not isinstance(offset, OffsetSpec):
                     _check_offset(f"{name} of partition {key}", offset)
             return
-    raise InvalidCallError(f"{name} = {bound!r} is no bound of a read: it takes {ALL_BOUNDS}")
+    spec = str(bound).upper().replace("-", "_")
+    meant = f", OffsetSpec.{spec} is" if spec in OffsetSpec.__members__ else ""
+    raise InvalidCallError(f"{name} = {bound!r} is no bound of a read{meant}: it takes {ALL_BOUNDS}")
 
 
 def _check_offset(what: str, offset: int) -> None:

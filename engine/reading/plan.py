@@ -57,6 +57,19 @@ class PartitionPieces:
     marked_below: int = 0
     """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
 
+    def is_remote(self, piece: Piece) -> bool:
+        """Whether it lies in the remote tier."""
+        return piece.end <= self.remote_until
+
+    def hides(self, piece: Piece) -> bool:
+        """Whether the reader gets nothing of it."""
+        return piece.file.name in self.hidden and not self.is_remote(piece)
+
+    def may_be_marked(self, piece: Piece) -> bool:
+        """Whether it may hold what the reader does not see, and says so in ``control``."""
+        name = piece.file.name
+        return name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
+
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
@@ -116,9 +129,8 @@ def file_ranges(
     check_range(what, start, end, partition.log_start, partition.high_watermark)
     ranges = []
     for piece in partition.pieces:
-        remote = piece.end <= partition.remote_until
-        name = piece.file.name
-        if piece.start < end and piece.end > start and (remote or name not in partition.hidden):
+        remote, name = partition.is_remote(piece), piece.file.name
+        if piece.start < end and piece.end > start and not partition.hides(piece):
             ranges.append(
                 FileRange(
                     uri=piece.store.uri_of(piece.file.object.name),
@@ -130,7 +142,7 @@ def file_ranges(
                     size_bytes=piece.file.object.size_bytes,
                     remote=remote,
                     broker=None if remote or brokers is None else brokers.get(piece.store.uri),
-                    marked=name.base_offset < partition.marked_below and (remote or name.merged),
+                    marked=partition.may_be_marked(piece),
                 )
             )
     return ranges

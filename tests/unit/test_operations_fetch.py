@@ -28,11 +28,6 @@ from tests.unit.faulty_store import Faults
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     """``t``, two partitions: of each [0, 6) is tiered, the leader holds [5, 8); one record a file."""
     made = LiveCluster(tmp_path, through=faults.wrap)

@@ -31,11 +31,6 @@ from tests.unit.nearest_harness import RACKS, out_of_sync, racked, unaware
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     return racked(tmp_path, faults)
 

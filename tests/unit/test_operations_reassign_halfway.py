@@ -28,11 +28,6 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 @pytest.fixture
-def faults() -> Faults:
-    return Faults()
-
-
-@pytest.fixture
 def stuck(tmp_path: Path, faults: Faults) -> LiveCluster:
     """t-0 is to move to two brokers without a replica; only one of them can be copied to."""
     live = LiveCluster(tmp_path, brokers=5, through=faults.wrap)

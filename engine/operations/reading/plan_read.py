@@ -19,6 +19,7 @@ from datetime import datetime
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.groups.groups import existing_group, named
+from engine.operations.reading.last import leader_has_last, start_of_last
 from engine.operations.reading.list_offsets import position, takes_remote
 from engine.operations.reading.look import (
     PartitionState,
@@ -202,15 +203,15 @@ class _Asked:
         log_start, readable_end = state.positions.log_start, state.end(self.isolation)
         end = self._resolved(state, "end", self.query.end, readable_end)
         if self.query.last is not None:
-            return max(log_start, end - self.query.last), end
+            return start_of_last(state, self.query.last, end, self.isolation), end
         return self._resolved(state, "start", self.query.start, log_start), end
 
     def takes_remote(self, seen: SeenLeader) -> bool:
         """Whether a leader alone does not hold what is asked of its partition, or cannot tell where that is."""
         end = self._least(seen, "end", self.query.end, seen.log.high_watermark)
-        start = self._least(seen, "start", self.query.start, seen.view.log_start_offset)
         if end is not None and self.query.last is not None:
-            start = max(seen.view.log_start_offset, end - self.query.last)
+            return not leader_has_last(seen, self.query.last, end, self.isolation)
+        start = self._least(seen, "start", self.query.start, seen.view.log_start_offset)
         return start is None or end is None or start < seen.log.local_start
 
     def _least(self, seen: SeenLeader, name: str, bound: Bound, otherwise: int) -> int | None:

@@ -28,6 +28,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from engine.operations.groups.groups import committed, existing_group
 from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
+from engine.operations.reading.last import start_of_last
 from engine.operations.reading.list_offsets import position
 from engine.operations.reading.look import PartitionState, check_partitions, look
 from engine.reading.bounds import Bound, Committed, ReadQuery
@@ -319,9 +320,10 @@ def _begin(
         check_partitions(topic, bounds)
     found: dict[int, OffsetAndMetadata] = {}
     for state in states:
-        partition, positions = state.view.partition, state.positions
+        partition = state.view.partition
         if last is not None:
-            found[partition] = OffsetAndMetadata(max(positions.log_start, state.end(isolation) - last))
+            begin = start_of_last(state, last, state.end(isolation), isolation)
+            found[partition] = OffsetAndMetadata(begin)
         elif (name, partition) in known:
             found[partition] = known[name, partition]
         else:

@@ -1,0 +1,87 @@
+"""The three kinds of stores, for the tests of what all of them promise (``test_store_contract_*``)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from partitions.store import Store, StoredObject, StoreOptions, open_store
+from partitions.store.local import LocalStore
+from partitions.store.s3 import S3Store
+from tests.s3_server import S3Endpoint
+
+PART_BYTES = 5 * 1024 * 1024
+"""The smallest part that S3 takes."""
+
+SIZES = [0, 1, PART_BYTES + 1]
+
+S3 = pytest.mark.s3
+KINDS = [
+    "memory",
+    "file",
+    pytest.param("s3", marks=S3),
+    pytest.param("s3-multipart", marks=S3),
+]
+PAIRS = [
+    pytest.param(a, b, marks=S3 if "s3" in (a, b) else ())
+    for a, b in itertools.product(["memory", "file", "s3"], repeat=2)
+]
+
+_fresh = itertools.count()
+
+OpenKind = Callable[[str], Store]
+
+
+@pytest.fixture
+def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> OpenKind:
+    """Opens a store of a kind, empty and of its own at each call."""
+
+    def opened(kind: str) -> Store:
+        number = next(_fresh)
+        if kind == "memory":
+            return open_store(f"memory://contract-{number}")
+        if kind == "file":
+            root = tmp_path / f"root-{number}"
+            root.mkdir()
+            return open_store(root.as_uri())
+        endpoint: S3Endpoint = request.getfixturevalue("s3_endpoint")
+        exclusive = True if kind == "s3-multipart" else None
+        options = StoreOptions(endpoint.url, endpoint.region, part_bytes=PART_BYTES, exclusive_multipart=exclusive)
+        return open_store(f"s3://{endpoint.bucket}/contract-{number}", options)
+
+    return opened
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, open_kind: OpenKind) -> Store:
+    return open_kind(request.param)
+
+
+def listed(store: Store, name: str) -> StoredObject:
+    """The one object of that name, as a listing sees it."""
+    [found] = [each for each in store.list("") if each.name == name]
+    return found
+
+
+def names(store: Store, prefix: str = "") -> list[str]:
+    return [each.name for each in store.list(prefix)]
+
+
+def some_bytes(size: int, salt: int = 0) -> bytes:
+    """Bytes without a pattern, so that a piece out of place shows; the same for the same arguments."""
+    return random.Random(salt).randbytes(size)
+
+
+def leftovers(store: Store) -> int:
+    """How many staged things are left, whatever their age."""
+    if isinstance(store, S3Store):
+        _, staged = store._objects.list(f"{store.prefix}/.staging/")
+        return len(list(store._objects.uploads(store.prefix + "/"))) + len(staged)
+    if isinstance(store, LocalStore):
+        staging = Path(store.root, ".staging")
+        return len(list(staging.iterdir())) if staging.exists() else 0
+    return 0
