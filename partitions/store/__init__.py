@@ -1,6 +1,6 @@
 """Storage roots with exclusive create: memory, ``file://`` and ``s3://``.
 
-The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract.py``) holds all three
+The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_*.py``) holds all three
 to it. ``open_store(uri, options)`` picks the implementation by scheme.
 """
 

@@ -16,6 +16,13 @@ def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
     return StreamSource(live.driver()._context, source_options(given))
 
 
+def first_tasks(live: LiveCluster, **options: str) -> list[StreamTask]:
+    """The tasks of a first batch without a limit, planned and not read yet."""
+    stream = source(live, **options)
+    begin = stream.initial()
+    return stream.plan(begin, stream.latest(begin, None, None))
+
+
 def values_of(tasks: list[StreamTask]) -> list[str]:
     """What the tasks read; they travel to executors, and back come records."""
     return [
@@ -64,3 +71,8 @@ class Query:
         found = self.run()
         self.finish()
         return found
+
+    def nothing_new(self) -> bool:
+        """The latest offsets are the very same as those of the last batch: Spark begins no other."""
+        assert self.done is not None
+        return self.source.latest(self.done, None, None) is self.done

@@ -23,7 +23,7 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from tests.unit.cluster_harness import LiveCluster
-from tests.unit.stream_harness import Query, source, values_of
+from tests.unit.stream_harness import Query, first_tasks, source, values_of
 
 
 @pytest.fixture
@@ -68,9 +68,7 @@ def test_records_wander_to_the_remote_tier_between_triggers(live: LiveCluster) -
 def test_a_file_that_goes_between_the_plan_and_the_read_is_found_in_its_successor(live: LiveCluster) -> None:
     live.tiered()
     live.fill("abc")
-    stream = source(live)
-    begin = stream.initial()
-    tasks = stream.plan(begin, stream.latest(begin, None, None))
+    tasks = first_tasks(live)
     live.cluster.tier().raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
@@ -100,9 +98,7 @@ def test_a_file_that_goes_amid_its_records_is_gone_on_with_behind_those_that_wer
 ) -> None:
     live.topic()
     live.append(["a", "b", "c"])
-    stream = source(live)
-    begin = stream.initial()
-    tasks = stream.plan(begin, stream.latest(begin, None, None))
+    tasks = first_tasks(live)
     reading(monkeypatch, SourceChangedError("it is gone"))
     assert values_of(tasks) == ["a", "b", "c"]
 
@@ -112,9 +108,7 @@ def test_a_file_that_is_shorter_than_the_log_says_is_an_error(
 ) -> None:
     live.topic()
     live.append(["a", "b", "c"])
-    stream = source(live)
-    begin = stream.initial()
-    tasks = stream.plan(begin, stream.latest(begin, None, None))
+    tasks = first_tasks(live)
     reading(monkeypatch, None)
     with pytest.raises(LogGapError, match="ends at offset 1, and nothing holds those from there to 3"):
         values_of(tasks)
@@ -123,9 +117,7 @@ def test_a_file_that_is_shorter_than_the_log_says_is_an_error(
 def test_records_that_retention_takes_between_the_plan_and_the_read_are_an_error(live: LiveCluster) -> None:
     live.topic(file_delete_delay_ms="0", retention_bytes="0", segment_bytes="1")
     live.fill("abc")
-    stream = source(live)
-    begin = stream.initial()
-    tasks = stream.plan(begin, stream.latest(begin, None, None))
+    tasks = first_tasks(live)
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     assert live.log(live.leader()).local_start == 2
@@ -152,8 +144,7 @@ def test_retention_just_up_to_the_stream_is_nothing_new(live: LiveCluster) -> No
     query = Query(live)
     query.batch()
     live.cluster.delete_records("t", {0: 3}).raise_for_failures()
-    assert query.done is not None
-    assert query.source.latest(query.done, None, None) is query.done
+    assert query.nothing_new()
 
 
 @pytest.mark.parametrize("instead", ["x", "xy", "xyz"])
@@ -179,8 +170,7 @@ def test_an_unclean_election_below_the_stream_is_an_error_or_is_gone_back_to(
     query.options = {"failOnDataLoss": "false"}
     query.start()
     assert query.batch() == list(instead)
-    assert query.done is not None
-    assert query.source.latest(query.done, None, None) is query.done
+    assert query.nothing_new()
 
 
 def test_a_planned_batch_is_read_from_a_leader_that_does_not_know_it_to_be_committed(live: LiveCluster) -> None:
@@ -200,8 +190,7 @@ def test_a_planned_batch_is_read_from_a_leader_that_does_not_know_it_to_be_commi
     query.start()
     assert query.run() == ["b"]
     query.finish()
-    assert query.done is not None
-    assert query.source.latest(query.done, None, None) is query.done
+    assert query.nothing_new()
     live.fill("e")
     assert query.batch() == ["c", "d", "e"]
 
@@ -263,9 +252,7 @@ def test_tasks_travel_and_say_nothing_secret(live: LiveCluster, monkeypatch: pyt
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "a-secret-that-stays")
     live.topic()
     live.fill("ab")
-    stream = source(live)
-    begin = stream.initial()
-    (task,) = stream.plan(begin, stream.latest(begin, None, None))
+    (task,) = first_tasks(live)
     sent = pickle.dumps([(one.partition, one.piece.file, one.size_bytes) for one in task.parts])
     assert b"a-secret-that-stays" not in sent
 

@@ -18,7 +18,7 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
 from tests.unit.nearest_harness import racked
-from tests.unit.stream_harness import Query, ends, source, values_of
+from tests.unit.stream_harness import Query, ends, first_tasks, source, values_of
 
 
 @pytest.fixture
@@ -214,9 +214,7 @@ def test_a_stream_reads_from_the_replica_in_its_rack(live: LiveCluster) -> None:
     live.fill("abc")
     live.cluster.replicate().raise_for_failures()
     near = live.followers()[0]
-    stream = source(live, **{"client.rack": chr(96 + near)})
-    begin = stream.initial()
-    tasks = stream.plan(begin, stream.latest(begin, None, None))
+    tasks = first_tasks(live, **{"client.rack": chr(96 + near)})
     assert {one.piece.store.uri for task in tasks for one in task.parts} == {live.store(near).uri}
     assert values_of(tasks) == ["a", "b", "c"]
 

@@ -1,0 +1,152 @@
+"""What every store promises of writes: of many that create a name one succeeds, and a name has all its bytes or is
+not there (``partitions.store.protocol``)."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from partitions.errors import InvalidCallError, SourceChangedError
+from partitions.store import Store
+from tests.unit.store_kinds import PAIRS, SIZES, OpenKind, leftovers, listed, names, some_bytes
+
+
+class TestExclusiveCreate:
+    def test_of_many_at_once_exactly_one_creates(self, store: Store) -> None:
+        barrier = threading.Barrier(16)
+
+        def race(number: int) -> bool:
+            barrier.wait()
+            return store.create("folder/name", b"%d" % number)
+
+        with ThreadPoolExecutor(16) as pool:
+            outcomes = list(pool.map(race, range(16)))
+        assert outcomes.count(True) == 1
+        assert store.read("folder/name") == b"%d" % outcomes.index(True)
+
+    def test_a_taken_name_keeps_its_bytes_and_version(self, store: Store) -> None:
+        assert store.create("name", b"first")
+        before = listed(store, "name")
+        assert store.create("name", b"second") is False
+        assert listed(store, "name") == before
+        assert store.read("name") == b"first"
+
+    def test_a_deleted_name_is_free_again_for_another_object(self, store: Store) -> None:
+        assert store.create("name", b"first")
+        before = listed(store, "name")
+        store.delete(["name"])
+        assert store.create("name", b"other")
+        after = listed(store, "name")
+        assert (before.size_bytes, after.size_bytes) == (5, 5)
+        assert before.version != after.version
+
+    @pytest.mark.parametrize("name", ["", "/a", "a/", "a//b", "..", "a/../b", "./a", ".staging/a", "a\0b"])
+    def test_a_name_stays_below_the_root(self, store: Store, name: str) -> None:
+        with pytest.raises(InvalidCallError):
+            store.create(name, b"")
+        with pytest.raises(InvalidCallError):
+            store.delete([name])
+
+
+class TestStaging:
+    @pytest.mark.parametrize("size", SIZES)
+    def test_staged_bytes_are_invisible_until_commit(self, store: Store, size: int) -> None:
+        data = some_bytes(size)
+        staged = store.stage_writer("folder/name")
+        staged.file.write(data[: size // 2])
+        staged.file.write(data[size // 2 :])
+        assert names(store) == []
+        assert staged.commit() is True
+        assert staged.size_bytes == size
+        assert names(store) == ["folder/name"]
+        assert store.read("folder/name") == data
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_commit_on_a_taken_name_changes_nothing(self, store: Store, size: int) -> None:
+        staged = store.stage_writer("name")
+        staged.file.write(some_bytes(size))
+        assert store.create("name", b"faster")
+        assert staged.commit() is False
+        assert store.read("name") == b"faster"
+        assert names(store) == ["name"]
+
+    @pytest.mark.parametrize("size", SIZES)
+    def test_abort_leaves_nothing(self, store: Store, size: int) -> None:
+        staged = store.stage_writer("name")
+        staged.file.write(some_bytes(size))
+        staged.abort()
+        staged.abort()
+        assert names(store) == []
+        assert leftovers(store) == 0
+        with pytest.raises(InvalidCallError):
+            staged.commit()
+
+    def test_abort_after_commit_is_harmless(self, store: Store) -> None:
+        staged = store.stage_writer("name")
+        staged.file.write(b"data")
+        assert staged.commit()
+        staged.abort()
+        assert store.read("name") == b"data"
+        assert leftovers(store) == 0
+
+    def test_the_caller_may_close_the_file(self, store: Store) -> None:
+        staged = store.stage_writer("name.parquet")
+        with staged.file as file, pa.PythonFile(file, mode="w") as sink:
+            pq.write_table(pa.table({"x": [1, 2, 3]}), sink)
+        assert staged.commit()
+        assert pq.read_table(pa.BufferReader(store.read("name.parquet"))).to_pydict() == {"x": [1, 2, 3]}
+
+
+class TestCopy:
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
+    def test_copies_the_bytes_between_all_kinds(
+        self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
+    ) -> None:
+        source, target = open_kind(source_kind), open_kind(target_kind)
+        assert source.create("here", some_bytes(size))
+        staged = target.stage_copy(source, listed(source, "here"), "folder/there")
+        assert staged.size_bytes == size
+        assert names(target) == []
+        assert staged.commit()
+        assert target.read("folder/there") == some_bytes(size)
+        assert leftovers(target) == 0
+
+    @pytest.mark.parametrize("size", SIZES)
+    @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
+    def test_refuses_an_object_that_is_gone(
+        self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
+    ) -> None:
+        source, target = open_kind(source_kind), open_kind(target_kind)
+        assert source.create("here", some_bytes(size))
+        before = listed(source, "here")
+        source.delete(["here"])
+        with pytest.raises(SourceChangedError):
+            target.stage_copy(source, before, "there")
+        assert leftovers(target) == 0
+
+    @pytest.mark.parametrize("size", SIZES[1:])
+    @pytest.mark.parametrize(("source_kind", "target_kind"), PAIRS)
+    def test_refuses_another_object_of_the_same_name_and_size(
+        self, open_kind: OpenKind, source_kind: str, target_kind: str, size: int
+    ) -> None:
+        source, target = open_kind(source_kind), open_kind(target_kind)
+        assert source.create("here", some_bytes(size))
+        before = listed(source, "here")
+        source.delete(["here"])
+        assert source.create("here", some_bytes(size, salt=1))
+        assert listed(source, "here").size_bytes == before.size_bytes
+        with pytest.raises(SourceChangedError):
+            target.stage_copy(source, before, "there")
+        assert names(target) == []
+
+    def test_a_copy_to_a_taken_name_changes_nothing(self, store: Store) -> None:
+        assert store.create("here", b"source")
+        staged = store.stage_copy(store, listed(store, "here"), "there")
+        assert store.create("there", b"faster")
+        assert staged.commit() is False
+        assert store.read("there") == b"faster"
