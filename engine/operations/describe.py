@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
@@ -11,9 +11,12 @@ from engine.operations.tiering.remote_logs import load_remotes
 from engine.operations.tiering.schedule import load_schedule
 from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
+from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
 from tiering.schedule import Entry
+
+_LEADER, _IN_SYNC = "leader", "in sync"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ def _look(site: Site, broker: int) -> ReplicaLook:
 
 
 def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
-    """One row per replica of the topics (all when None).
+    """One row per replica of the topics. Of all of them (None), replicas of the engine's own topics that hold
+    nothing and are as they should be have no row: most never do.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, and metadata
         without a majority are failures in the report.
@@ -114,8 +118,14 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                         )
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         failures.append(Failure.of(f"broker {broker}, which has {len(errors)} of these replicas", errors[0]))
+    totals: dict[str, Value] = {"replicas": len(rows)}
+    rows = [row for row in rows if topics is not None or not _says_nothing(row)]
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
-    return Report("describe", rows, failures, {"replicas": len(rows)}, False, measure.seconds, measure.counts)
+    return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts)
+
+
+def _says_nothing(row: Mapping[str, Value]) -> bool:
+    return row["topic"] in INTERNAL_TOPICS and not row["files"] and row["role"] in (_LEADER, _IN_SYNC)
 
 
 def _tiering(entry: Entry | None, look: ReplicaLook, now_ms: int) -> dict[str, Value]:
@@ -138,7 +148,7 @@ def _tiering(entry: Entry | None, look: ReplicaLook, now_ms: int) -> dict[str, V
 def _role(site: Site, broker: int) -> str:
     view = site.view
     if broker == view.leader:
-        return "leader"
+        return _LEADER
     if broker in view.isr:
-        return "in sync"
+        return _IN_SYNC
     return "being added" if broker in view.adding else "out of sync"

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from engine.state.internal_topics import OFFSETS_TOPIC
 from jobs import topics as job
 from partitions.errors import NoMajorityError
 from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
@@ -58,3 +59,13 @@ def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveClu
 def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     assert job.main(["--cluster", str(live.file), "list"]) == 0
     assert "replication_factor" in capsys.readouterr().out
+
+
+def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
+    """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
+    live.cluster.commit("readers", {("t", 0): 0}).raise_for_failures()
+    for report in (live.cluster.describe(), live.cluster.verify()):
+        used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
+        assert len(used) == 1
+    assert len({row["partition"] for row in live.cluster.describe(OFFSETS_TOPIC).rows}) == 50
+    assert len(live.cluster.verify(OFFSETS_TOPIC).rows) == 50

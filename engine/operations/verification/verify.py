@@ -25,6 +25,7 @@ from engine.operations.verification.remote import RemotePart
 from engine.operations.verification.structure import Looked, LookWork, look_at_partition
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
+from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions.paths import METADATA_TOPIC
 from partitions.runner import Done, Failed
 from partitions.store import Store
@@ -59,7 +60,8 @@ class Audited:
 
 def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
     """Verify the topics (when None all, and the metadata log, which is named as ``__cluster_metadata``): names,
-    sizes, contiguity and footers; with ``deep`` also every byte.
+    sizes, contiguity and footers; with ``deep`` also every byte. Of all topics, partitions of the engine's own
+    ones that hold nothing have no row: most never do.
 
     Raises: UnknownTopicOrPartitionError.
     """
@@ -71,7 +73,12 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
         image = context.metadata.image()
         audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
         failures += failures_of(audits)
-        rows = [_row(each) for each in audits if each.looked is not None]
+        looked = [_row(each) for each in audits if each.looked is not None]
+        rows = [
+            row
+            for row in looked
+            if topics is not None or row["topic"] not in INTERNAL_TOPICS or row["files"] or row["findings"]
+        ]
         if with_metadata:
             row, wrong = verify_metadata(context, deep=deep)
             rows.append(row)
@@ -80,7 +87,11 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
         operation="verify",
         rows=rows,
         failures=failures,
-        totals={"bytes": sum(int(row["bytes"] or 0) for row in rows), "findings": len(failures)},
+        totals={
+            "partitions": len(looked),
+            "bytes": sum(int(row["bytes"] or 0) for row in rows),
+            "findings": len(failures),
+        },
         seconds=measure.seconds,
         counts=measure.counts,
     )
