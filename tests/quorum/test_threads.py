@@ -53,7 +53,7 @@ def histories(quorum: Quorum) -> list[list[MetadataRecord]]:
     return [records for _, _, records in sorted(logs, key=lambda log: log[:2], reverse=True)]
 
 
-@pytest.fixture(params=["memory", "local", "three"])
+@pytest.fixture(params=["three", *(pytest.param(one, marks=pytest.mark.slow) for one in ("memory", "local"))])
 def contended(request: pytest.FixtureRequest, tmp_path: Path) -> Quorum:
     """A quorum on real time, with one voter in memory or on a disk, or three in memory."""
     stores: list[Store]

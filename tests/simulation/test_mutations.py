@@ -17,6 +17,7 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     pytest.fail(f"nobody misses it in {mutation.seeds} runs: {mutation.what}")
 
 
+@pytest.mark.slow
 def test_directed_configurations_are_clean_without_a_mutation() -> None:
     for mutation in MUTATIONS:
         if mutation.directed is not None:

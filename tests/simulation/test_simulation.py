@@ -23,7 +23,7 @@ from tests.simulation.trace import text_of_trace
 from tiering.remote_objects import TopicLitter, Why, find_litter
 
 SEEDS = 500
-PARTS = 10
+PARTS = 25
 
 
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
@@ -59,6 +59,7 @@ def test_a_seed_gives_the_same_trace_every_time(seed: int) -> None:
     assert first.digest() == second.digest()
 
 
+@pytest.mark.slow
 def test_the_order_of_hashes_does_not_matter() -> None:
     program = "from tests.simulation.running import run_seed; print(run_seed(22).digest())"
     assert len(outputs_by_order_of_hashes(program)) == 1
@@ -86,7 +87,10 @@ def also_what_waits(*args: Any, **more: Any) -> TopicLitter:
     return replace(found, litter=dict.fromkeys(objects.segments.keys() - listed, Why.SUPERSEDED))
 
 
-@pytest.mark.parametrize(("rule", "bad"), [(find_litter, range(1)), (also_what_waits, range(10, 21))])
+@pytest.mark.parametrize(
+    ("rule", "bad"),
+    [(find_litter, range(1)), pytest.param(also_what_waits, range(10, 21), marks=pytest.mark.slow)],
+)
 def test_a_vacuum_at_any_moment_takes_nothing_that_a_tier_run_commits(
     monkeypatch: pytest.MonkeyPatch, rule: Callable[..., TopicLitter], bad: range
 ) -> None:
@@ -99,6 +103,7 @@ def test_a_vacuum_at_any_moment_takes_nothing_that_a_tier_run_commits(
     assert sum(run.violation is not None for run in runs) in bad
 
 
+@pytest.mark.slow
 def test_tiered_runs_leave_litter_for_a_vacuum_to_find(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uploads that nobody committed, under boundaries that no run will have again; else the last check, that table
     and folder agree, would say little."""

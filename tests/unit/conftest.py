@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+
 import pytest
 
 from tests.unit.faulty_store import Faults
@@ -13,3 +16,11 @@ __all__ = ["faults", "open_kind", "store"]
 @pytest.fixture
 def faults() -> Faults:
     return Faults()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobody_waits_for_the_disk() -> Iterator[None]:
+    """No test here cuts the power. Those of ``fsync`` itself (``test_store_local``) put their own in its place."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield

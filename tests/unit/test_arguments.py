@@ -192,18 +192,21 @@ def test_one_command_has_all_jobs(capsys: pytest.CaptureFixture[str]) -> None:
     assert "replicate" in capsys.readouterr().err
 
 
+WITH_A_SESSION = ("append", "--topic", "t", "--input", "x")
+OTHERS = [
+    ("describe",),
+    ("topics", "list"),
+    ("topics", "create", "t", "--value", "a INT"),
+    ("topics", "alter", "t", "--value", "a INT"),
+    ("offsets", "--topics", "t"),
+    ("read", "--topic", "t"),
+    ("tier", "--topics", "t", "--master", "local[1]"),
+]
+
+
 @pytest.mark.parametrize(
     "argv",
-    [
-        ("describe",),
-        ("topics", "list"),
-        ("topics", "create", "t", "--value", "a INT"),
-        ("topics", "alter", "t", "--value", "a INT"),
-        ("offsets", "--topics", "t"),
-        ("append", "--topic", "t", "--input", "x"),
-        ("read", "--topic", "t"),
-        ("tier", "--topics", "t", "--master", "local[1]"),
-    ],
+    [WITH_A_SESSION, *(pytest.param(argv, marks=pytest.mark.slow) for argv in OTHERS)],
     ids=" ".join,
 )
 def test_a_wrong_cluster_file_is_found_before_spark_is_loaded(argv: tuple[str, ...], tmp_path: Path) -> None:

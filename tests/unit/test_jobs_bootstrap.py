@@ -11,15 +11,25 @@ from jobs.bootstrap import main as bootstrap
 from tests.unit.cluster_harness import LiveCluster
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """Topic ``t`` on two of four brokers, none of them broker 1 or 4."""
-    live = LiveCluster(tmp_path, brokers=4, on_disk=True)
+    live = LiveCluster(folder, brokers=4, on_disk=True)
     live.cluster.fence([1, 4]).raise_for_failures()
     live.topic(copies=2)
     live.cluster.unfence([1, 4]).raise_for_failures()
     live.fill("ab")
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def run(live: LiveCluster, *argv: str) -> int:
@@ -48,6 +58,6 @@ def test_a_broker_is_added_and_takes_the_place_of_another(
     ],
     ids=" ".join,
 )
-def test_a_wrong_call_changes_nothing(live: LiveCluster, argv: tuple[str, ...]) -> None:
-    with live.unchanged():
-        assert run(live, *argv) == 2
+def test_a_wrong_call_changes_nothing(shared: LiveCluster, argv: tuple[str, ...]) -> None:
+    with shared.unchanged():
+        assert run(shared, *argv) == 2

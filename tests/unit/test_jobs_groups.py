@@ -15,14 +15,24 @@ from jobs.groups import main as groups
 from tests.unit.cluster_harness import LiveCluster
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    live = LiveCluster(tmp_path, on_disk=True)
+def built(folder: Path) -> LiveCluster:
+    live = LiveCluster(folder, on_disk=True)
     live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "2"})
     live.topic()
     live.append(["a", "b", "c"]).raise_for_failures()
     live.cluster.commit("g", {("t", 0): 1})
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def run(live: LiveCluster, *argv: str) -> int:
@@ -35,11 +45,11 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return found
 
 
-def test_list_and_describe(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with live.unchanged():
-        assert run(live, "--list") == 0
+def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with shared.unchanged():
+        assert run(shared, "--list") == 0
         assert [row["group"] for row in rows(capsys)] == ["g"]
-        assert run(live, "--describe", "--group", "g") == 0
+        assert run(shared, "--describe", "--group", "g") == 0
     (row,) = rows(capsys)
     assert list(row) == [
         *("topic", "partition", "committed", "log_end", "high_watermark", "lag", "leader_epoch", "metadata"),
@@ -111,10 +121,10 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_a_wrong_call_changes_nothing(
-    live: LiveCluster, argv: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, argv: tuple[str, ...], says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with live.unchanged():
-        assert run(live, *argv) == 2
+    with shared.unchanged():
+        assert run(shared, *argv) == 2
     assert says in capsys.readouterr().err
 
 

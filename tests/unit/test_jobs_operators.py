@@ -15,12 +15,22 @@ from jobs.reassign import moves, rate
 from tests.unit.cluster_harness import LiveCluster
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    live = LiveCluster(tmp_path, brokers=4, on_disk=True)
+def built(folder: Path) -> LiveCluster:
+    live = LiveCluster(folder, brokers=4, on_disk=True)
     live.topic(partitions=2, copies=2)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def report(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
@@ -100,13 +110,13 @@ def test_options_that_contradict_each_other_are_a_bad_call(
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_changes_nothing(
-    live: LiveCluster, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, tmp_path: Path, text: str | None, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = live.folder / "plan.json"
+    path = tmp_path / "plan.json"
     if text is not None:
         path.write_text(text)
-    with live.unchanged():
-        assert reassign(at(live, "--plan", str(path))) == 2
+    with shared.unchanged():
+        assert reassign(at(shared, "--plan", str(path))) == 2
     err = capsys.readouterr().err
     assert err.startswith("ERROR ")
     assert said in err
@@ -129,10 +139,10 @@ def test_a_plan_is_worked_out_written_down_and_carried_out(
 
 
 def test_a_plan_that_cannot_be_written_down_is_not_carried_out(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with live.unchanged():
-        assert reassign(at(live, "--drain", "1", "--write-plan", str(live.folder / "no" / "plan.json"))) == 2
+    with shared.unchanged():
+        assert reassign(at(shared, "--drain", "1", "--write-plan", str(shared.folder / "no" / "plan.json"))) == 2
     assert "cannot be written: No such file or directory; nothing was changed" in capsys.readouterr().err
 
 

@@ -12,15 +12,25 @@ from jobs.read import main as read
 from tests.unit.cluster_harness import LiveCluster
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """``t`` and ``trips``, with a..d in each; the group ``g`` has read two records of ``t``."""
-    live = LiveCluster(tmp_path, on_disk=True)
+    live = LiveCluster(folder, on_disk=True)
     for name in ("t", "trips"):
         live.topic(name)
         live.fill("abcd", name)
     live.cluster.commit("g", {("t", 0): 2}).raise_for_failures()
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
@@ -40,28 +50,28 @@ def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -
     ],
 )
 def test_what_is_read_can_be_said_in_words(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], starts: list[int]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], starts: list[int]
 ) -> None:
     """A group, the last records, several topics, a pattern; ``--dry-run`` lists the files."""
-    assert [row["start"] for row in planned(live, capsys, *argv)["rows"]] == starts
+    assert [row["start"] for row in planned(shared, capsys, *argv)["rows"]] == starts
 
 
-def test_explain_tells_the_plan_and_reads_nothing(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with live.unchanged():
-        assert read(["--cluster", str(live.file), "--topic", "t", "--last", "2", "--explain", "--json"]) == 0
+def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with shared.unchanged():
+        assert read(["--cluster", str(shared.file), "--topic", "t", "--last", "2", "--explain", "--json"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith(live.cluster.plan_read("t", last=2).explain() + "\n")
+    assert out.startswith(shared.cluster.plan_read("t", last=2).explain() + "\n")
     report = json.loads(out.splitlines()[-1])
     assert report["totals"]["files"] == 2
     assert report["storage"]["lists"] > 0, "planning is counted"
 
 
 def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    totals = planned(live, capsys, "--topic", "t", "--client-rack", "far away")["totals"]
+    totals = planned(shared, capsys, "--topic", "t", "--client-rack", "far away")["totals"]
     assert totals["cross_rack_bytes"] == totals["bytes"] > 0
-    assert "cross_rack_bytes" not in planned(live, capsys, "--topic", "t")["totals"]
+    assert "cross_rack_bytes" not in planned(shared, capsys, "--topic", "t")["totals"]
 
 
 def test_what_is_deleted_may_be_left_out_with_a_note(
@@ -89,8 +99,8 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
     ],
 )
 def test_a_wrong_call_is_one_line(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], message: str
 ) -> None:
-    with live.unchanged():
-        assert read(["--cluster", str(live.file), *argv]) == 2
+    with shared.unchanged():
+        assert read(["--cluster", str(shared.file), *argv]) == 2
     assert message in capsys.readouterr().err

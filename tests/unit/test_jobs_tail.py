@@ -17,13 +17,23 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """``t``, two partitions of twelve records and one."""
-    live = LiveCluster(tmp_path, on_disk=True)
+    live = LiveCluster(folder, on_disk=True)
     live.topic(partitions=2)
     live.append({0: [f"a{number}" for number in range(12)], 1: ["b"]}).raise_for_failures()
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def run(live: LiveCluster, *argv: str) -> int:
@@ -52,26 +62,26 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_where_it_begins(
-    live: LiveCluster, argv: tuple[str, ...], found: list[str], capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, argv: tuple[str, ...], found: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with live.unchanged():
-        assert run(live, *argv) == 0
+    with shared.unchanged():
+        assert run(shared, *argv) == 0
     assert shown(capsys) == found
 
 
 def test_a_line_is_partition_offset_timestamp_key_and_value(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(live, "-n", "1", "--partition", "1") == 0
+    assert run(shared, "-n", "1", "--partition", "1") == 0
     out, err = capsys.readouterr()
     assert out == "1\t0\t1970-01-01T00:00:00.001+00:00\t\tb\n"
     assert "tail: done, records 1" in err
 
 
 def test_json_is_an_object_a_line_and_the_report_at_the_end(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(live, "-n", "1", "--partition", "1", "--json") == 0
+    assert run(shared, "-n", "1", "--partition", "1", "--json") == 0
     record, report = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert record == {
         "partition": 1,
@@ -115,11 +125,11 @@ def test_it_follows_until_interrupted(
 
 
 def test_following_ends_with_a_timeout_or_a_number_of_records(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(live, "-f", "--from", "earliest", "--max-messages", "13") == 0
+    assert run(shared, "-f", "--from", "earliest", "--max-messages", "13") == 0
     assert len(shown(capsys)) == 13
-    assert run(live, "-f", "-n", "0", "--timeout", "1ms") == 0
+    assert run(shared, "-f", "-n", "0", "--timeout", "1ms") == 0
     assert shown(capsys) == []
 
 
@@ -150,7 +160,7 @@ def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture
 
 
 def test_nobody_who_reads_on_is_no_error(
-    live: LiveCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    shared: LiveCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     class Closed(io.StringIO):
         def __init__(self, file: Any) -> None:
@@ -165,7 +175,7 @@ def test_nobody_who_reads_on_is_no_error(
 
     with (tmp_path / "pipe").open("w") as file:
         monkeypatch.setattr("sys.stdout", Closed(file))
-        assert run(live) == 0
+        assert run(shared) == 0
 
 
 @pytest.mark.parametrize(
@@ -183,13 +193,13 @@ def test_nobody_who_reads_on_is_no_error(
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
 def test_wrong_calls(
-    live: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+    shared: LiveCluster, argv: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(live, *argv) == 2
+    assert run(shared, *argv) == 2
     assert message in capsys.readouterr().err
 
 
-def test_it_is_one_of_the_commands(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stratalog(["tail", "t", "-n", "1", "--partition", "1", "--cluster", str(live.file)]) == 0
+def test_it_is_one_of_the_commands(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert stratalog(["tail", "t", "-n", "1", "--partition", "1", "--cluster", str(shared.file)]) == 0
     assert shown(capsys) == ["b"]
-    assert stratalog(["tail", "nobody", "--cluster", str(live.file)]) == 2
+    assert stratalog(["tail", "nobody", "--cluster", str(shared.file)]) == 2

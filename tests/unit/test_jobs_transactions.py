@@ -13,14 +13,24 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """With a transaction that nobody has ended."""
-    live = LiveCluster(tmp_path, on_disk=True)
+    live = LiveCluster(folder, on_disk=True)
     live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic()
     live.cluster.transaction("x").append_batches("t", {0: [batch(["a"])]})
     return live
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 def run(live: LiveCluster, *argv: str) -> int:
@@ -33,16 +43,16 @@ def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
     return found
 
 
-def test_looking_changes_nothing(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with live.unchanged():
-        assert run(live, "--list") == 0
+def test_looking_changes_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    with shared.unchanged():
+        assert run(shared, "--list") == 0
         assert [(row["transactional_id"], row["state"]) for row in rows(capsys)] == [("x", "Ongoing")]
-        assert run(live, "--describe", "--transactional-id", "x") == 0
+        assert run(shared, "--describe", "--transactional-id", "x") == 0
         assert rows(capsys) == [{"topic": "t", "partition": 0, "first_offset": 0}]
-        assert run(live, "--find-hanging", "--topics", "t") == 0
+        assert run(shared, "--find-hanging", "--topics", "t") == 0
         assert rows(capsys) == []
-        assert run(live, "--abort", "--transactional-id", "x", "--dry-run") == 0
-        assert run(live, "--finish", "--dry-run") == 0
+        assert run(shared, "--abort", "--transactional-id", "x", "--dry-run") == 0
+        assert run(shared, "--finish", "--dry-run") == 0
 
 
 def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,9 +73,9 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_what_is_wrong_with_a_command_line_is_said(
-    live: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], said: str
+    shared: LiveCluster, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], said: str
 ) -> None:
-    with live.unchanged():
-        assert run(live, *argv) != 0
+    with shared.unchanged():
+        assert run(shared, *argv) != 0
     captured = capsys.readouterr()
     assert said in captured.out + captured.err

@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,12 @@ def tree(module: Path) -> ast.Module:
     return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
+@cache
+def imported(module: Path, *, for_types: bool = True) -> tuple[str, ...]:
+    """What ``imports`` tells of a module; it is parsed once."""
+    return tuple(imports(tree(module), for_types=for_types))
+
+
 def imports(node: ast.AST, *, for_types: bool = True) -> Iterator[str]:
     """Every dotted name that is imported, in function bodies too; without ``for_types`` not those that
     only a type checker sees."""
@@ -72,19 +79,19 @@ def under(name: str, packages: set[str]) -> bool:
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_imports_go_downwards(module: Path) -> None:
     upwards = set(MAY_IMPORT) - MAY_IMPORT[module.parts[0]]
-    assert [name for name in imports(tree(module)) if under(name, upwards)] == []
+    assert [name for name in imported(module) if under(name, upwards)] == []
 
 
 @pytest.mark.parametrize("module", MODULES, ids=str)
 def test_only_jobs_and_one_folder_of_the_engine_import_pyspark(module: Path) -> None:
     if not any(module.is_relative_to(folder) for folder in PYSPARK_FOLDERS):
-        names = imports(tree(module), for_types=False)
+        names = imported(module, for_types=False)
         assert [name for name in names if under(name, {"pyspark", "py4j", "delta"})] == []
 
 
 @pytest.mark.parametrize("module", [m for m in MODULES if any(m.match(p) for p in PURE)], ids=str)
 def test_decisions_import_no_io_and_no_clock(module: Path) -> None:
-    assert [name for name in imports(tree(module)) if under(name, IMPURE)] == []
+    assert [name for name in imported(module) if under(name, IMPURE)] == []
     # A generator is passed in: the module's own functions share one that nobody seeded.
     uses = [
         n.attr for n in ast.walk(tree(module)) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "random"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +15,7 @@ from engine.metadata.records import PartitionChangeRecord, TopicRecord
 from tests.unit.metadata_histories import random_history
 
 
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.integers(0, 200), max_size=8))
 def test_a_fold_in_one_go_equals_a_fold_in_steps(seed: int, cuts: list[int]) -> None:
@@ -56,6 +58,7 @@ EVENTS = {
 }
 
 
+@pytest.mark.slow
 def test_the_random_histories_reach_what_they_are_for() -> None:
     """A proof that cannot fail proves nothing."""
     reached: dict[str, int] = dict.fromkeys(EVENTS, 0)

@@ -27,10 +27,9 @@ from tests.unit.harness import batch
 from tests.unit.stream_harness import source
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """``trips``: offsets [2, 6) of one partition; the group ``dashboard`` has come to 4."""
-    made = LiveCluster(tmp_path)
+    made = LiveCluster(folder)
     made.cluster.alter_configs(
         None, {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "1"}
     )
@@ -39,6 +38,17 @@ def live(tmp_path: Path) -> LiveCluster:
     made.cluster.commit("dashboard", {("trips", 0): 4}).raise_for_failures()
     made.cluster.delete_records("trips", {0: 2}).raise_for_failures()
     return made
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 Door = Callable[..., object]
@@ -131,17 +141,17 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
     ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
 )
 def test_one_clear_error(
-    live: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], said: str
+    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], said: str
 ) -> None:
-    with live.unchanged(), pytest.raises(error, match=said):
-        door(live, **asked)
+    with shared.unchanged(), pytest.raises(error, match=said):
+        door(shared, **asked)
 
 
-def test_a_time_that_no_record_has_reached_is_the_end(live: LiveCluster) -> None:
+def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> None:
     """Not in the future, and after the last record: nothing to read, and no error."""
-    now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=live.clock.now_ms())
-    assert live.cluster.plan_read("trips", now).partitions[0].start == 6
-    assert tail(live, start=now) == []
+    now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=shared.clock.now_ms())
+    assert shared.cluster.plan_read("trips", now).partitions[0].start == 6
+    assert tail(shared, start=now) == []
 
 
 @pytest.mark.parametrize("anew", [False, True], ids=["another topic", "created anew"])

@@ -130,30 +130,43 @@ def with_an_entry_of_its_log_missing(live: LiveCluster) -> None:
     (Path(table_of(live).table_uri.removeprefix("file://")) / "_delta_log" / f"{0:020d}.json").unlink()
 
 
+ALIKE = (
+    without_its_objects,
+    removed_by_hand,
+    truncated,
+    written_by_somebody_else,
+    overwritten_by_somebody_else,
+    removed_from_the_beginning_by_somebody_else,
+)
+"""Each is found by what finds another one, too."""
+
 ONE_IS_BAD = (replaced_by_one_of_its_size, replaced_by_one_with_its_footer)
+
+
+SPOILT = [
+    (emptied, "LOG_GAP", "is the remote mounted"),
+    (of_another_cluster, "INCONSISTENT_CLUSTER_ID", "belongs to cluster 'other'"),
+    (without_its_table, "LOG_GAP", "is the remote mounted"),
+    (lacking_an_object, "REMOTE_OBJECT_MISSING", "not there at their size"),
+    (written_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
+    (compacted_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
+    (truncated, "REMOTE_OBJECT_MISSING", "1 objects that are not there at their size, first 0/"),
+    (replaced_by_a_longer_one, "REMOTE_OBJECT_MISSING", "not there at their size"),
+    (replaced_by_one_of_its_size, "CORRUPT_SEGMENT", "00001.0000000001.parquet does not begin and end as"),
+    (replaced_by_one_with_its_footer, "CORRUPT_SEGMENT", "00001.0000000001.parquet"),
+    (without_its_objects, "REMOTE_OBJECT_MISSING", "lists 4 objects that are not there"),
+    (removed_by_hand, "LOG_GAP", "is the remote mounted"),
+    (removed_from_the_middle_by_somebody_else, "LOG_GAP", "partition 0 lacks offsets [1, 2)"),
+    (removed_from_the_beginning_by_somebody_else, "LOG_GAP", "is the remote mounted"),
+    (overwritten_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
+    (upgraded_by_somebody_else, "CORRUPT_MESSAGE", "upgraded by somebody else, to deletionVectors"),
+    (with_an_entry_of_its_log_missing, "KAFKA_STORAGE_ERROR", "No table metadata or protocol found"),
+]
 
 
 @pytest.mark.parametrize(
     ("spoil", "code", "said"),
-    [
-        (emptied, "LOG_GAP", "is the remote mounted"),
-        (of_another_cluster, "INCONSISTENT_CLUSTER_ID", "belongs to cluster 'other'"),
-        (without_its_table, "LOG_GAP", "is the remote mounted"),
-        (lacking_an_object, "REMOTE_OBJECT_MISSING", "not there at their size"),
-        (written_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
-        (compacted_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
-        (truncated, "REMOTE_OBJECT_MISSING", "1 objects that are not there at their size, first 0/"),
-        (replaced_by_a_longer_one, "REMOTE_OBJECT_MISSING", "not there at their size"),
-        (replaced_by_one_of_its_size, "CORRUPT_SEGMENT", "00001.0000000001.parquet does not begin and end as"),
-        (replaced_by_one_with_its_footer, "CORRUPT_SEGMENT", "00001.0000000001.parquet"),
-        (without_its_objects, "REMOTE_OBJECT_MISSING", "lists 4 objects that are not there"),
-        (removed_by_hand, "LOG_GAP", "is the remote mounted"),
-        (removed_from_the_middle_by_somebody_else, "LOG_GAP", "partition 0 lacks offsets [1, 2)"),
-        (removed_from_the_beginning_by_somebody_else, "LOG_GAP", "is the remote mounted"),
-        (overwritten_by_somebody_else, "CORRUPT_MESSAGE", "somebody else wrote"),
-        (upgraded_by_somebody_else, "CORRUPT_MESSAGE", "upgraded by somebody else, to deletionVectors"),
-        (with_an_entry_of_its_log_missing, "KAFKA_STORAGE_ERROR", "No table metadata or protocol found"),
-    ],
+    [pytest.param(*case, marks=[pytest.mark.slow] if case[0] in ALIKE else []) for case in SPOILT],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_dropped(
@@ -183,10 +196,15 @@ def test_a_remote_that_is_not_as_it_should_be_is_one_error_and_nothing_is_droppe
 @pytest.mark.parametrize(
     "spoil",
     [
-        compacted_by_somebody_else,
-        overwritten_by_somebody_else,
         removed_from_the_middle_by_somebody_else,
-        removed_from_the_beginning_by_somebody_else,
+        *(
+            pytest.param(spoil, marks=pytest.mark.slow)
+            for spoil in (
+                compacted_by_somebody_else,
+                overwritten_by_somebody_else,
+                removed_from_the_beginning_by_somebody_else,
+            )
+        ),
     ],
     ids=lambda spoil: spoil.__name__,
 )

@@ -29,7 +29,7 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 
 
-@pytest.fixture(params=["memory", "disk"])
+@pytest.fixture(params=["memory", pytest.param("disk", marks=pytest.mark.slow)])
 def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveCluster:
     """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
     made = LiveCluster(tmp_path, on_disk=request.param == "disk")
@@ -421,7 +421,11 @@ def _orders() -> list[tuple[str, ...]]:
     return [o for o in itertools.permutations(steps) if all(o.index(a) < o.index(b) for a, b in in_turn)]
 
 
-@pytest.mark.parametrize("order", _orders(), ids=" ".join)
+@pytest.mark.parametrize(
+    "order",
+    [pytest.param(o, marks=[] if o.index("wipe") == 1 else [pytest.mark.slow]) for o in _orders()],
+    ids=" ".join,
+)
 def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_delayed_proposal(
     live: LiveCluster, order: Sequence[str]
 ) -> None:

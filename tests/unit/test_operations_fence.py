@@ -17,13 +17,23 @@ from partitions.replica import format_root
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """Brokers 1 (which votes), 2 and 3; topic ``t`` with a partition on all of them, led by 1, 2 and 3."""
-    made = LiveCluster(tmp_path)
+    made = LiveCluster(folder)
     made.topic(partitions=3)
     made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
     return made
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
 
 
 @pytest.fixture
@@ -131,9 +141,9 @@ def test_a_root_that_does_not_answer_is_not_unfenced_and_the_others_are(disks: L
 
 
 @pytest.mark.parametrize("what", ["fence", "unfence", "decommission"])
-def test_an_unknown_broker_is_refused_and_nothing_is_changed(live: LiveCluster, what: str) -> None:
-    with live.unchanged(), pytest.raises(UnknownBrokerError, match="broker 9"):
-        getattr(live.cluster, what)([9, 2])
+def test_an_unknown_broker_is_refused_and_nothing_is_changed(shared: LiveCluster, what: str) -> None:
+    with shared.unchanged(), pytest.raises(UnknownBrokerError, match="broker 9"):
+        getattr(shared.cluster, what)([9, 2])
 
 
 # ------------------------------------------------------------------------------- the last member

@@ -22,6 +22,7 @@ from partitions.errors import (
 )
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
 
 MINUTE_S = 60
 
@@ -32,11 +33,21 @@ def live(tmp_path: Path) -> LiveCluster:
     return with_group(LiveCluster(tmp_path))
 
 
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, with an empty topic and a group besides, for those who change nothing."""
+    made = with_group(LiveCluster(tmp_path_factory.mktemp("shared")))
+    made.topic("u")
+    made.cluster.commit("h", {("t", 0): 1})
+    return made
+
+
 def with_group(live: LiveCluster) -> LiveCluster:
     live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
     live.topic(partitions=2)
-    for second in range(10, 0, -1):
-        live.append(["x"], at_ms=live.clock.now_ms() - 1000 * second).raise_for_failures()
+    now_us = live.clock.now_ms() * 1000
+    seconds = [batch(["x"], now_us - 1_000_000 * second) for second in range(10, 0, -1)]
+    live.cluster.append_batches("t", {0: seconds}).raise_for_failures()
     live.append({1: ["y", "y"]}).raise_for_failures()
     live.cluster.commit("g", {("t", 0): OffsetAndMetadata(4, 0, "m"), ("t", 1): 1}, member_epoch=7)
     return live
@@ -221,12 +232,10 @@ NOT_FOUND = "group 'nobody' does not exist"
     ],
 )
 def test_what_is_wrong_is_said_and_nothing_changed(
-    live: LiveCluster, call: Callable[[Cluster], Any], error: type[StratalogError], says: str
+    shared: LiveCluster, call: Callable[[Cluster], Any], error: type[StratalogError], says: str
 ) -> None:
-    live.topic("u")
-    live.cluster.commit("h", {("t", 0): 1})
-    with live.unchanged(), pytest.raises(error, match=says):
-        call(live.cluster)
+    with shared.unchanged(), pytest.raises(error, match=says):
+        call(shared.cluster)
 
 
 # ------------------------------------------------------------------------------------ delete

@@ -127,7 +127,7 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
 # --------------------------------------------------------------------------- leaders that are away
 
 
-@pytest.mark.parametrize("member_epoch", [None, 3])
+@pytest.mark.parametrize("member_epoch", [None, pytest.param(3, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("of", ["t", OFFSETS_TOPIC])
 def test_a_commit_goes_on_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
     """Where the leader of either topic is away, the commit itself has it fenced, and another elected."""
@@ -177,6 +177,7 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------ many threads
 
 
+@pytest.mark.slow
 def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluster) -> None:
     """Eight groups of one partition of ``__consumer_offsets``, members of theirs, and every commit acknowledged is
     there; those that came while an append was under way went into one file."""

@@ -69,7 +69,13 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
 }
 
 
-@pytest.mark.parametrize(("operation", "waiting"), OPERATIONS.values(), ids=OPERATIONS)
+@pytest.mark.parametrize(
+    ("operation", "waiting"),
+    [
+        pytest.param(*case, id=name, marks=[] if case[1] or name == "append" else [pytest.mark.slow])
+        for name, case in OPERATIONS.items()
+    ],
+)
 def test_an_operation_goes_on_and_names_what_waits(
     live: RemoteFaults, operation: Callable[[RemoteFaults], Report], waiting: set[str]
 ) -> None:

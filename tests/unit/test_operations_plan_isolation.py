@@ -17,10 +17,9 @@ from tests.unit.harness import batch
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """``t``-0: a at 0; b at 1 in a transaction, committed at 2; c at 3 in one, aborted at 4; d at 5."""
-    made = LiveCluster(tmp_path)
+    made = LiveCluster(folder)
     made.cluster.alter_configs(
         None,
         {
@@ -39,14 +38,27 @@ def live(tmp_path: Path) -> LiveCluster:
     return made
 
 
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
+
+
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
     return [value for part in plan for _, value in live.records(part)]
 
 
-def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committed_ones(live: LiveCluster) -> None:
-    assert values(live, live.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d"]
-    assert values(live, live.cluster.plan_read("t", isolation=UNCOMMITTED)) == ["a", "b", "c", "d"]
-    assert values(live, live.cluster.plan_read("t")) == ["a", "b", "c", "d"], "Kafka's default"
+def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committed_ones(
+    shared: LiveCluster,
+) -> None:
+    assert values(shared, shared.cluster.plan_read("t", isolation=COMMITTED)) == ["a", "b", "d"]
+    assert values(shared, shared.cluster.plan_read("t", isolation=UNCOMMITTED)) == ["a", "b", "c", "d"]
+    assert values(shared, shared.cluster.plan_read("t")) == ["a", "b", "c", "d"], "Kafka's default"
 
 
 def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveCluster) -> None:
@@ -120,14 +132,14 @@ def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers
     assert {part.broker for part in plan} == {follower, live.leader()}
 
 
-def test_an_unknown_isolation_is_named(live: LiveCluster) -> None:
+def test_an_unknown_isolation_is_named(shared: LiveCluster) -> None:
     with pytest.raises(InvalidCallError, match="unknown isolation 'read_comitted'; did you mean"):
-        live.cluster.plan_read("t", isolation="read_comitted")
+        shared.cluster.plan_read("t", isolation="read_comitted")
     with pytest.raises(InvalidCallError, match="'x': it is one of read_uncommitted, read_committed"):
-        live.cluster.plan_read("t", isolation="x")
+        shared.cluster.plan_read("t", isolation="x")
 
 
-def test_the_plan_tells_its_isolation(live: LiveCluster) -> None:
-    told = live.cluster.plan_read("t", isolation=COMMITTED).explain()
+def test_the_plan_tells_its_isolation(shared: LiveCluster) -> None:
+    told = shared.cluster.plan_read("t", isolation=COMMITTED).explain()
     assert "read_committed: up to the last stable offset, without aborted transactions" in told
-    assert "committed" not in live.cluster.plan_read("t").explain()
+    assert "committed" not in shared.cluster.plan_read("t").explain()

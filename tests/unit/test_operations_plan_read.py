@@ -22,11 +22,10 @@ from tests.unit.nearest_harness import racked
 START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
+def built(folder: Path) -> LiveCluster:
     """Topics ``t`` of two partitions and ``trips`` of one; ``t``-0 holds a..f, ``t``-1 g and h, ``trips`` x and y.
     Three replicas in the racks a, b, c."""
-    made = LiveCluster(tmp_path)
+    made = LiveCluster(folder)
     made.topic(partitions=2)
     made.topic("trips")
     for value in "abcdef":
@@ -34,6 +33,19 @@ def live(tmp_path: Path) -> LiveCluster:
     made.append({1: ["g", "h"]})
     made.append(["x"], "trips")
     made.append(["y"], "trips")
+    return made
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, of which the group ``g`` has read four records, for those who change nothing."""
+    made = built(tmp_path_factory.mktemp("shared"))
+    made.cluster.commit("g", {("t", 0): 4}).raise_for_failures()
     return made
 
 
@@ -78,11 +90,10 @@ def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
         ),
     ],
 )
-def test_a_read_covers(live: LiveCluster, asked: dict[str, Any], expected: dict[tuple[str, int], Any]) -> None:
+def test_a_read_covers(shared: LiveCluster, asked: dict[str, Any], expected: dict[tuple[str, int], Any]) -> None:
     """The last n records of each partition, how far a group has come, several topics, a pattern of their names
     (which matches no internal topic)."""
-    live.cluster.commit("g", {("t", 0): 4}).raise_for_failures()
-    assert covered(live.cluster.plan_read(**{"topic": "t", **asked})) == expected
+    assert covered(shared.cluster.plan_read(**{"topic": "t", **asked})) == expected
 
 
 def test_a_group_that_is_ahead_of_the_high_watermark_has_nothing_to_read(live: LiveCluster) -> None:

@@ -253,7 +253,9 @@ def test_a_throttled_reassignment_takes_its_time(live: LiveCluster) -> None:
 # ------------------------------------------------------------------------------------ property
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))]
+)
 def test_whatever_is_reassigned_and_cancelled_every_acknowledged_record_stays_in_order(
     tmp_path: Path, seed: int
 ) -> None:

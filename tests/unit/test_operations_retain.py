@@ -77,7 +77,7 @@ def retained(live: LiveCluster) -> Report:
         pytest.param((-9, -9, 0), {"retention.bytes": "1"}, 2, 2, id="the future does not count for size"),
     ],
 )
-@pytest.mark.parametrize("dropped_before", [False, True])
+@pytest.mark.parametrize("dropped_before", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_retention_sees_one_log_in_both_tiers(
     live: LiveCluster,
     ages_h: tuple[float, ...],

@@ -96,7 +96,9 @@ def test_a_metadata_log_that_cannot_be_kept_is_a_failure_of_its_own(tmp_path: Pa
     assert [(row["topic"], row["outcome"]) for row in report.rows] == [("t", "made"), (METADATA, "failed")]
 
 
-@pytest.mark.parametrize("nth", range(1, 12))
+@pytest.mark.parametrize(
+    "nth", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in range(1, 12) if n not in (2, 7))]
+)
 def test_two_runs_on_the_metadata_log_at_once_do_no_harm(tmp_path: Path, nth: int) -> None:
     """Before the n-th change of one run, another commits, and runs from beginning to end."""
     faults = Faults()

@@ -227,7 +227,9 @@ def test_snapshots_of_a_history_that_was_given_up_count_for_nothing(live: Keyed)
 # ----------------------------------------------------------------------------------- two at once
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(
+    "seed", [*range(1), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))]
+)
 def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
     """At a random change of one run another one runs from beginning to end, and appends besides."""
     faults = Faults()
@@ -264,9 +266,10 @@ def test_two_runs_at_once_do_no_harm(tmp_path: Path, seed: int) -> None:
     assert live.cluster.verify("t", deep=True).ok
 
 
-def test_a_run_that_stops_anywhere_is_gone_on_from(tmp_path: Path) -> None:
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
+def test_a_run_that_stops_anywhere_is_gone_on_from(tmp_path: Path, step: int) -> None:
     """I7: the n-th change of a run fails, and all that come after it; the next run does the rest."""
-    for nth in range(1, 40):
+    for nth in range(1, 40, step):
         faults = Faults()
         folder = tmp_path / str(nth)
         folder.mkdir()

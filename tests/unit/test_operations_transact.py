@@ -124,7 +124,7 @@ def fetched(live: LiveCluster, isolation: Isolation, max_bytes: int) -> tuple[li
         values += [value.decode() for value in found.records.column("value").to_pylist()]
 
 
-@pytest.mark.parametrize("max_bytes", [1, 10**6])
+@pytest.mark.parametrize("max_bytes", [1, pytest.param(10**6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("where", ["appends", "merged", "remote"])
 def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: int) -> None:
     """KIP-98, "Fetch": no markers, and of what is left out nobody has to hear."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -102,7 +102,6 @@ def opened(topics: Mapping[str, TopicImage]) -> list[Page]:
     return [page for page in base.pages if "topics" in page.__dict__]
 
 
-@settings(max_examples=100)
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 300), again=st.integers(0, 300))
 def test_a_fold_in_one_go_equals_a_fold_that_was_remembered_in_between(seed: int, cut: int, again: int) -> None:
     """Twice, so that pages are used again beside new ones."""

@@ -162,7 +162,7 @@ def test_a_wiped_voter_far_behind_gets_snapshot_and_log_in_the_midst_of_a_commit
 
 
 @pytest.mark.usefixtures("chunked")
-@pytest.mark.parametrize("effect", ["before", "after"])
+@pytest.mark.parametrize("effect", ["before", pytest.param("after", marks=pytest.mark.slow)])
 def test_a_crash_at_any_change_of_a_transfer_in_chunks_leaves_what_the_next_run_goes_on_from(effect: str) -> None:
     """I7, for the transfer."""
 

@@ -140,11 +140,12 @@ def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() ->
         assert names(follower) == [str(ID.name)]
 
 
-def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_removes() -> None:
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
+def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_removes(step: int) -> None:
     """Before the call, and after it."""
     calls = 0
     while True:
-        calls += 1
+        calls += step
         for late in (False, True):
             leader, follower = leader_with(), MemoryStore()
             crashed = crash_at(leader, follower, calls, late=late)
@@ -200,8 +201,9 @@ def test_two_runs_at_once_do_no_harm() -> None:
         assert list(read(follower).values()) == VALUES
 
 
-def test_another_run_between_any_two_storage_calls_does_no_harm() -> None:
-    for calls in range(1, 40):
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "every one"])
+def test_another_run_between_any_two_storage_calls_does_no_harm(step: int) -> None:
+    for calls in range(1, 40, step):
         leader, follower = leader_with(), MemoryStore()
         count = 0
 
@@ -249,7 +251,7 @@ def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
     assert len([one for one in leader.asked if one.partitions[0].position == 0]) == ATTEMPTS
 
 
-@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified(late: bool) -> None:
     """A bit flipped is found; and nothing is deleted before its successor is safe. A crash between any two
     storage calls keeps the next run from nothing."""

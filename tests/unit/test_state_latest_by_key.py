@@ -42,7 +42,7 @@ def table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_batches([batch(rows)])
 
 
-@pytest.mark.parametrize("schema", [BINARY, TYPED], ids=["binary", "typed"])
+@pytest.mark.parametrize("schema", [pytest.param(BINARY, marks=pytest.mark.slow), TYPED], ids=["binary", "typed"])
 @given(rows=ROWS, cuts=st.lists(st.integers(0, 25), max_size=3))
 def test_a_snapshot_may_stand_anywhere(schema: pa.Schema, rows: list[Row], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""

@@ -48,6 +48,11 @@ class ScriptedServer:
         self.released = threading.Event()
         self.url = ""
 
+    def begin_anew(self) -> None:
+        """As if nobody had ever asked it anything; what stalls still is let go."""
+        self.released.set()
+        self.objects, self.requests, self.script, self.released = {}, [], [obey], threading.Event()
+
     def next_answer(self) -> Callable[[Handler], None]:
         """What to do with the next request."""
         return self.script.pop(0) if len(self.script) > 1 else self.script[0]
@@ -139,12 +144,19 @@ def half_a_body(request: Handler) -> None:
     request.close_connection = True
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
+@pytest.fixture(scope="module")
+def serving() -> Iterator[ScriptedServer]:
+    """One for all tests: the client of an address takes long to make, and is kept."""
     with scripted_server() as scripted:
         yield scripted
+
+
+@pytest.fixture
+def server(serving: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> ScriptedServer:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
+    serving.begin_anew()
+    return serving
 
 
 @contextmanager
@@ -188,7 +200,9 @@ class TestCreate:
         assert store.create("name", b"data") is False
         assert store.read("name") == b"data"
 
-    @pytest.mark.parametrize("behaviour", [stall, busy, garble, obey_and_lose_the_answer])
+    @pytest.mark.parametrize(
+        "behaviour", [pytest.param(stall, marks=pytest.mark.slow), busy, garble, obey_and_lose_the_answer]
+    )
     def test_without_any_answer_the_outcome_is_unknown(
         self, server: ScriptedServer, behaviour: Callable[[Handler], None]
     ) -> None:
@@ -197,6 +211,7 @@ class TestCreate:
             store_on(server.url).create("name", b"data")
         assert len(server.requests) == RETRIES + 1
 
+    @pytest.mark.slow
     def test_a_refusal_after_a_lost_answer_is_unknown_while_nothing_is_seen(self, server: ScriptedServer) -> None:
         server.script = [stall, forbidden, obey]
         with pytest.raises(OutcomeUnknownError):
@@ -238,6 +253,7 @@ class TestRead:
         server.script = [trouble, obey]
         assert store_on(server.url).read("name") == b"data"
 
+    @pytest.mark.slow
     def test_no_answer_is_a_timeout(self, server: ScriptedServer) -> None:
         server.script = [stall]
         with pytest.raises(StoreTimeoutError, match="prefix/name"):
@@ -297,13 +313,13 @@ class TestCredentials:
         for shown in (repr(store), str(caught.value), repr(store.options), str(pickle.dumps(store))):
             assert "scripted" not in shown
 
-    def test_are_needed(self, server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_needed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
             monkeypatch.delenv(variable, raising=False)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         monkeypatch.setenv("AWS_CONFIG_FILE", "no-such-file")
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "no-such-file")
-        with pytest.raises(StorageError, match="credentials"):
+        with scripted_server() as server, pytest.raises(StorageError, match="credentials"):
             store_on(server.url).create("name", b"data")
 
 

@@ -41,12 +41,19 @@ SIZE = INLINE_COPY_BYTES + 1
 HEADERS = ("x-amz-checksum-crc32", "If-None-Match", "Content-Length")
 
 
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
+@pytest.fixture(scope="module")
+def serving() -> Iterator[ScriptedServer]:
+    """One for all tests: the client of an address takes long to make, and is kept."""
     with scripted_server() as scripted:
         yield scripted
+
+
+@pytest.fixture
+def server(serving: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> ScriptedServer:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "scripted")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "scripted-secret")
+    serving.begin_anew()
+    return serving
 
 
 @pytest.fixture
@@ -118,7 +125,7 @@ def test_a_lost_answer_of_our_own_success_reads_as_taken(server: ScriptedServer,
     assert server.objects == {KEY: source.read("source")}
 
 
-@pytest.mark.parametrize("behaviour", [stall, busy, garble])
+@pytest.mark.parametrize("behaviour", [pytest.param(stall, marks=pytest.mark.slow), busy, garble])
 def test_without_any_answer_the_outcome_is_unknown(
     server: ScriptedServer, source: LocalStore, behaviour: Callable[[Handler], None]
 ) -> None:

@@ -367,6 +367,7 @@ def test_an_unreadable_table_is_a_storage_error(table: DeltaTopicTable) -> None:
         table.load()
 
 
+@pytest.mark.slow
 def test_the_log_survives_checkpoints(tmp_path: Path) -> None:
     part = TieredPartition(tmp_path)
     for _ in range(22):
