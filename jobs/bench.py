@@ -81,7 +81,9 @@ _BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
 
 
 def main() -> int:
-    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure."""
+    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure. A benchmark
+    that fails is named at the end, and stops no other.
+    """
     if len(sys.argv) > 1:
         print(__doc__, file=sys.stderr)
         return BAD_CALL
@@ -93,18 +95,21 @@ def main() -> int:
     except (InvalidCallError, OSError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return BAD_CALL
+    failed: list[str] = []
     try:
-        lines = _measure(options)
+        lines = _measure(options, failed)
     except StratalogError as error:
         print(f"bench: {error.code}: {error}", file=sys.stderr)
         return SOMETHING_FAILED
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)
     print(render(lines))
-    return ALL_DONE
+    for why in failed:
+        print(f"bench: {why}", file=sys.stderr)
+    return SOMETHING_FAILED if failed else ALL_DONE
 
 
-def _measure(options: BenchOptions) -> list[Line]:
+def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
     if {"tier", "remote_log", "quorum"} & set(options.only):
         uploading.reach_servers()
     sessions: list[Bench] = []
@@ -123,9 +128,15 @@ def _measure(options: BenchOptions) -> list[Line]:
         if name in ("pruned", "bootstrap"):
             bench.remove_filled()
         for benchmark in _BENCHMARKS[name]:
-            for line in benchmark(bench):
+            try:
+                measured = benchmark(bench)
+            except (StratalogError, OSError) as error:
+                failed.append(f"{name}: {getattr(error, 'code', type(error).__name__)}: {error}")
+                bench.say(failed[-1])
+                continue
+            for line in measured:
                 bench.say("  ".join(filter(None, (cell.strip() for cell in line.cells))))
-                lines.append(line)
+            lines += measured
     bench.spark.stop()
     return lines
 

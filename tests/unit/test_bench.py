@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import FenceBrokerRecord
+from jobs import bench as bench_job
 from jobs.benchmarks import checkpointing, large_cluster, opening, replaying
+from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.memory import own_peak
 from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Limit, Line, ratio_text, render, speed_line
 from jobs.sizes import parse_size
-from partitions.errors import InvalidCallError
+from partitions.errors import InvalidCallError, StorageError
 
 HERE = Path("bench-data")
 
@@ -234,3 +238,21 @@ def test_replaying_is_measured_at_any_size(tmp_path: Path) -> None:
         replaying.measure_replay(tmp_path, log, 21)
     line = replaying.replay_line(replaying.Replaying(20, 5.0, 2000, 0.25, 1000))
     assert line.cells[1:] == ("0.250 s, 1 kB", "5.0 s, 2 kB", "20.0", ">= 10", "ok")
+
+
+def test_a_benchmark_that_fails_is_named_and_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def failing(_: Bench) -> list[Line]:
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(bench_job, "spark_session", lambda _: SimpleNamespace(version="4", stop=lambda: None))
+    measured = {"plan": (failing,), "calls": (lambda _: [Line("calls", "7", "7", 1.0)],)}
+    monkeypatch.setattr(bench_job, "_BENCHMARKS", measured)
+    monkeypatch.setattr(sys, "argv", ["bench"])
+    monkeypatch.setenv("BENCH_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("ONLY", "plan,calls")
+    assert bench_job.main() == bench_job.SOMETHING_FAILED
+    said = capsys.readouterr()
+    assert "| calls" in said.out
+    assert said.err.endswith("bench: plan: KAFKA_STORAGE_ERROR: the disk is full\n")
