@@ -31,11 +31,11 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
-	@$(BIN)/python -m pytest -n 2 -m "not spark and not s3 and not slow"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not slow"
 
 # Side by side what needs no JVM and no server, one after the other what does. 5: there are none of that kind.
 test: setup lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
-	@$(BIN)/python -m pytest -n 2 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
