@@ -41,8 +41,7 @@ def arguments() -> argparse.ArgumentParser:
         *("-n", "--lines"),
         metavar="N",
         type=number,
-        help="begin N records, markers of transactions among them, before the end of each partition (default: "
-        f"{_SHOWN})",
+        help=f"begin N records before the end of each partition (default: {_SHOWN})",
     )
     begin.add_argument(
         "--from",

@@ -1,6 +1,6 @@
 """Thin replicas: those that hold much less locally than others, because they began at the earliest pending upload
-offset (KIP-1023). Where they lead, readers of what they lack go to the remote tier. (Readers are
-sent to a follower only for what it holds: ``engine.operations.reading.nearest``.)
+offset (KIP-1023). Where they lead, readers of what they lack go to the remote tier; where they follow, readers are
+sent to them only for what they hold (``engine.operations.reading.nearest``).
 
 With ``leader.election.thin.replica.last.enable`` they are the last choice among replicas that could lead as well
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
