@@ -135,6 +135,7 @@ class _Run(Generic[T, R]):
         self._pool = pool
         self._to_call = helpers
         self._called: list[Future[None]] = []
+        self._calling = threading.Lock()
         self._done: SimpleQueue[Outcome[T, R] | BaseException] = SimpleQueue()
         self._over = threading.Event()
         self._began = time.monotonic()
@@ -143,9 +144,10 @@ class _Run(Generic[T, R]):
 
     def call(self, helpers: int, *, late: bool) -> None:
         """Let so many others work, too, as far as there are any; or ``late``, once they are needed."""
-        for _ in range(min(helpers, self._to_call)):
-            self._to_call -= 1
-            self._called.append(self._pool.submit(self._help_late if late else self._help))
+        with self._calling:
+            for _ in range(min(helpers, self._to_call)):
+                self._to_call -= 1
+                self._called.append(self._pool.submit(self._help_late if late else self._help))
 
     def next_outcome(self) -> Outcome[T, R]:
         """Of an item that the caller has worked on, or another thread."""

@@ -97,16 +97,7 @@ class CreateTopic:
             ConfigRecord(resource=ConfigResource.TOPIC, name=self.name, key=key, value=value)
             for key, value in configs.items()
         )
-        records += (
-            PartitionRecord(
-                topic_id=self.topic_id,
-                partition=partition,
-                replicas=replicas,
-                isr=replicas,
-                leader=replicas[0],
-            )
-            for partition, replicas in enumerate(placed)
-        )
+        records += (_new_partition(self.topic_id, number, replicas) for number, replicas in enumerate(placed))
         return Decision(tuple(records), TopicCreated(self.topic_id, partitions, factor))
 
     def _exists_already(self, image: ClusterImage) -> Decision[TopicCreated]:
@@ -164,17 +155,15 @@ class CreatePartitions:
         for partition in topic.partitions:
             placer.count(partition.replicas)
         added = {partition: placer.place(factor) for partition in range(present, self.partitions)}
-        records = tuple(
-            PartitionRecord(
-                topic_id=topic.topic_id,
-                partition=partition,
-                replicas=replicas,
-                isr=replicas,
-                leader=replicas[0],
-            )
-            for partition, replicas in added.items()
-        )
+        records = tuple(_new_partition(topic.topic_id, number, replicas) for number, replicas in added.items())
         return Decision(records, PartitionsCreated(self.partitions, added))
+
+
+def _new_partition(topic_id: str, partition: int, replicas: tuple[int, ...]) -> PartitionRecord:
+    """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
+    return PartitionRecord(
+        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0]
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,13 +41,13 @@ def create_range_function(
     # Of a function's result SQL knows nullable columns only.
     result = StructType([StructField(field.name, field.dataType) for field in frame.schema])
     nothing = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()})" for field in frame.schema)
-    wrong = _wrong(name, partitions)
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(topic STRING, partition INT, start BIGINT, end BIGINT) "
         f"RETURNS TABLE ({result.toDDL()}) RETURN SELECT {columns} FROM {view} AS r "
         f"WHERE r.topic = {name}.topic AND r.partition = {name}.partition "
         f"AND r.offset >= {name}.start AND r.offset < {name}.end "
-        f"UNION ALL SELECT {nothing} WHERE {wrong} IS NOT NULL AND raise_error({wrong}) IS NOT NULL"
+        f"UNION ALL SELECT {nothing} FROM (SELECT {_wrong(name, partitions)} AS wrong) "
+        "WHERE wrong IS NOT NULL AND raise_error(wrong) IS NOT NULL"
     )
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 
-from engine.operations.reading.look import PartitionState, SeenLeader, local_pieces
-from engine.reading.plan import PartitionPieces
+from engine.operations.reading.look import PartitionState, SeenLeader
 from partitions.lookup import Piece
 from partitions.segment import read_row_groups
 from partitions.transactions import Isolation, visible
@@ -21,7 +18,7 @@ def start_of_last(state: PartitionState, records: int, end: int, isolation: Isol
 
     Raises: CorruptSegmentError, SourceChangedError.
     """
-    readable = replace(state.readable, hidden=state.transactions.hidden(isolation))
+    readable = state.readable_by(isolation)
     missing = records
     for piece in reversed(readable.pieces) if missing else ():
         upper = min(piece.end, end)
@@ -44,20 +41,11 @@ def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolati
     log, hidden = seen.log, seen.transactions.hidden(isolation)
     if seen.view.log_start_offset >= log.local_start:
         return True
-    held = PartitionPieces(
-        topic=seen.view.topic,
-        partition=seen.view.partition,
-        log_start=log.local_start,
-        high_watermark=log.high_watermark,
-        pieces=local_pieces(seen.replica, log),
-        remote_until=log.local_start,
-        hidden=hidden,
-        marked_below=seen.marked_below or 0,
-    )
+    marked_below = seen.marked_below or 0
     sure = sum(
-        max(0, min(piece.end, end) - piece.start)
-        for piece in held.pieces
-        if not held.hides(piece) and not held.may_be_marked(piece)
+        max(0, min(link.end, end) - link.start)
+        for link in log.chain
+        if link.name not in hidden and not (link.name.merged and link.name.base_offset < marked_below)
     )
     return sure >= records
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -49,6 +49,10 @@ class PartitionState:
     def end(self, isolation: Isolation) -> int:
         """Where such a reader stops: at the high watermark, or at the last stable offset."""
         return max(self.transactions.end(isolation, self.log), self.positions.log_start)
+
+    def readable_by(self, isolation: Isolation) -> PartitionPieces:
+        """What is readable, without the files of which such a reader gets nothing."""
+        return replace(self.readable, hidden=self.transactions.hidden(isolation))
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,7 +288,7 @@ def _plan_partition(
     check_range(what, start, end, log_start, state.end(reader.isolation))
     leader = context.site(view).leader
     served_by = [leader]
-    readable = replace(state.readable, hidden=state.transactions.hidden(reader.isolation))
+    readable = state.readable_by(reader.isolation)
     if start < end:
         chosen = nearest(context, view, state.log, reader.client, max(start, state.positions.local_start))
         if not chosen.is_leader:
