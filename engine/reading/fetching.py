@@ -54,14 +54,15 @@ class Fetching:
         begin: Callable[[K], R | Remote[R]],
         items: Sequence[K],
         clock: Clock,
+        deadline_s: float,
         timeout_s: float,
     ) -> Iterator[Outcome[K, R]]:
         """One outcome per item, as they come; ``begin`` answers, or says what is to be done remotely. An item
-        without an answer after ``timeout_s`` seconds ``Failed`` with StoreTimeoutError; its call is left alone.
+        without an answer when the clock is at ``deadline_s`` is ``Failed`` with StoreTimeoutError, which
+        names ``timeout_s``, the seconds that the caller gave; its call is left alone.
 
         Errors of ours are outcomes; anything else is a bug and is raised.
         """
-        deadline_s = clock.monotonic_s() + timeout_s
         answers: SimpleQueue[Outcome[K, R] | BaseException] = SimpleQueue()
         remotely: set[K] = set()
 

@@ -187,8 +187,7 @@ def fetch_many(
         )
         return one.until_it_passes(lambda fresh: one.begin(context.metadata.image() if fresh else image))
 
-    left_s = max(0.0, deadline_s - context.clock.monotonic_s())
-    return context.fetching.run(begin, list(offsets), context.clock, left_s)
+    return context.fetching.run(begin, list(offsets), context.clock, deadline_s, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
