@@ -8,7 +8,8 @@ Settings come from the environment (or ``make bench NAME=value``):
     METADATA_PARTITIONS  of the largest image of a cluster: 1000000
     COMMITS     small commits of metadata to replay: 100000
     BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
-    KAFKA       host:port of a Kafka broker to compare scans with; without it that line is left out
+    KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
+                the host:port of one that runs; without it that line is left out
     ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
                 kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state
 """
@@ -48,9 +49,11 @@ from jobs.benchmarks import (
     uploading,
 )
 from jobs.benchmarks.bench import Bench
+from jobs.benchmarks.kafka_server import connector_class_path
 from jobs.benchmarks.measuring import seconds_of
 from jobs.benchmarks.options import BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Line, render
+from jobs.jars import class_path, jar_folder
 from jobs.session import spark_session
 from partitions.errors import InvalidCallError, StratalogError
 
@@ -109,11 +112,19 @@ def main() -> int:
     return SOMETHING_FAILED if failed else ALL_DONE
 
 
+def _settings(options: BenchOptions) -> dict[str, str]:
+    """Of the session: Spark's Kafka connector beside the jars that all sessions have, where it is used."""
+    if options.kafka is None or "kafka" not in options.only:
+        return {}
+    return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
+
+
 def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
     if {"tier", "remote_log", "quorum"} & set(options.only):
         uploading.reach_servers()
     sessions: list[Bench] = []
-    started = seconds_of(lambda: sessions.append(Bench(spark_session("bench"), options)))
+    settings = _settings(options)
+    started = seconds_of(lambda: sessions.append(Bench(spark_session("bench", settings=settings), options)))
     bench = sessions[0]
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "

@@ -1,7 +1,8 @@
 """The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
 
 ``conf/jars.xml`` pins each of them. ``python -m jobs.jars`` fetches them with the Ivy that pyspark
-ships; later sessions need no network. Two sets: ``delta`` and ``s3``.
+ships; later sessions need no network. Two sets: ``delta`` and ``s3``. ``conf/kafka.xml`` pins in the same way what
+comparisons with a Kafka take, which is fetched when one is asked for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from jobs.java import find_java
 from partitions.errors import EnvironmentUnusableError
 
+JARS = "jars.xml"
+"""The pins of what every session needs."""
 _FETCH_TIMEOUT_S = 900
 
 
@@ -39,27 +42,27 @@ def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stratalog" / "jars"
 
 
-def pinned_jars() -> Sequence[Path]:
-    """Every jar of ``conf/jars.xml``, as a path relative to the jar folder (``delta/delta-storage-4.4.0.jar``)."""
-    dependencies = ElementTree.parse(conf_file("jars.xml")).iterfind("./dependencies/dependency")
+def pinned_jars(pins: str = JARS) -> Sequence[Path]:
+    """Every jar of a file of ``conf``, as a path below the jar folder (``delta/delta-storage-4.4.0.jar``)."""
+    dependencies = ElementTree.parse(conf_file(pins)).iterfind("./dependencies/dependency")
     return [
         Path(item.attrib["conf"].partition("->")[0], f"{item.attrib['name']}-{item.attrib['rev']}.jar")
         for item in dependencies
     ]
 
 
-def missing_jars(folder: Path) -> Sequence[Path]:
+def missing_jars(folder: Path, pins: str = JARS) -> Sequence[Path]:
     """Those of ``pinned_jars`` that ``folder`` lacks."""
-    return [jar for jar in pinned_jars() if not (folder / jar).is_file()]
+    return [jar for jar in pinned_jars(pins) if not (folder / jar).is_file()]
 
 
-def fetch_jars(folder: Path) -> None:
+def fetch_jars(folder: Path, pins: str = JARS) -> None:
     """Fetch what ``folder`` lacks; several processes may do so at once. Without network, a folder that
     is complete is enough.
 
     Raises: EnvironmentUnusableError when there is no Java, no pyspark, or a jar cannot be had.
     """
-    if not missing_jars(folder):
+    if not missing_jars(folder, pins):
         return
     java = find_java(os.environ).executable
     folder.mkdir(parents=True, exist_ok=True)
@@ -67,7 +70,7 @@ def fetch_jars(folder: Path) -> None:
         # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.
         pattern = os.path.join(scratch, "[conf]", "[artifact]-[revision].[ext]")
         command: list[str | Path] = [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
-        command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file("jars.xml")]
+        command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins)]
         command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
         ivy = subprocess.run(
             command,
@@ -77,23 +80,24 @@ def fetch_jars(folder: Path) -> None:
             timeout=_FETCH_TIMEOUT_S,
             check=False,
         )
-        absent = missing_jars(Path(scratch))
+        absent = missing_jars(Path(scratch), pins)
         if ivy.returncode != 0 or absent:
-            lines = (line.strip() for line in (ivy.stdout + ivy.stderr).splitlines())
-            problems = [line for line in lines if "WARN" in line or "ERROR" in line or "xception" in line]
+            lines = [line.strip() for line in (ivy.stdout + ivy.stderr).splitlines()]
+            problems = [line for line in lines if "module not found" in line or "xception" in line]
             raise EnvironmentUnusableError(
-                f"cannot fetch {len(absent)} of Spark's extra jars, {absent[0].name if absent else ''} first, "
-                f"from Maven Central: {'; '.join(problems[-3:]) or f'ivy ended with {ivy.returncode}'}"
+                f"cannot fetch the jars of {pins} from Maven Central: "
+                f"{'; '.join(problems[:3]) or f'ivy ended with {ivy.returncode}'}"
             )
         # 2. Move each into place, atomically.
-        for jar in pinned_jars():
+        for jar in pinned_jars(pins):
             (folder / jar).parent.mkdir(exist_ok=True)
             os.replace(Path(scratch, jar), folder / jar)
 
 
-def class_path(folder: Path) -> str:
-    """The class path of a driver in this process: one entry per jar, in the order of ``conf/jars.xml``."""
-    return os.pathsep.join(str(folder / jar) for jar in pinned_jars())
+def class_path(folder: Path, pins: str = JARS, of: str = "") -> str:
+    """The class path of a JVM of this machine: one entry per jar, in the order of the pins; ``of`` one set (the
+    first folder of its jars), or of all of them."""
+    return os.pathsep.join(str(folder / jar) for jar in pinned_jars(pins) if of in ("", jar.parts[0]))
 
 
 def _ivy_jar() -> str:
@@ -106,15 +110,16 @@ def _ivy_jar() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch what is missing; say where the jars are (exit code 1: what is wrong)."""
-    del argv
+    """Fetch what is missing of ``jars.xml``, or of the pins that are named; say where the jars are (exit code 1:
+    what is wrong)."""
+    pins = next(iter(sys.argv[1:] if argv is None else argv), JARS)
     folder = jar_folder()
     try:
-        fetch_jars(folder)
+        fetch_jars(folder, pins)
     except EnvironmentUnusableError as error:
         print(error, file=sys.stderr)
         return 1
-    print(f"{len(pinned_jars())} jars: {folder}")
+    print(f"{len(pinned_jars(pins))} jars: {folder}")
     return 0
 
 

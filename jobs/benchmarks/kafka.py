@@ -1,54 +1,81 @@
-"""Scanning the same records through Spark's Kafka connector, where a Kafka is at hand: ``make bench
-KAFKA=host:port``.
+"""The same records through Spark's Kafka connector: ``make bench KAFKA=host:port``, or ``KAFKA=own`` for a broker
+that is started for this on this machine.
 
-The session needs the connector: ``spark.jars.packages org.apache.spark:spark-sql-kafka-0-10_2.13`` of Spark's own
-version in ``$SPARK_CONF_DIR/spark-defaults.conf``.
+A broker of our own has as many partitions as our topic, and Kafka's defaults for the rest, so no codec. The scan
+is ``count`` and the sum of the values' lengths.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from jobs.benchmarks.bench import TOPIC, Bench
-from jobs.benchmarks.measuring import in_turn, seconds_of
-from jobs.benchmarks.options import RECORD_BYTES
+from jobs.benchmarks.kafka_server import running_kafka
+from jobs.benchmarks.measuring import TURNS, in_turn, seconds_of
+from jobs.benchmarks.options import OWN_KAFKA
 from jobs.benchmarks.table import Line, speed_line
 from partitions.identity import random_id
 
 AT_LEAST = 4.0
+"""Of the scan."""
 
 
 def kafka(bench: Bench) -> list[Line]:
-    """``count`` and ``sum(length(value))`` of the same records; Kafka's own defaults for its topic."""
-    server = bench.options.kafka
-    if server is None:
-        bench.say("kafka: left out, no KAFKA=host:port was given")
+    """The same records appended to one replica, ``acks=leader`` as ours and ``acks=1`` as Kafka's, and scanned."""
+    if bench.options.kafka is None:
+        bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses one that runs")
         return []
-    made = bench.filled(bench.options.partitions)
-    made.cluster.replicate().raise_for_failures()
-    options = {"kafka.bootstrap.servers": server}
-    topic = f"stratalog-bench-{random_id()}"
-    bench.say(f"kafka, writing the records to {server}")
-    bench.records().write.format("kafka").options(**options, topic=topic).save()
-    bench.say("kafka, scan")
+    partitions, size_bytes = bench.options.partitions, bench.options.bytes
+    bench.records()
+    with _broker(bench) as server:
+        made = bench.filled(partitions)
+        topics = [f"stratalog-bench-{random_id()}" for _ in range(TURNS)]
+        unwritten = iter(topics)
+        options = {"kafka.bootstrap.servers": server}
 
-    def lengths(frame: DataFrame) -> None:
-        frame.agg(F.count("*"), F.sum(F.length("value"))).collect()
+        def append() -> float:
+            target = bench.cluster("append")
+            target.create_topic(partitions)
+            seconds = seconds_of(lambda: target.append(bench.records()))
+            target.remove()
+            return seconds
 
-    def read() -> None:
-        lengths(made.cluster.read(TOPIC))
+        def append_to_kafka() -> float:
+            writer = bench.records().write.format("kafka").options(**options)
+            return seconds_of(writer.option("kafka.acks", "1").option("topic", next(unwritten)).save)
 
-    def read_kafka() -> None:
-        lengths(bench.spark.read.format("kafka").options(**options, subscribe=topic).load())
+        def scan() -> float:
+            return seconds_of(lambda: _lengths(made.cluster.read(TOPIC)))
 
-    ours, peer = in_turn(lambda: seconds_of(read), lambda: seconds_of(read_kafka))
+        def scan_kafka() -> float:
+            frame = bench.spark.read.format("kafka").options(**options, subscribe=topics[0]).load()
+            return seconds_of(lambda: _lengths(frame))
+
+        bench.say(f"kafka, append, to {server}")
+        append_s, kafka_append_s = in_turn(append, append_to_kafka)
+        bench.say("kafka, scan")
+        scan_s, kafka_scan_s = in_turn(scan, scan_kafka)
     return [
-        speed_line(
-            "scan; Spark's Kafka connector on the same records",
-            bench.options.records * RECORD_BYTES,
-            ours,
-            peer,
-            AT_LEAST,
-        )
+        speed_line("append; Spark's Kafka connector, the same records", size_bytes, append_s, kafka_append_s),
+        speed_line("scan; Spark's Kafka connector, the same records", size_bytes, scan_s, kafka_scan_s, AT_LEAST),
     ]
+
+
+def _lengths(frame: DataFrame) -> None:
+    frame.agg(F.count("*"), F.sum(F.length("value"))).collect()
+
+
+@contextmanager
+def _broker(bench: Bench) -> Iterator[str]:
+    assert bench.options.kafka is not None
+    if bench.options.kafka != OWN_KAFKA:
+        yield bench.options.kafka
+        return
+    folder = bench.folder / "kafka"
+    folder.mkdir()
+    with running_kafka(folder, partitions=bench.options.partitions) as server:
+        yield server

@@ -15,6 +15,7 @@ NAMES = (
     *("plan", "ranges", "kafka", "stream"),
     *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state"),
 )
+OWN_KAFKA = "own"
 RECORD_BYTES = 1024
 SMALLEST_BYTES = 16 * 1024 * 1024
 
@@ -35,7 +36,7 @@ class BenchOptions:
     commits: int = 100_000
     """Small ones, which are replayed."""
     kafka: str | None = None
-    """``host:port`` of a broker to compare with; None: there is none at hand."""
+    """``host:port`` of a broker to compare with; ``OWN_KAFKA``: one that is started for it; None: none at all."""
 
     @property
     def records(self) -> int:

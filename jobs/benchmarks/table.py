@@ -54,14 +54,17 @@ class Line:
         return self.what, self.ours, self.peer, ratio, "" if self.limit is None else str(self.limit), self.verdict
 
 
-def speed_line(what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float, note: str = "") -> Line:
+def speed_line(
+    what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float | None = None, note: str = ""
+) -> Line:
     """Our speed as a part of the peer's, over the same bytes."""
 
     def told(seconds: float) -> str:
         return f"{seconds:.2f} s, {size_bytes / seconds / 1e6:.0f} MB/s"
 
     what = f"{what}, {size_text(size_bytes)}"
-    return Line(what, told(ours_s), told(peer_s), peer_s / ours_s, Limit(at_least), note)
+    limit = None if at_least is None else Limit(at_least)
+    return Line(what, told(ours_s), told(peer_s), peer_s / ours_s, limit, note)
 
 
 def ratio_text(ratio: float) -> str:

@@ -246,7 +246,8 @@ def test_a_benchmark_that_fails_is_named_and_stops_no_other(
     def failing(_: Bench) -> list[Line]:
         raise StorageError("the disk is full")
 
-    monkeypatch.setattr(bench_job, "spark_session", lambda _: SimpleNamespace(version="4", stop=lambda: None))
+    session = SimpleNamespace(version="4", stop=lambda: None)
+    monkeypatch.setattr(bench_job, "spark_session", lambda _, settings: session)
     measured = {"plan": (failing,), "calls": (lambda _: [Line("calls", "7", "7", 1.0)],)}
     monkeypatch.setattr(bench_job, "_BENCHMARKS", measured)
     monkeypatch.setattr(sys, "argv", ["bench"])

@@ -1,0 +1,78 @@
+"""What tests of streams share: a cluster, numbers to append, a query that reads all there is, what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from engine import Cluster
+from tests.spark.spark_cluster import format_cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+VALUE = "n BIGINT, word STRING"
+
+
+def stream_cluster(spark: SparkSession, folder: Path) -> Cluster:
+    made = format_cluster(spark, folder)
+    made.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"})
+    return made
+
+
+def topic_of_its_own(cluster: Cluster, test: str) -> str:
+    """A topic named after the test."""
+    name = test[:80].replace("[", "-").replace("]", "")
+    cluster.create_topic(name, partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    return name
+
+
+class Numbers:
+    """Appends 0, 1, 2, ... to a topic."""
+
+    def __init__(self, cluster: Cluster, spark: SparkSession, topic: str) -> None:
+        self._cluster, self._spark, self._topic = cluster, spark, topic
+        self.count = 0
+
+    def append(self, count: int) -> None:
+        source = self._spark.range(self.count, self.count + count, numPartitions=1).selectExpr(
+            "id AS n", "sha2(cast(id AS STRING), 256) AS word", "cast(id % 7 AS STRING) AS k"
+        )
+        self._cluster.append(source, self._topic, key="k").raise_for_failures()
+        self.count += count
+
+
+def source(spark: SparkSession, folder: Path, topic: str, **options: object) -> DataFrame:
+    given = {"cluster": str(folder / "cluster.toml"), "topic": topic, "startingOffsets": "earliest", **options}
+    return spark.readStream.format("stratalog").options(**{k: str(v) for k, v in given.items()}).load()
+
+
+def drain(frame: DataFrame, checkpoint: Path, each: Callable[[Any, int], None]) -> StreamingQuery:
+    """All that there is now, batch by batch."""
+    query = (
+        frame.writeStream.foreachBatch(each)
+        .queryName("drain")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return query
+
+
+class Seen:
+    """What the batches of a query held."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns = columns or ("value.n",)
+        self.batches: list[list[Any]] = []
+
+    def __call__(self, batch: DataFrame, batch_id: int) -> None:
+        rows = batch.select(*self.columns).collect()
+        self.batches.append(sorted(tuple(row) if len(row) > 1 else row[0] for row in rows))
+
+    @property
+    def all(self) -> list[Any]:
+        return sorted(row for batch in self.batches for row in batch)
