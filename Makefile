@@ -8,6 +8,7 @@ SEEDS := 1000
 RUNS := 100
 SEED := 1
 S3 :=
+JVMS := 3
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := .cache/setup.log
@@ -31,12 +32,13 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not slow"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow"
 
-# Side by side what needs no JVM and no server, one after the other what does. 5: there are none of that kind.
-test: setup lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3" $(TESTS) || [[ $$? == 5 ]]
-	@$(BIN)/python -m pytest -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
+# First what needs no JVM and no server. What does is files of tests side by side, the longest first: three JVMs, which
+# wait more than they compute. 5: there are none of that kind.
+test: setup .cache/jars/.kafka lint ## everything: the linters and all tests; or some: make test TESTS=tests/unit
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka" $(TESTS) || [[ $$? == 5 ]]
+	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3 or kafka" $(TESTS) || [[ $$? == 5 ]]
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --seed $(SEED)
@@ -89,3 +91,7 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 .cache/jars/.fetched: conf/jars.xml $(VENV)/.installed
 	@$(QUIETLY) "setup: Spark's extra jars" $(BIN)/python -m jobs.jars
 	@touch $@
+
+# To compare with. Where it cannot be had, its tests are left out and say so.
+.cache/jars/.kafka: conf/kafka.xml $(VENV)/.installed
+	@($(QUIETLY) "setup: a Kafka broker to compare with" $(BIN)/python -m jobs.jars kafka.xml; touch $@) || true
