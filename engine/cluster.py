@@ -48,6 +48,7 @@ from engine.operations.verification import verify
 from engine.report import Report
 from partitions.clock import Clock, SystemClock
 from partitions.identity import NewId, random_id
+from partitions.numbers import whole, whole_or_none, wholes
 from partitions.probing import Prober, ThreadProber
 from partitions.store import Store, open_store
 
@@ -179,27 +180,29 @@ class Cluster(
 
     # --------------------------------------------------------------------- brokers and topics
 
-    def register(self, brokers: Sequence[int] | None = None, *, trust_copy: bool = False) -> Report:
+    def register(self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False) -> Report:
         """Register brokers as their roots are now: all of the cluster file when None, but for those that were
         fenced by hand. ``trust_copy``: roots that were moved, or put back from a copy, have everything.
         """
-        return bring_up.register_brokers(self._context, brokers, trust_copy=trust_copy)
+        return bring_up.register_brokers(
+            self._context, None if brokers is None else wholes(brokers, "broker"), trust_copy=trust_copy
+        )
 
     def fence(self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False) -> Report:
         """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
-        return fencing.fence(self._context, _numbers(brokers), force=force, dry_run=dry_run)
+        return fencing.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
 
     def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Bring fenced brokers back, as their roots are now."""
-        return fencing.unfence(self._context, _numbers(brokers), dry_run=dry_run)
+        return fencing.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Take brokers without replicas out of the metadata for good."""
-        return fencing.decommission(self._context, _numbers(brokers), dry_run=dry_run)
+        return fencing.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
-    def add_brokers(self, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    def add_brokers(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
         """Format the roots of brokers that are new in the cluster file, and register them."""
-        return bring_up.add_brokers(self._context, brokers, dry_run=dry_run)
+        return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     def create_topic(
         self,
@@ -209,7 +212,7 @@ class Cluster(
         replication_factor: int | None = None,
         key: DataType | str | None = None,
         value: DataType | str | None = None,
-        configs: Mapping[str, str] | None = None,
+        configs: Mapping[str, str | float] | None = None,
         dry_run: bool = False,
     ) -> TopicCreated:
         """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL
@@ -222,8 +225,8 @@ class Cluster(
         return topics.create_topic(
             self._context,
             name,
-            partitions=partitions,
-            replication_factor=replication_factor,
+            partitions=whole_or_none(partitions, f"topic {name!r}: partitions"),
+            replication_factor=whole_or_none(replication_factor, f"topic {name!r}: replication factor"),
             key_schema=declared(key),
             value_schema=declared(value),
             configs=configs,
@@ -256,10 +259,12 @@ class Cluster(
         """Let a topic have so many partitions, more than now; the new ones, with their replicas. Records stay
         where they are, and new ones of a key may go to other partitions than its earlier ones.
         """
-        return topics.create_partitions(self._context, name, partitions, dry_run=dry_run)
+        return topics.create_partitions(
+            self._context, name, whole(partitions, f"topic {name!r}: partitions"), dry_run=dry_run
+        )
 
     def alter_configs(
-        self, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False
+        self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
     ) -> None:
         """Set configs of a topic, of the cluster when None; None as a value restores the default.
         ``dry_run`` only checks.
@@ -293,16 +298,23 @@ class Cluster(
         a leader the replica that holds most, and lose what only lost storage had. See
         ``engine.operations.replicas.elect``.
         """
-        return elect(self._context, names(topics), partitions, unclean=unclean, leader=leader, dry_run=dry_run)
+        return elect(
+            self._context,
+            names(topics),
+            partitions,
+            unclean=unclean,
+            leader=whole_or_none(leader, "leader: broker"),
+            dry_run=dry_run,
+        )
 
     def plan_replicas(
         self,
         topics: Topics = None,
         *,
-        add: Sequence[int] = (),
-        remove: Sequence[int] = (),
+        add: Sequence[int] | int = (),
+        remove: Sequence[int] | int = (),
         move: Mapping[int, int] | None = None,
-        drain: Sequence[int] = (),
+        drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
         """Which brokers should hold the partitions of the topics after that, where it is another set than
@@ -312,11 +324,11 @@ class Cluster(
         Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
         """
         change = ReplicaChange(
-            add=tuple(add),
-            remove=tuple(remove),
-            move=dict(move or {}),
-            drain=tuple(drain),
-            replication_factor=replication_factor,
+            add=wholes(add, "broker"),
+            remove=wholes(remove, "broker"),
+            move={whole(old, "broker"): whole(new, "broker") for old, new in (move or {}).items()},
+            drain=wholes(drain, "broker"),
+            replication_factor=whole_or_none(replication_factor, "replication factor"),
         )
         return reassigning.plan_replicas(self._context, names(topics), change)
 
@@ -357,8 +369,8 @@ class Cluster(
         timestamp: Column | str | None = None,
         acks: str = "all",
         producer: str | None = None,
-        sequence: int = 0,
-        producer_epoch: int = 0,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
         order_by: Sequence[str] = (),
         dry_run: bool = False,
     ) -> Report:
@@ -389,8 +401,8 @@ class Cluster(
         *,
         acks: str = "all",
         producer: str | None = None,
-        sequence: int = 0,
-        producer_epoch: int = 0,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
         process: what a small producer does without Spark. Otherwise as ``append``.
@@ -408,10 +420,11 @@ class Cluster(
     # -------------------------------------------------------------------------------- the jobs
 
     def replicate(
-        self, topics: Topics = None, *, brokers: Sequence[int] | None = None, dry_run: bool = False
+        self, topics: Topics = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
     ) -> Report:
         """Bring followers to their leaders, and caught-up ones into the ISR."""
-        return replicating.replicate(self._context, names(topics), brokers=brokers, dry_run=dry_run)
+        chosen = None if brokers is None else wholes(brokers, "broker")
+        return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
 
     def merge(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
         """Merge small appends into segments."""
@@ -433,10 +446,10 @@ class Cluster(
         """
         return bootstrapping.bootstrap(
             self._context,
-            _numbers(brokers),
+            wholes(brokers, "broker"),
             names(topics),
             add=add,
-            instead_of=instead_of,
+            instead_of=whole_or_none(instead_of, "broker"),
             trust_copy=trust_copy,
             dry_run=dry_run,
         )
@@ -470,9 +483,10 @@ class Cluster(
         in the folder or bucket ``to``.
         """
         return recovering.recover(
-            self._context, names(topics), to, partitions=partitions, broker=broker, dry_run=dry_run
+            self._context,
+            names(topics),
+            to,
+            partitions=partitions,
+            broker=whole_or_none(broker, "broker"),
+            dry_run=dry_run,
         )
-
-
-def _numbers(brokers: Sequence[int] | int) -> Sequence[int]:
-    return [brokers] if isinstance(brokers, int) else brokers

@@ -94,7 +94,8 @@ class FetchOfCluster:
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
         """Fetch from several partitions at once: ``Done`` or ``Failed`` for each, as they come. What brokers hold
-        comes without waiting for the remote tier. ``cluster.fetch_many(cluster.committed("loader"))`` goes on
+        comes without waiting for the remote tier. The fetches begin with the call, and end ``timeout_s`` after it,
+        whenever the outcomes are looked at. ``cluster.fetch_many(cluster.committed("loader"))`` goes on
         where a group has come to, and finds out whether the log still is what it has read.
         """
         return fetch.fetch_many(

@@ -6,6 +6,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.operations import quorum
 from engine.report import Report
+from partitions.numbers import whole
 
 
 class QuorumOfCluster:
@@ -32,12 +33,12 @@ class QuorumOfCluster:
 
     def add_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Make a broker a metadata voter; then let the cluster file say so."""
-        return quorum.add_voter(self._context, broker, dry_run=dry_run)
+        return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     def remove_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Make a broker no metadata voter any more; then let the cluster file say so."""
-        return quorum.remove_voter(self._context, broker, dry_run=dry_run)
+        return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     def replace_voter(self, broker: int, *, dry_run: bool = False) -> Report:
         """Let a broker that lost its storage, and was bootstrapped since, vote with what it has now."""
-        return quorum.replace_voter(self._context, broker, dry_run=dry_run)
+        return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

@@ -30,7 +30,7 @@ class StreamOfCluster:
         partition: Column | str | None = None,
         headers: Column | str | None = None,
         timestamp: Column | str | None = None,
-        producer_epoch: int = 0,
+        producer_epoch: int | None = None,
         acks: str = "all",
         order_by: Sequence[str] = (),
     ) -> StreamWriter:
@@ -38,7 +38,7 @@ class StreamOfCluster:
         replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
         checkpoint, and the batch's. The other arguments are those of ``append``.
 
-        Raises: UnknownTopicOrPartitionError.
+        Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
         from engine.spark.appending import RecordColumns
         from engine.spark.stream_sink import StreamWriter
@@ -66,7 +66,9 @@ class StreamOfCluster:
         timestamp: Column | str | None = None,
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
-        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes.
+        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes. The
+        partitions are those of now: before the topic gets more of them, let a query that writes so end its last
+        batch, else it is dealt out otherwise when it is run again. (``stream_writer`` knows how it was.)
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """

@@ -113,6 +113,8 @@ class ConfigDef:
 
         Raises: InvalidConfigError.
         """
+        if not isinstance(text, str):  # of callers without a type checker
+            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is no text: write it as {str(text)!r}")
         value = _READERS[self.type](text.strip())
         if value is None or not self.validator(value):
             raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not valid: it takes {self.validator}")

@@ -17,6 +17,7 @@ from engine.reading.replica_selector import CurrentSelector
 from engine.replication.site import Site
 from engine.settings import ClusterConfig, TopicConfig, cluster_config, topic_config
 from engine.state_cache import OwnProducer, StateCache
+from engine.unnamed_producers import UnnamedProducers
 from partitions import paths
 from partitions.clock import Clock
 from partitions.errors import InvalidCallError
@@ -124,6 +125,8 @@ class Context:
     """The engine's own topics, as far as this driver has read them."""
     own_producer: OwnProducer = field(default_factory=OwnProducer)
     """This driver, as the producer of the engine's own topics."""
+    unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
+    """This driver, as the producer of appends that name none."""
     fetching: Fetching = field(default_factory=Fetching)
     """This driver's fetches: their threads, and what they have read of late."""
     selector: CurrentSelector = field(default_factory=CurrentSelector)

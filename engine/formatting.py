@@ -29,7 +29,8 @@ def format_cluster(
     """Format all roots, begin the metadata log, register the brokers. What is done already stays as it is.
 
     Raises: InconsistentClusterIdError, LogDirError for roots of somebody else; UnsupportedStoreError for storage
-        without exclusive create; NoMajorityError; OperationFailedError for brokers that cannot be registered.
+        without exclusive create; InvalidCallError where the metadata log was lost; NoMajorityError;
+        OperationFailedError for brokers that cannot be registered.
     """
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
@@ -37,6 +38,7 @@ def format_cluster(
     check_owners(file, stores, list(stores), prober)
     for store in stores.values():
         store.check()
+    bring_up.check_log_not_lost(file, stores)
     formatted = bring_up.format_roots(file, stores, file.voters, new_id)
     voters = [Voter(broker, stores[broker], formatted[broker].directory_id) for broker in file.voters]
     others = {broker: store for broker, store in stores.items() if broker not in file.voters}

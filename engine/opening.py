@@ -24,7 +24,7 @@ from partitions.errors import InvalidCallError
 from partitions.identity import NewId
 from partitions.paths import METADATA_TOPIC
 from partitions.probing import Prober
-from partitions.replica import check_broker_file, read_broker_file
+from partitions.root import check_broker_file, read_broker_file
 from partitions.runner import Failed, ThreadRunner
 from partitions.store import Store, StoreOptions
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import html
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 
 from partitions.errors import StratalogError
 from partitions.store import StoreCounts
@@ -74,12 +76,13 @@ class Report:
                 "ok": self.ok,
                 "dry_run": self.dry_run,
                 "seconds": round(self.seconds, 3),
-                "totals": dict(self.totals),
+                "totals": _plain(self.totals),
                 "storage": self._storage(),
-                "rows": [dict(row) for row in self.rows],
+                "rows": [_plain(row) for row in self.rows],
                 "notes": list(self.notes),
                 "failures": [{"item": f.item, "code": f.code, "message": f.message} for f in self.failures],
-            }
+            },
+            allow_nan=False,
         )
 
     def __str__(self) -> str:
@@ -124,6 +127,22 @@ class OperationFailedError(StratalogError):
     def __init__(self, message: str, report: Report) -> None:
         super().__init__(message)
         self.report = report
+
+
+def json_float(value: float) -> float | str:
+    """A float as JSON has it: those that are no numbers there as the texts that Spark's ``to_json`` writes."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain(row: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: json_float(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def utc_text(time_ms: int) -> str:
+    """A time as ISO text, UTC."""
+    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
 
 
 def show(value: Value) -> str:

@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from partitions.errors import OutcomeUnknownError, StratalogError
-from partitions.identity import NewId
 
 M = TypeVar("M")
 
@@ -71,24 +70,22 @@ class OwnAppend:
         return self.base_offset is not None or self.error is not None
 
 
-MakeAppends = Callable[[str, int, Sequence[OwnAppend]], None]
-"""Makes one append of several, all to one topic, as a producer id with a sequence; brings each to its end."""
+MakeAppends = Callable[[Sequence[OwnAppend]], None]
+"""Makes one append of several, all to one topic; brings each to its end."""
 
 
 class OwnProducer:
-    """This driver as the producer of the engine's own topics: a sequence is tried only after the one before it has
-    come to its end. What its threads want appended while an append is under way is appended together by the next
-    one, so under load appends grow instead of queueing. Nothing waits for company.
+    """This driver as the producer of the engine's own topics: one append at a time. What its threads want appended
+    while an append is under way is appended together by the next one, so under load appends grow instead of
+    queueing. Nothing waits for company.
     """
 
     def __init__(self) -> None:
-        self._id: str | None = None
-        self._sequence = 0
         self._turn = threading.Lock()
         self._waiting: list[OwnAppend] = []
         self._door = threading.Lock()
 
-    def append(self, wanted: OwnAppend, make: MakeAppends, new_id: NewId) -> int:
+    def append(self, wanted: OwnAppend, make: MakeAppends) -> int:
         """Append, alone or with others; the offset of the first record. Raises: the append's own error."""
         with self._door:
             self._waiting.append(wanted)
@@ -96,7 +93,7 @@ class OwnProducer:
             with self._turn:
                 # Whoever had the turn before may have taken this one along.
                 while not wanted.over:
-                    self._append_waiting(make, new_id)
+                    self._append_waiting(make)
         finally:
             with self._door:  # interrupted: nobody waits for it any more
                 self._waiting = [one for one in self._waiting if one is not wanted]
@@ -105,15 +102,12 @@ class OwnProducer:
             raise wanted.error
         return wanted.base_offset
 
-    def _append_waiting(self, make: MakeAppends, new_id: NewId) -> None:
+    def _append_waiting(self, make: MakeAppends) -> None:
         with self._door:
             taken = [one for one in self._waiting if one.topic == self._waiting[0].topic][:_MOST_APPENDS]
             self._waiting = [one for one in self._waiting if one not in taken]
-        if self._id is None:
-            self._id = f"driver-{new_id()}"
-        self._sequence += 1
         try:
-            make(self._id, self._sequence, taken)
+            make(taken)
             assert all(one.over for one in taken)
         except StratalogError as error:
             _end(taken, error)

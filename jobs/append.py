@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine import Cluster, Report
-from jobs.arguments import add_dry_run, job_parser, names, number, pair
+from jobs.arguments import add_dry_run, check_options, job_parser, name, names, number, pair
 from jobs.progress import open_terminal
 from jobs.run import Job, run_job
 from jobs.streaming import append_stream
@@ -32,6 +32,14 @@ if TYPE_CHECKING:
 FORMAT = "stratalog"
 """Of streams from topics."""
 
+_NEEDS = (
+    ("stream", "checkpoint"),
+    ("stream", "producer"),
+    ("checkpoint", "stream"),
+    ("sequence", "producer"),
+    ("epoch", "producer"),
+    ("producer", "sequence", "stream"),
+)
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
@@ -62,11 +70,16 @@ def arguments() -> argparse.ArgumentParser:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--acks", choices=("all", "leader"), default="all")
-    how.add_argument("--producer", metavar="NAME", help="whose append this is")
     how.add_argument(
-        "--sequence", metavar="N", type=number, default=0, help="which of the producer's (default: 0)"
+        "--producer", metavar="NAME", type=name, help="whose append this is; of a stream always the same"
     )
-    how.add_argument("--epoch", metavar="N", type=number, default=0, help="a greater one fences the smaller ones")
+    how.add_argument("--sequence", metavar="N", type=number, help="which of the producer's, from 0 on")
+    how.add_argument(
+        "--epoch",
+        metavar="N",
+        type=number,
+        help="of the producer: a greater one fences the smaller ones (default: 0)",
+    )
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
     return parser
@@ -75,14 +88,7 @@ def arguments() -> argparse.ArgumentParser:
 def append(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    if given.stream and (given.checkpoint is None or given.producer is None):
-        raise InvalidCallError(
-            "--stream needs --checkpoint and --producer, the same ones whenever it is run again"
-        )
-    if given.stream and given.dry_run:
-        raise InvalidCallError("--dry-run of a stream: leave --stream out to check the whole input")
-    if given.checkpoint is not None and not given.stream:
-        raise InvalidCallError("--checkpoint is for --stream")
+    check_options(given, needs=_NEEDS, bars=[("stream", "sequence", "dry_run")])
     job.cluster().image.topic(given.topic)
     spark_bar = {"spark.ui.showConsoleProgress": "true"} if open_terminal() is not None else None
     cluster = job.on_spark(spark_bar)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.transactions import Isolation
 
@@ -106,7 +107,40 @@ def add_isolation(parser: argparse.ArgumentParser) -> None:
     )
 
 
+# --------------------------------------------------------------- options that do not go together
+
+Rows = Sequence[tuple[str, ...]]
+"""Options by their names in the namespace; each row is about its first one."""
+
+
+def check_options(given: argparse.Namespace, *, needs: Rows = (), bars: Rows = ()) -> None:
+    """Beside the first option of a row of ``needs`` there has to be one of the others; beside that of a row of
+    ``bars`` none of them. The first row that is not kept is told.
+
+    Raises: InvalidCallError.
+    """
+    used = {name for name, value in vars(given).items() if value not in (None, [], {}) and value is not False}
+    for option, *others in needs:
+        if option in used and used.isdisjoint(others):
+            raise InvalidCallError(f"{_option(option)} needs {' or '.join(map(_option, others))}")
+    for option, *others in bars:
+        for other in others if option in used else ():
+            if other in used:
+                raise InvalidCallError(f"{_option(option)} and {_option(other)} do not go together")
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 # ----------------------------------------------------------------------------- words to values
+
+
+def name(text: str) -> str:
+    """A text that is not empty: an empty one comes of a shell variable that is not set."""
+    if not text:
+        raise argparse.ArgumentTypeError("give a name")
+    return text
 
 
 def names(text: str) -> list[str]:

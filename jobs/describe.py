@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from engine import Report
-from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.arguments import add_dry_run, add_topics, check_options, job_parser
 from jobs.run import Job, run_job
 
 
@@ -22,8 +22,10 @@ def arguments() -> argparse.ArgumentParser:
 
 def describe(job: Job) -> Report:
     """The job."""
+    given = job.arguments
+    check_options(given, bars=[("brokers", "topics")])
     cluster = job.cluster()
-    return cluster.describe_brokers() if job.arguments.brokers else cluster.describe(job.arguments.topics)
+    return cluster.describe_brokers() if given.brokers else cluster.describe(given.topics)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

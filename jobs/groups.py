@@ -16,11 +16,18 @@ from datetime import timedelta
 from typing import Any
 
 from engine import OffsetSpec, Report
-from jobs.arguments import add_dry_run, add_topics, job_parser, number, numbers, time
+from jobs.arguments import add_dry_run, add_topics, check_options, job_parser, number, numbers, time
 from jobs.run import Job, run_job
-from partitions.errors import InvalidCallError
 
 _PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
+_NEEDS = (
+    *((action, "group") for action in ("describe", "delete", "delete_offsets", "reset_offsets")),
+    *((action, "topics") for action in ("delete_offsets", "reset_offsets")),
+    ("reset_offsets", *_PLACES),
+    ("group", "describe", "delete", "delete_offsets", "reset_offsets"),
+    ("topics", "delete_offsets", "reset_offsets"),
+    *((option, "reset_offsets") for option in ("partitions", *_PLACES)),
+)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -53,7 +60,7 @@ def arguments() -> argparse.ArgumentParser:
 def groups(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    _check(given)
+    check_options(given, needs=_NEEDS)
     cluster = job.cluster()
     if given.list:
         return cluster.groups()
@@ -75,34 +82,6 @@ def groups(job: Job) -> Report:
         partitions=given.partitions,
         dry_run=given.dry_run,
     )
-
-
-_TAKES = {
-    "list": (),
-    "describe": ("group",),
-    "reset_offsets": ("group", "topics", "partitions", *_PLACES),
-    "delete": ("group",),
-    "delete_offsets": ("group", "topics"),
-}
-"""The options of each action. A group and topics are needed where they are taken, and a place."""
-
-
-def _check(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError for options that do not go together."""
-    action = next(name for name in _TAKES if getattr(given, name))
-    options = {"group", "topics", "partitions", *_PLACES}
-    used = {name for name in options if getattr(given, name) is not None and getattr(given, name) is not False}
-    if wrong := used - {*_TAKES[action]}:
-        raise InvalidCallError(f"{_option(min(wrong))} means nothing to {_option(action)}")
-    for name in ("group", "topics"):
-        if name in _TAKES[action] and name not in used:
-            raise InvalidCallError(f"{_option(action)} needs {_option(name)}")
-    if action == "reset_offsets" and not used & {*_PLACES}:
-        raise InvalidCallError(f"say where to reset offsets to: {', '.join(map(_option, _PLACES))}")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _shift(text: str) -> int:

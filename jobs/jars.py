@@ -7,6 +7,7 @@ comparisons with a Kafka take, which is fetched when one is asked for.
 
 from __future__ import annotations
 
+import atexit
 import importlib.resources
 import importlib.util
 import os
@@ -15,6 +16,7 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from jobs.java import find_java
@@ -24,10 +26,13 @@ JARS = "jars.xml"
 """The pins of what every session needs."""
 _FETCH_TIMEOUT_S = 900
 
+_unpacked = ExitStack()
+atexit.register(_unpacked.close)
+
 
 def conf_file(name: str) -> Path:
-    """The path of a file of the package ``conf``."""
-    return Path(str(importlib.resources.files("conf").joinpath(name)))
+    """The path of a file of the package ``conf``; of a copy of it where the packages lie in a zip (--py-files)."""
+    return _unpacked.enter_context(importlib.resources.as_file(importlib.resources.files("conf").joinpath(name)))
 
 
 def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -72,14 +77,19 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
         command: list[str | Path] = [java, "-cp", _ivy_jar(), "org.apache.ivy.Main", "-warn"]
         command += ["-settings", conf_file("ivysettings.xml"), "-ivy", conf_file(pins)]
         command += ["-cache", os.path.join(scratch, "cache"), "-retrieve", pattern]
-        ivy = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_FETCH_TIMEOUT_S,
-            check=False,
-        )
+        try:
+            ivy = subprocess.run(
+                command,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_FETCH_TIMEOUT_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise EnvironmentUnusableError(
+                f"cannot fetch the jars of {pins} from Maven Central: no end after {_FETCH_TIMEOUT_S} s"
+            ) from error
         absent = missing_jars(Path(scratch), pins)
         if ivy.returncode != 0 or absent:
             lines = [line.strip() for line in (ivy.stdout + ivy.stderr).splitlines()]

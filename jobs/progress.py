@@ -33,7 +33,7 @@ def open_terminal() -> TextIO | None:
     """Standard error, if it is a terminal. spark-submit gives its driver a pipe: then its own standard error,
     where the system tells which that is.
     """
-    if sys.stderr.isatty():
+    if sys.stderr is not None and sys.stderr.isatty():
         return sys.stderr
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         with suppress(OSError):

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from engine import Cluster, Report
 from jobs.arguments import add_dry_run, job_parser
-from jobs.progress import terminal_progress
 from jobs.run import Job, run_job, warn
 
 
@@ -34,7 +33,7 @@ def arguments() -> argparse.ArgumentParser:
 def quorum(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    cluster = Cluster.open(given.cluster, progress=terminal_progress(), voters_as_logged=True)
+    cluster = Cluster.open(given.cluster, progress=job.progress, voters_as_logged=True)
     warn(cluster.file.warnings)
     if given.snapshot:
         return cluster.snapshot_metadata(dry_run=given.dry_run)

@@ -22,13 +22,14 @@ from jobs.arguments import (
     add_dry_run,
     add_isolation,
     bound,
+    check_options,
     count,
     job_parser,
     names,
     numbers,
     pair,
 )
-from jobs.run import Job, run_job
+from jobs.run import Job, printing, run_job
 from partitions.errors import SourceChangedError
 
 if TYPE_CHECKING:
@@ -63,17 +64,23 @@ def arguments() -> argparse.ArgumentParser:
     what.add_argument("--limit", metavar="N", type=count, default=_SHOWN, help=f"show so many (default: {_SHOWN})")
     what.add_argument("--count", action="store_true", help="count them only")
     what.add_argument("--output", metavar="PATH", help="write all of them there, as Spark's writers do")
-    parser.add_argument("--format", metavar="NAME", default="parquet", help="of --output (default: parquet)")
+    parser.add_argument("--format", metavar="NAME", help="of --output (default: parquet)")
     parser.add_argument("--option", metavar="K=V", type=pair, action="append", default=[], help="of --output")
     parser.add_argument(
-        "--mode", choices=("error", "overwrite", "append"), default="error", help="when --output exists"
+        "--mode", choices=("error", "overwrite", "append"), help="when --output exists (default: error)"
     )
     return parser
 
 
 def read(job: Job) -> Report:
     """The job."""
-    given, cluster = job.arguments, job.cluster()
+    given = job.arguments
+    check_options(
+        given,
+        needs=[(option, "output") for option in ("format", "option", "mode")],
+        bars=[("count", "dry_run", "explain")],
+    )
+    cluster = job.cluster()
     planned_only = given.dry_run or given.explain
     with cluster.measured() as planning:
         plan = cluster.plan_read(  # finds out what is wrong before a session is started
@@ -99,7 +106,8 @@ def read(job: Job) -> Report:
             totals["cross_rack_bytes"] = across
         rows: list[dict[str, Value]] = []
         if given.explain:
-            print(plan.explain(), flush=True)
+            with printing():
+                print(plan.explain())
         elif given.dry_run:
             rows = [_planned(part) for part in plan]
         else:
@@ -150,7 +158,8 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
     counted = Observation("read")
     writer: Any = frame.observe(counted, functions.count(functions.lit(1)).alias("records")).write
-    writer.format(given.format).options(**dict(given.option)).mode(given.mode).save(given.output)
+    writer = writer.format(given.format or "parquet").mode(given.mode or "error")
+    writer.options(**dict(given.option)).save(given.output)
     return int(counted.get["records"])
 
 

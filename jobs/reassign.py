@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from engine import Cluster, Report
 from engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
-from jobs.arguments import add_dry_run, add_topics, count, job_parser, numbers
+from jobs.arguments import add_dry_run, add_topics, check_options, count, job_parser, numbers
 from jobs.run import Job, run_job
 from jobs.sizes import parse_size
 from partitions.errors import InvalidCallError
 
 _WISHES = ("add", "remove", "move", "drain", "replication_factor")
 _WHEN_MOVING = ("throttle", "force", "write_plan")
+_BARS = (
+    ("plan", "status", "cancel", *_WISHES, "topics"),
+    ("status", "cancel", *_WISHES, *_WHEN_MOVING),
+    ("cancel", *_WISHES, *_WHEN_MOVING),
+)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -80,11 +85,13 @@ def rate(text: str) -> int:
 def reassign(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    _check(given)
+    check_options(given, bars=_BARS)
     if given.status:
         return job.cluster().reassignments(given.topics)
     if given.cancel:
         return job.cluster().cancel_reassignments(given.topics, dry_run=given.dry_run)
+    if given.plan is None and not any(getattr(given, wish) for wish in _WISHES):
+        raise InvalidCallError("say what to do: --plan, --status, --cancel, or what is to be changed, as --drain")
     plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
     if given.write_plan is not None:
         _write(given.write_plan, plan)
@@ -116,29 +123,6 @@ def _write(path: Path, plan: ReplicaPlan) -> None:
         path.write_text(plan_json(plan), encoding="utf-8")
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be written: {error.strerror}; nothing was changed") from error
-
-
-def _check(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError for options that contradict each other."""
-    options: Mapping[str, object] = vars(given)
-    wished = [name for name in _WISHES if options[name]]
-    actions = [name for name in ("plan", "status", "cancel") if options[name]]
-    if len(actions) + bool(wished) != 1:
-        both = [*actions, *wished]
-        raise InvalidCallError(
-            f"{_option(both[0])} and {_option(both[1])} do not go together: one thing at a time"
-            if both
-            else f"say what to do: --plan, --status, --cancel, or some of {', '.join(map(_option, _WISHES))}"
-        )
-    if given.plan is not None and given.topics:
-        raise InvalidCallError("--topics goes without --plan: the plan says which partitions it is about")
-    idle = [name for name in _WHEN_MOVING if options[name]] if given.status or given.cancel else []
-    if idle:
-        raise InvalidCallError(f"{_option(idle[0])} means nothing to {_option(actions[0])}; leave it out")
-
-
-def _option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

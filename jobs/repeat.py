@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from engine import Failure, Report
-from jobs.run import explain
+from engine import Failure, OperationFailedError, Report
 from partitions.clock import Clock
 from partitions.errors import InvalidCallError, StratalogError
 
@@ -28,8 +27,9 @@ def repeat(
             report = once()
         except InvalidCallError:
             raise
+        except OperationFailedError as error:
+            report = error.report
         except StratalogError as error:
-            code, message, _ = explain(error) or (error.code, str(error), 1)
-            report = Report(operation, (), [Failure(operation, code, message)])
+            report = Report(operation, (), [Failure.of(operation, error)])
         show(report)
         clock.sleep(pause_s(report))

@@ -16,10 +16,8 @@ import sys
 from collections.abc import Sequence
 
 from engine import Cluster, Report
-from jobs.arguments import add_dry_run, job_parser
-from jobs.progress import terminal_progress
+from jobs.arguments import add_dry_run, check_options, job_parser
 from jobs.run import Job, run_job
-from partitions.errors import InvalidCallError
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -38,13 +36,10 @@ def arguments() -> argparse.ArgumentParser:
 def restore(job: Job) -> Report:
     """The job."""
     given = job.arguments
+    check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run")])
     if given.drill:
-        if given.dry_run:
-            raise InvalidCallError("a drill changes nothing: --dry-run is for a restore")
         return job.cluster().drill(deep=given.deep)
-    if given.deep:
-        raise InvalidCallError("--deep is for a --drill: before a restore, every listed object is looked for")
-    return Cluster.restore(given.cluster, given.former, dry_run=given.dry_run, progress=terminal_progress())
+    return Cluster.restore(given.cluster, given.former, dry_run=given.dry_run, progress=job.progress)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,9 +2,10 @@
 
     0  all done
     1  something failed: the report's failures, or ``ERROR CODE: message`` on standard error
-    2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, and what
-       Spark's analyser refuses
-A traceback is a bug of ours. With ``--json`` the last line of standard output is one report object, of
+    2  the call was wrong, and nothing was changed: argparse's own errors, InvalidCallError kinds, what Spark's
+       analyser refuses, and formats that it does not have
+A traceback is a bug of ours. Somebody who reads no further, as ``| head``, ends a job that prints records, and
+changes the status of no other. With ``--json`` the last line of standard output is one report object, of
 failures too. (spark-submit puts the driver's standard error on its own standard output: before that line.)
 
 What is wrong with the call is found before a JVM is started, as far as it can be found without one.
@@ -15,7 +16,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,11 +33,14 @@ ALL_DONE, FAILED, BAD_CALL, INTERRUPTED = 0, 1, 2, 130
 
 
 class Job:
-    """One call of a job: its arguments; its cluster and its session, each made when it is first needed."""
+    """One call of a job: its arguments and its progress; its cluster and its session, each made when it is first
+    needed.
+    """
 
     def __init__(self, name: str, arguments: argparse.Namespace) -> None:
         self.name = name
         self.arguments = arguments
+        self.progress = terminal_progress()
         self._opened: Cluster | None = None
         self._started: SparkSession | None = None
 
@@ -45,7 +50,7 @@ class Job:
         Raises: as ``Cluster.open``; UnknownTopicOrPartitionError.
         """
         if self._opened is None:
-            cluster = Cluster.open(self.arguments.cluster, progress=terminal_progress())
+            cluster = Cluster.open(self.arguments.cluster, progress=self.progress)
             warn(cluster.file.warnings)
             named = getattr(self.arguments, "topics", None) or ()
             image = cluster.image if named else None
@@ -88,8 +93,15 @@ class Job:
         )
         return self._started
 
+    def show(self, report: Report) -> None:
+        """Show one of several reports; the bar of what was done is finished. Raises: NobodyReadsError."""
+        self.progress.finish()
+        with printing():
+            show_report(report, as_json=self.arguments.json)
+
     def close(self) -> None:
-        """Stop the session, if this job has started it."""
+        """Give the terminal back, and stop the session, if this job has started it."""
+        self.progress.finish()
         if self._started is not None:
             self._started.stop()
             self._started = None
@@ -112,12 +124,13 @@ def run_job(
         arguments = parser.parse_args(argv)
     except SystemExit as stop:  # argparse has said why; a caller in this process wants the status
         return int(stop.code or 0)
-    job = Job(name, arguments)
-    status: int | None = None
     try:
-        if getattr(arguments, "master", None) is not None and under_spark_submit():
-            raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
-        report = body(job)
+        with closing(Job(name, arguments)) as job:  # what is said is said when it is closed
+            if getattr(arguments, "master", None) is not None and under_spark_submit():
+                raise InvalidCallError("--master is an option of spark-submit: write it before the script's name")
+            report = body(job)
+    except NobodyReadsError:
+        return ALL_DONE
     except KeyboardInterrupt:
         print("interrupted: run it again, what is done stays done", file=sys.stderr)
         return INTERRUPTED
@@ -129,28 +142,43 @@ def run_job(
             raise
         code, message, status = said
         print(f"ERROR {code}: {message}", file=sys.stderr, flush=True)
-        report = Report(name, (), [Failure(name, code, message)])
-    finally:
-        job.close()
-    if status is None:
+        if arguments.json:
+            with suppress(NobodyReadsError), printing():
+                print(Report(name, (), [Failure(name, code, message)]).to_json())
+        return status
+    with suppress(NobodyReadsError), printing():
         if prints and not arguments.json:
-            print(report, file=sys.stderr, flush=True)
+            print(report, file=sys.stderr)
         else:
             show_report(report, as_json=arguments.json)
-        return ALL_DONE if report.ok else FAILED
-    if arguments.json:
-        print(report.to_json(), flush=True)
-    return status
+    return ALL_DONE if report.ok else FAILED
 
 
 def show_report(report: Report, *, as_json: bool) -> None:
-    """The table, or the object, on standard output; failures on standard error as well."""
+    """The table, or the object, on standard output; with the object failures on standard error as well."""
     if as_json:
         for failure in report.failures:
             print(f"FAILED {failure.item}: {failure.code}: {_line(failure.message)}", file=sys.stderr, flush=True)
-        print(report.to_json(), flush=True)
-    else:
-        print(report, flush=True)
+    print(report.to_json() if as_json else report)
+
+
+class NobodyReadsError(Exception):
+    """Standard output was closed by whoever read it, as ``| head`` does."""
+
+
+@contextmanager
+def printing() -> Iterator[None]:
+    """What is printed inside is on standard output afterwards.
+
+    Raises: NobodyReadsError; from then on what is printed is lost.
+    """
+    try:
+        yield
+        if sys.stdout is not None:  # None: it was closed from the beginning (``>&-``)
+            sys.stdout.flush()
+    except BrokenPipeError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or its last flush would fail again
+        raise NobodyReadsError from error
 
 
 def explain(error: Exception) -> tuple[str, str, int] | None:
@@ -160,9 +188,13 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
     if "pyspark" in sys.modules:
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
+        from engine.spark.failures import why_given_up
+
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = next(iter(str(error).strip().splitlines()), type(error).__name__)
             return "SPARK", message, BAD_CALL if isinstance(error, AnalysisException) else FAILED
+        if (why := why_given_up(error)) is not None:
+            return "SPARK", why, BAD_CALL if why.startswith("[DATA_SOURCE_NOT_FOUND]") else FAILED
     return None
 
 

@@ -238,8 +238,9 @@ def _require_class(name: str) -> None:
         jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
     except Py4JError as error:
         raise EnvironmentUnusableError(
-            f"spark-submit was started without the jar of {name}: run `make setup`, then start it in the "
-            "project's root with --properties-file conf/spark-defaults.conf, or give it --jars"
+            f"spark-submit was started without the jar of {name}: in a checkout run `make setup`, then start it "
+            "in the project's root with --properties-file conf/spark-defaults.conf; else give it the --jars of "
+            f"{jar_folder()}, which `python -m jobs.jars` fetches"
         ) from error
 
 

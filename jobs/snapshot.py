@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 
 from engine import Report
-from jobs.arguments import add_dry_run, add_topics, count, job_parser
+from jobs.arguments import add_dry_run, add_topics, duration, job_parser
 from jobs.repeat import repeat
-from jobs.run import Job, run_job, show_report
+from jobs.run import Job, run_job
 from partitions.clock import SystemClock
 
 
@@ -26,7 +26,10 @@ def arguments() -> argparse.ArgumentParser:
     often = parser.add_mutually_exclusive_group()
     often.add_argument("--once", action="store_true", help="one run, and no more (the default)")
     often.add_argument(
-        "--every", metavar="SECONDS", type=count, help="again and again, so long after each run, until interrupted"
+        "--every",
+        metavar="TIME",
+        type=duration,
+        help="again and again, so long after each run (10m), until interrupted",
     )
     return parser
 
@@ -43,7 +46,7 @@ def snapshot(job: Job) -> Report:
     return repeat(
         "snapshot",
         once,
-        lambda report: show_report(report, as_json=given.json),
+        job.show,
         lambda _: given.every,
         SystemClock(),
     )

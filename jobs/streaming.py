@@ -56,6 +56,7 @@ def append_stream(frame: DataFrame, checkpoint: str, append: AppendBatch) -> Rep
         if not reports:
             raise stopped[0] from None
     finally:
+        query.stop()  # after Ctrl-C it would go on in a session that is not ours
         quiet.removeFilter(_is_unexpected)
     return summed(reports, stopped)
 

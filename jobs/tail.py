@@ -2,7 +2,7 @@
 
   stratalog tail flights                       the last 10 records of each partition
   stratalog tail flights -f -n 0               what is appended from now on
-  stratalog tail flights --from 2013-06-01     all from there on
+  stratalog tail flights --start 2013-06-01    all from there on
   stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
 A line is partition, offset, timestamp, key and value, separated by tabs. With --json it is one object, and the
 report is the last line; without, the report goes to standard error.
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -23,8 +23,9 @@ import pyarrow as pa
 from engine import Report
 from engine.operations.reading.tail import RESETS, Start, Tail
 from engine.reading.bounds import Committed
+from engine.report import json_float
 from jobs.arguments import add_client_rack, add_isolation, bound, count, duration, job_parser, number, numbers
-from jobs.run import Job, run_job
+from jobs.run import Job, printing, run_job
 
 _SHOWN = 10
 
@@ -44,14 +45,13 @@ def arguments() -> argparse.ArgumentParser:
         help=f"begin N records before the end of each partition (default: {_SHOWN})",
     )
     begin.add_argument(
-        "--from",
-        dest="start",
+        "--start",
         metavar="BOUND",
         type=bound,
         help="begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)",
     )
     begin.add_argument("--group", metavar="NAME", help="begin where a consumer group has come to")
-    parser.add_argument("--partition", metavar="N,M", type=numbers, help="only these (default: all)")
+    parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--max-messages", metavar="N", type=count, help="end after so many records")
     parser.add_argument("--timeout", metavar="TIME", type=duration, help="end when none has come for so long: 30s")
     parser.add_argument(
@@ -75,7 +75,7 @@ def tail(job: Job) -> Report:
     with cluster.measured() as measure:
         tailed = cluster.tail(
             given.topic,
-            given.partition,
+            given.partitions,
             **where,
             client_rack=given.client_rack,
             follow=given.follow,
@@ -95,20 +95,15 @@ def tail(job: Job) -> Report:
 
 
 def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
-    """How many records were printed."""
+    """How many records were printed. Raises: NobodyReadsError."""
     shown = 0
-    try:
-        for table in tailed:
-            for record in _records(table):
-                if shown == most:
-                    return shown
+    for table in tailed:
+        with printing():
+            for record in islice(_records(table), None if most is None else most - shown):
                 print(_object(record) if as_json else _line(record))
                 shown += 1
-            sys.stdout.flush()
-            if shown == most:
-                return shown
-    except BrokenPipeError:  # nobody reads any more, as after "| head"
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if shown == most:
+            break
     return shown
 
 
@@ -130,25 +125,27 @@ def _object(record: dict[str, Any]) -> str:
         "key": _plain(record["key"]),
         "value": _plain(record["value"]),
     }
-    return json.dumps({**shown, "headers": headers}, default=str)
+    return json.dumps({**shown, "headers": headers}, default=str, allow_nan=False)
 
 
 def _text(value: Any) -> str:
     plain = _plain(value)
-    text = plain if isinstance(plain, str) else json.dumps(plain, default=str)
+    text = plain if isinstance(plain, str) else json.dumps(plain, default=str, allow_nan=False)
     return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n") if isinstance(plain, str) else text
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as text; what is no text in them as escapes."""
+    """Bytes as text; what is no text in them as escapes. Floats as ``json_float``."""
     match value:
+        case float():
+            return json_float(value)
         case bytes():
             return value.decode("utf-8", errors="backslashreplace")
         case datetime():
             return _time(value)
         case dict():
             return {name: _plain(one) for name, one in value.items()}
-        case list():
+        case list() | tuple():  # an array; an entry of a map
             return [_plain(one) for one in value]
     return value
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from engine import Report
 from jobs.arguments import add_dry_run, add_topics, duration, job_parser
 from jobs.repeat import repeat
-from jobs.run import Job, run_job, show_report
+from jobs.run import Job, run_job
 from partitions.clock import SystemClock
 
 SHORTEST_PAUSE_S = 0.1
@@ -49,7 +49,7 @@ def tier(job: Job) -> Report:
     return repeat(
         "tier",
         lambda: run(True),
-        lambda report: show_report(report, as_json=given.json),
+        job.show,
         lambda report: until_due_s(report, given.every),
         SystemClock(),
     )

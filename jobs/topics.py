@@ -124,13 +124,16 @@ def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: D
 
 def _alter(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
+    grows = key is not None or value is not None or given.partitions is None
+    if grows:  # what is wrong with it is found before partitions are added
+        cluster.alter_topic(given.name, key=key, value=value, dry_run=True)
     if given.partitions is not None:
         made = cluster.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
         rows += [
             {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
             for partition, replicas in made.added.items()
         ]
-    if key is not None or value is not None or given.partitions is None:
+    if grows:
         added = cluster.alter_topic(given.name, key=key, value=value, dry_run=given.dry_run)
         rows += [{"topic": given.name, "added": name} for name in added]
     return rows

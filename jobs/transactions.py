@@ -16,9 +16,15 @@ import sys
 from collections.abc import Sequence
 
 from engine import Report
-from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.arguments import add_dry_run, add_topics, check_options, job_parser
 from jobs.run import Job, run_job
-from partitions.errors import InvalidCallError
+
+_NEEDS = (
+    ("describe", "transactional_id"),
+    ("abort", "transactional_id"),
+    ("transactional_id", "describe", "abort"),
+    ("topics", "find_hanging"),
+)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -39,7 +45,7 @@ def arguments() -> argparse.ArgumentParser:
 def transactions(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    _check(given)
+    check_options(given, needs=_NEEDS)
     cluster = job.cluster()
     if given.list:
         return cluster.transactions()
@@ -50,17 +56,6 @@ def transactions(job: Job) -> Report:
     if given.finish:
         return cluster.finish_transactions(dry_run=given.dry_run)
     return cluster.hanging_transactions(given.topics)
-
-
-def _check(given: argparse.Namespace) -> None:
-    """Raises: InvalidCallError for options that do not go together."""
-    takes_id = given.describe or given.abort
-    if takes_id and given.transactional_id is None:
-        raise InvalidCallError(f"--{'describe' if given.describe else 'abort'} needs --transactional-id")
-    if given.transactional_id is not None and not takes_id:
-        raise InvalidCallError("--transactional-id means nothing here: it is of --describe and --abort")
-    if given.topics is not None and not given.find_hanging:
-        raise InvalidCallError("--topics means nothing here: it is of --find-hanging")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

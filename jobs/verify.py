@@ -16,9 +16,8 @@ import sys
 from collections.abc import Sequence
 
 from engine import Report
-from jobs.arguments import add_dry_run, add_topics, job_parser
+from jobs.arguments import add_dry_run, add_topics, check_options, job_parser
 from jobs.run import Job, renamed, run_job
-from partitions.errors import InvalidCallError
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -27,7 +26,9 @@ def arguments() -> argparse.ArgumentParser:
     add_topics(parser)
     add_dry_run(parser, "list what would be read; with --heal, read it and list what would be mended")
     parser.add_argument("--deep", action="store_true", help="read every byte")
-    parser.add_argument("--heal", action="store_true", help="mend what --deep finds")
+    parser.add_argument(
+        "--heal", action="store_true", help="mend what --deep finds: only copies of which every byte was read"
+    )
     parser.add_argument("--history", action="store_true", help="show what replicas have discarded and still hold")
     return parser
 
@@ -35,12 +36,7 @@ def arguments() -> argparse.ArgumentParser:
 def verify(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    if given.heal and not given.deep:
-        raise InvalidCallError(
-            "--heal goes with --deep: only a copy of which every byte was read replaces another"
-        )
-    if given.history and given.deep:
-        raise InvalidCallError("--history shows what was discarded, --deep reads what is there: one at a time")
+    check_options(given, needs=[("heal", "deep")], bars=[("history", "deep")])
     cluster = job.on_workers()
     if given.history:
         return renamed(cluster.history(given.topics), "verify --history", dry_run=given.dry_run)

@@ -266,6 +266,12 @@ class TopicAlreadyExistsError(InvalidCallError):
     code = "TOPIC_ALREADY_EXISTS"
 
 
+class InvalidPartitionsError(InvalidCallError):
+    """A topic cannot have so many partitions: it needs one at least, and never has fewer than before."""
+
+    code = "INVALID_PARTITIONS"
+
+
 class InvalidReplicationFactorError(InvalidCallError):
     """The replication factor is below one or above the number of unfenced brokers."""
 
@@ -363,7 +369,7 @@ class OffsetMetadataTooLargeError(InvalidCallError):
 
 
 class InvalidTopicError(InvalidCallError):
-    """The topic is internal: only the engine itself may do that to it."""
+    """No topic can have that name; or it is internal, and only the engine itself may do that to it."""
 
     code = "INVALID_TOPIC_EXCEPTION"
 

@@ -21,7 +21,7 @@ from partitions.paths import (
     EpochName,
     LocalStartName,
     WatermarkName,
-    base_name,
+    name_in,
     parse_name,
 )
 from partitions.store.protocol import StoredObject
@@ -37,7 +37,9 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A folder's names by kind. Names that are none of ours are ``strangers``."""
+    """A folder's names by kind. Names that are none of ours, and all that lies in folders inside it, are
+    ``strangers``.
+    """
 
     data: tuple[DataFile, ...]
     epochs: tuple[EpochName, ...]
@@ -62,8 +64,8 @@ class Listing:
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
-def parse(objects: Iterable[StoredObject]) -> Listing:
-    """Sort the objects of one replica's folder by kind."""
+def parse(folder: str, objects: Iterable[StoredObject]) -> Listing:
+    """Sort the objects of one replica's folder by kind; ``folder`` as the replica has it, below the root."""
     data: list[DataFile] = []
     epochs: list[EpochName] = []
     watermarks: list[WatermarkName] = []
@@ -73,7 +75,7 @@ def parse(objects: Iterable[StoredObject]) -> Listing:
     chunks: list[tuple[ChunkName, StoredObject]] = []
     joined = (0, 0)
     for stored in objects:
-        match parse_name(base_name(stored.name)):
+        match parse_name(name_in(folder, stored.name)):
             case DataName() as name:
                 data.append(DataFile(name, stored))
             case EpochName() as name:

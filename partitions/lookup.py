@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,8 @@ class Piece:
     file: DataFile
     start: int
     end: int
+    max_timestamp_us: int | None = field(default=None, compare=False)
+    """No timestamp of the file is above it; None where only the file knows."""
 
     @property
     def segment(self) -> Segment:
@@ -33,9 +36,11 @@ class Piece:
 def first_at_or_after(pieces: Iterable[Piece], timestamp_us: int) -> Answer:
     """The first record, by offset, whose timestamp is at or above ``timestamp_us`` (offsetsForTimes).
 
-    ``pieces`` is the log in order, remote then local.
+    ``pieces`` is the log in order, remote then local. Those that are known to be too early are not opened.
     """
     for piece in pieces:
+        if piece.max_timestamp_us is not None and piece.max_timestamp_us < timestamp_us:
+            continue
         footer = piece.segment.footer
         if footer.max_timestamp_offset is None or footer.max_timestamp_us < timestamp_us:
             continue
@@ -46,13 +51,29 @@ def first_at_or_after(pieces: Iterable[Piece], timestamp_us: int) -> Answer:
 
 
 def largest_timestamp(pieces: Iterable[Piece]) -> Answer:
-    """The first record that has the largest timestamp (KIP-734's MAX_TIMESTAMP)."""
+    """The first record, by offset, that has the largest timestamp (KIP-734's MAX_TIMESTAMP).
+
+    Pieces that are known to be too early are not opened.
+    """
     best: FoundOffset | None = None
-    for piece in pieces:
+    largest_us = None
+    for piece in sorted(pieces, key=_upper_bound, reverse=True):
+        if largest_us is not None and _upper_bound(piece) < largest_us:
+            break
         found = _largest_in(piece)
-        if found is not None and (best is None or (found.timestamp_us or 0) > (best.timestamp_us or 0)):
-            best = found
+        if found is not None and (best is None or _rank(found) > _rank(best)):
+            best, largest_us = found, found.timestamp_us
     return UnknownOffset("the log is empty") if best is None else best
+
+
+def _upper_bound(piece: Piece) -> float:
+    return math.inf if piece.max_timestamp_us is None else piece.max_timestamp_us
+
+
+def _rank(found: FoundOffset) -> tuple[int, int]:
+    """A later record is above an earlier one, and of those of one time the first."""
+    assert found.timestamp_us is not None
+    return found.timestamp_us, -found.offset
 
 
 def _largest_in(piece: Piece) -> FoundOffset | None:

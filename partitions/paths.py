@@ -31,7 +31,7 @@ import re
 from dataclasses import dataclass
 from functools import total_ordering
 
-from partitions.errors import InvalidCallError
+from partitions.errors import InvalidTopicError
 from partitions.identity import ID_LENGTH, is_id
 
 BROKER_FILE = "broker.json"
@@ -178,10 +178,10 @@ def parse_name(text: str) -> Name | None:
 def check_topic_name(topic: str) -> None:
     """Kafka's rules for names of topics.
 
-    Raises: InvalidCallError.
+    Raises: InvalidTopicError.
     """
     if not topic or len(topic) > MAX_TOPIC_LENGTH or topic in (".", "..") or not _TOPIC.match(topic):
-        raise InvalidCallError(
+        raise InvalidTopicError(
             f"topic name {topic!r} is not valid: use 1 to {MAX_TOPIC_LENGTH} of a-z A-Z 0-9 . _ - "
             "(and neither '.' nor '..')"
         )
@@ -292,6 +292,14 @@ def join(*parts: str) -> str:
 def base_name(name: str) -> str:
     """The last part of a name in storage."""
     return name.rsplit("/", 1)[-1]
+
+
+def name_in(folder: str, name: str) -> str:
+    """A name in storage as seen from a folder above it (without ``/`` at its ends): the last part, where it lies
+    directly there. What lies deeper keeps its ``/``, and so is none of the names that are parsed here: somebody's
+    copy inside a folder of ours is not ours.
+    """
+    return name.removeprefix(f"{folder}/")
 
 
 def folder_of(name: str) -> str:

@@ -14,9 +14,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import msgspec
-from msgspec.structs import replace
+from msgspec.structs import astuple, force_setattr, replace
 
-from partitions.errors import DuplicateSequenceNumberError, InvalidProducerEpochError
+from partitions.errors import DuplicateSequenceNumberError, InvalidCallError, InvalidProducerEpochError
+from partitions.identity import NewId, is_id
+from partitions.numbers import whole
 from partitions.records import ABORT, COMMIT
 
 
@@ -30,13 +32,19 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     appended_ms: int
     txn_first_offset: int | None = None
     """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
+    dealt_among: int | None = None
+    """Among how many partitions the sequence was dealt out by the records' keys; None where they were given."""
 
 
 ProducerState = Mapping[str, ProducerEntry]
 
 
 class ProducerAppend(msgspec.Struct, frozen=True):
-    """Who appends, for the idempotence check: producer, its epoch, the sequence of this append."""
+    """Who appends, for the idempotence check: producer, its epoch, the sequence of this append.
+
+    Raises: InvalidCallError for a producer that is no text, an epoch or a sequence that is no whole number of 64
+        bits.
+    """
 
     producer_id: str
     epoch: int
@@ -45,6 +53,35 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     """The records are part of the transaction of this epoch."""
     control: int | None = None
     """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
+    dealt_among: int | None = None
+    """As in ``ProducerEntry``: for who tries the append again when the topic has grown."""
+
+    def __post_init__(self) -> None:
+        try:
+            self.producer_id.encode()
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise InvalidCallError(f"producer {self.producer_id!r}: its name is no valid Unicode text") from error
+        for name in ("epoch", "sequence"):
+            what = f"producer {self.producer_id!r}: {name}"
+            force_setattr(self, name, whole(getattr(self, name), what))
+
+
+UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
+"""Producers that the engine has named itself are forgotten after a day (Kafka's producer.id.expiration.ms), or
+sooner where the topic says so. Each process leaves one behind, also a short one; and nobody knows it but who was
+told of an append with an unknown outcome, and is about to try it again."""
+
+_UNNAMED = "unnamed-"
+
+
+def unnamed(new_id: NewId) -> str:
+    """An id for the appends of those who name no producer."""
+    return _UNNAMED + new_id()
+
+
+def is_unnamed(producer_id: str) -> bool:
+    """Whether the engine has made it up."""
+    return producer_id.startswith(_UNNAMED) and is_id(producer_id.removeprefix(_UNNAMED))
 
 
 MARKER_SEQUENCE = -1
@@ -92,7 +129,9 @@ def after_append(
     txn_first_offset = None if last is None or append.control is not None else last.txn_first_offset
     if txn_first_offset is None and append.transactional and append.control is None:
         txn_first_offset = base_offset
-    entry = ProducerEntry(append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset)
+    entry = ProducerEntry(
+        append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset, append.dealt_among
+    )
     return {**state, append.producer_id: entry}
 
 
@@ -105,22 +144,26 @@ def settled(state: ProducerState) -> dict[str, ProducerEntry]:
 
 
 def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str, ProducerEntry]:
-    """Without the producers that have not appended for ``expiration_ms`` (producer.id.expiration.ms) and have no
-    open transaction."""
+    """Without the producers that have not appended for ``expiration_ms`` (producer.id.expiration.ms), or
+    ``UNNAMED_EXPIRATION_MS``, and have no open transaction."""
+    unnamed_ms = min(expiration_ms, UNNAMED_EXPIRATION_MS)
     return {
         name: entry
         for name, entry in state.items()
-        if now_ms - entry.appended_ms < expiration_ms or entry.txn_first_offset is not None
+        if now_ms - entry.appended_ms < (unnamed_ms if is_unnamed(name) else expiration_ms)
+        or entry.txn_first_offset is not None
     }
 
 
-def plain(state: ProducerState) -> dict[str, tuple[int, ...]]:
-    """As it is written: what says nothing is left out, so that whatever knows no transactions reads it too."""
-    return {
-        name: (entry.epoch, entry.sequence, entry.base_offset, entry.next_offset, entry.appended_ms)
-        + (() if entry.txn_first_offset is None else (entry.txn_first_offset,))
-        for name, entry in state.items()
-    }
+def plain(state: ProducerState) -> dict[str, tuple[int | None, ...]]:
+    """As it is written: the last fields are left out where they say nothing, for whoever does not know them."""
+    return {name: _without_nothing_at_the_end(astuple(entry)) for name, entry in state.items()}
+
+
+def _without_nothing_at_the_end(fields: tuple[int | None, ...]) -> tuple[int | None, ...]:
+    while fields[-1] is None:
+        fields = fields[:-1]
+    return fields
 
 
 def encode(state: ProducerState) -> bytes:

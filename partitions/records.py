@@ -60,6 +60,15 @@ def physical_schema(key: pa.DataType | None = None, value: pa.DataType | None = 
     )
 
 
+def schema_of(key_schema: str | None, value_schema: str | None) -> pa.Schema:
+    """All columns of the segments of a topic that declares these types of keys and values; None stands for binary.
+
+    Raises: InvalidCallError, as ``type_from_json``.
+    """
+    key, value = (None if text is None else type_from_json(text) for text in (key_schema, value_schema))
+    return physical_schema(key, value)
+
+
 def type_from_json(text: str) -> pa.DataType:
     """The Arrow type of Spark's JSON text of a type.
 

@@ -9,12 +9,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from partitions.cache import BoundedCache
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.segment_footer import (
@@ -24,12 +23,17 @@ from partitions.segment_footer import (
     SUFFIX_BYTES,
     SegmentFooter,
     checksum_at,
+    decode_footer,
 )
 from partitions.store.protocol import Readable, StoredObject
 from partitions.store.reader import RangeReader
 
 _TAIL_BYTES = 64 * 1024
 _MAGIC = b"PAR1"
+
+REMEMBERED_BYTES = 256 * 1024 * 1024
+"""Bound of the footers that are remembered, by what they take in memory: those of some 10,000 small appends, or of
+some 100 segments of 1 GiB with 30 columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,14 @@ class Segment:
     footer: SegmentFooter
     parquet: pq.FileMetaData
 
+    @property
+    def memory_bytes(self) -> int:
+        """What this takes in memory, roughly: Arrow keeps a footer as objects, ten times as large as its bytes."""
+        return 8 * 1024 + 10 * int(self.parquet.serialized_size)
+
+
+_remembered: BoundedCache[tuple[Readable, str, int, int, str], Segment] = BoundedCache(REMEMBERED_BYTES)
+
 
 def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) -> Segment:
     """The footers of a data file, by one ranged read of its end in the common case. They are remembered for
@@ -48,13 +60,18 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) ->
     Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does
         not fit the file's name; SourceChangedError when the file is gone.
     """
+    stored = file.object
     # Where nothing tells the object from another of its name: look every time.
-    if not remembered or not file.object.version:
-        return _read_segment.__wrapped__(store, file)
-    return _read_segment(store, file)
+    if not remembered or not stored.version:
+        return _read_segment(store, file)
+    key = store, stored.name, stored.size_bytes, stored.modified_ms, stored.version  # of what is written once
+    found = _remembered.get(key)
+    if found is None:
+        found = _read_segment(store, file)
+        _remembered.put(key, found, found.memory_bytes)
+    return found
 
 
-@lru_cache(maxsize=8192)  # files are written once, and the key holds the object's version
 def _read_segment(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
     parquet = _read_parquet_footer(store, file.object, what)
@@ -62,7 +79,7 @@ def _read_segment(store: Readable, file: DataFile) -> Segment:
     if raw is None:
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
     try:
-        footer = msgspec.json.decode(raw, type=SegmentFooter)
+        footer = decode_footer(raw)
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
     if footer.records < 1:
@@ -120,13 +137,29 @@ def _check_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> None:
 
 @contextmanager
 def _translated(what: str) -> Iterator[None]:
-    """Arrow's complaints about the content of a file, in our words; the store's own errors pass."""
+    """Arrow's complaints about the content of a file, in our words; the store's own errors pass, and so does what
+    ``is_of_this_process``.
+    """
     try:
         yield
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted since it was listed") from error
     except (pa.ArrowException, OSError, ValueError) as error:
+        if is_of_this_process(error):
+            raise
         raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
+
+
+def is_of_this_process(error: Exception) -> bool:
+    """Whether what Arrow raised says nothing of the bytes that it was reading: there was no memory or no thread to
+    be had, or the system refused something. A file is not to be replaced, nor a replica to be given up, for that.
+    """
+    return (
+        isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException
+        or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
+        or (isinstance(error, OSError) and error.errno is not None)  # what is said of content has no number
+        or "bad_alloc" in str(error)  # no memory for a page header: an OSError as for a damaged one
+    )
 
 
 def read_row_groups(
@@ -152,10 +185,7 @@ def read_row_groups(
             low, high = max(start, first), min(end, first + group.num_rows)
             if low < high and wanted(group):
                 table = parquet.read_row_group(index, columns=columns)
-                if table.num_rows != group.num_rows:
-                    raise CorruptSegmentError(
-                        f"{what}: row group {index} has {table.num_rows} records, not {group.num_rows}"
-                    )
+                _check_rows(table, metadata, index, what)
                 yield low, table.slice(low - first, high - low)
             first += group.num_rows
 
@@ -177,29 +207,55 @@ def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
 
     Raises: CorruptSegmentError, SourceChangedError.
     """
-    file, group = segment.file, segment.parquet.row_group(index)
-    what = store.uri_of(file.object.name)
+    what = store.uri_of(segment.file.object.name)
+    group = segment.parquet.row_group(index)
     chunks = [group.column(number) for number in range(group.num_columns)]
-    starts = [chunk.dictionary_page_offset or chunk.data_page_offset for chunk in chunks]
-    begin = min(starts)
-    end = max(start + chunk.total_compressed_size for start, chunk in zip(starts, chunks, strict=True))
+    begin = row_group_start(group)
+    end = max(_chunk_start(chunk) + chunk.total_compressed_size for chunk in chunks)
+    with _translated(what), store.open(segment.file.object) as source:
+        source.seek(begin)
+        data = source.read(end - begin)
+    if len(data) != end - begin:
+        raise SourceChangedError(f"{what} has lost bytes since it was listed")
+    return decode_row_group(segment, index, begin, data, what)
+
+
+def row_group_start(group: pq.RowGroupMetaData) -> int:
+    """Where in the file the bytes of a row group begin."""
+    return min(_chunk_start(group.column(number)) for number in range(group.num_columns))
+
+
+def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
+    at = int(chunk.data_page_offset)
+    return min(at, int(chunk.dictionary_page_offset)) if chunk.has_dictionary_page else at
+
+
+def decode_row_group(segment: Segment, index: int, begin: int, data: bytes, what: str) -> pa.Table:
+    """All records of one row group, checksums verified; ``data`` is what the file holds from byte ``begin`` on, to
+    the end of the row group at least. ``what`` names the file in errors.
+
+    Raises: CorruptSegmentError.
+    """
+
+    def window(start: int, until: int) -> bytes:
+        if start < begin or until > begin + len(data):
+            raise CorruptSegmentError(
+                f"{what}: its footer says that row group {index} is elsewhere, at bytes [{start}, {until})"
+            )
+        return data[start - begin : until - begin]
+
+    reader = RangeReader(begin + len(data), window).as_file()
     with _translated(what):
-        with store.open(file.object) as source:
-            source.seek(begin)
-            data = source.read(end - begin)
-        if len(data) != end - begin:
-            raise SourceChangedError(f"{what} has lost bytes since it was listed")
-
-        def window(start: int, until: int) -> bytes:
-            if start < begin or until > end:
-                raise CorruptSegmentError(f"{what}: its footer says that row group {index} is elsewhere")
-            return data[start - begin : until - begin]
-
-        reader = RangeReader(file.object.size_bytes, window)
         parquet = pq.ParquetFile(
             reader, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
         )
+        # Files are read side by side; the columns of one need not be decoded so.
         table = parquet.read_row_group(index, use_threads=False)
-    if table.num_rows != group.num_rows:
-        raise CorruptSegmentError(f"{what}: row group {index} has {table.num_rows} records, not {group.num_rows}")
+    _check_rows(table, segment.parquet, index, what)
     return table
+
+
+def _check_rows(table: pa.Table, parquet: pq.FileMetaData, index: int, what: str) -> None:
+    rows = parquet.row_group(index).num_rows
+    if table.num_rows != rows:
+        raise CorruptSegmentError(f"{what}: row group {index} has {table.num_rows} records, not {rows}")

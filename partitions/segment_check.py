@@ -16,14 +16,12 @@ from itertools import pairwise
 from typing import BinaryIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
-from partitions.segment import Segment, read_segment
+from partitions.segment import Segment, decode_row_group, read_segment, row_group_start
 from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
 from partitions.store.protocol import Readable
-from partitions.store.reader import RangeReader
 
 _MAGIC = b"PAR1"
 _READ_BYTES = 64 * 1024 * 1024
@@ -115,7 +113,7 @@ class _Regions:
         self._index_at = int(stated[16:], 16)
         self._footer_at = size_bytes - segment.parquet.serialized_size - SUFFIX_BYTES
         groups = [segment.parquet.row_group(i) for i in range(segment.parquet.num_row_groups)]
-        self._starts = [min(_chunk_start(g.column(i)) for i in range(g.num_columns)) for g in groups]
+        self._starts = [row_group_start(group) for group in groups]
         edges = [len(_MAGIC), *self._starts[1:], self._index_at, self._footer_at, size_bytes]
         if edges != sorted(edges) or not groups:
             raise CorruptSegmentError(f"{what}: its footer says that its parts overlap, or lie outside the file")
@@ -148,31 +146,12 @@ class _Regions:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
-    at = int(chunk.data_page_offset)
-    return min(at, int(chunk.dictionary_page_offset)) if chunk.has_dictionary_page else at
-
-
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
     """What is wrong with a row group, if anything: every page's checksum, and the offsets of its records."""
-
-    def fetch(start: int, end: int) -> bytes:
-        low, high = start - found.begins_at, end - found.begins_at
-        if low < 0 or high > len(found.data):
-            raise ValueError(f"it refers to bytes [{start}, {end}), outside itself")
-        return found.data[low:high]
-
-    window = RangeReader(found.begins_at + len(found.data), fetch).as_file()
     try:
-        parquet = pq.ParquetFile(
-            window, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
-        )
-        # Files are checked side by side; the columns of one need not be.
-        table = parquet.read_row_group(found.index, use_threads=False)
-    except (pa.ArrowException, OSError, ValueError) as error:
-        return CorruptSegmentError(f"{what} cannot be read: {error}")
-    if table.num_rows != found.rows:
-        return CorruptSegmentError(f"{what}: it has {table.num_rows} records there, not {found.rows}")
+        table = decode_row_group(segment, found.index, found.begins_at, found.data, what)
+    except CorruptSegmentError as error:
+        return error
     offsets = table.column("offset")
     expected = pa.arange(found.first, found.first + found.rows)
     if offsets.null_count or not offsets.combine_chunks().equals(expected):

@@ -73,6 +73,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
+_decoder = msgspec.json.Decoder(SegmentFooter)
 _OPTIONAL = ("transaction", "last_transactional_offset", "markers")
 
 
@@ -82,6 +83,11 @@ def encode_footer(footer: SegmentFooter) -> bytes:
     return msgspec.json.encode(
         {name: v for name, v in fields.items() if v not in (None, ()) or name not in _OPTIONAL}
     )
+
+
+def decode_footer(data: bytes) -> SegmentFooter:
+    """Raises: ValueError for what is no footer (the caller knows which file to name)."""
+    return _decoder.decode(data)
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from partitions.errors import InvalidCallError
 from partitions.lineage import Lineage
 from partitions.producers import ProducerEntry
 from partitions.records import leaf_types
@@ -22,6 +23,7 @@ from partitions.segment_footer import (
     SegmentFooter,
     TransactionPart,
     checksum_at,
+    decode_footer,
     encode_footer,
 )
 
@@ -120,7 +122,8 @@ class SegmentWriter:
         ``producers`` gives the producer state for the file's next offset. ``metadata`` is more for the Parquet
         footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
-        Raises: ValueError when no record was written.
+        Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
+            since one of its numbers is none.
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
@@ -143,7 +146,7 @@ class SegmentWriter:
             last_transactional_offset=last_transactional_offset,
             markers=markers,
         )
-        encoded = encode_footer(footer)
+        encoded = _encoded(footer)
         self._writer.add_key_value_metadata({**metadata(), FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
@@ -191,6 +194,21 @@ class SegmentWriter:
         self._pending, self._pending_bytes = [], 0
         self._uncompressed_bytes += table.nbytes
         self._writer.write_table(table, row_group_size=table.num_rows)
+
+
+def _encoded(footer: SegmentFooter) -> bytes:
+    """Raises: InvalidCallError unless it would be read again as it is."""
+    try:
+        encoded = encode_footer(footer)
+        if decode_footer(encoded) == footer:
+            return encoded
+        why = "it would be read as another one"
+    except (TypeError, ValueError) as error:
+        why = str(error)
+    raise InvalidCallError(
+        f"partition {footer.partition} of topic {footer.topic_id}: the footer of offsets [{footer.base_offset}, "
+        f"{footer.next_offset}) could not be read again: {why}; nothing was written"
+    )
 
 
 class _CheckedTail(io.RawIOBase):

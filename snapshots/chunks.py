@@ -45,7 +45,7 @@ class PartialSnapshot:
         self._list()
 
     def _list(self) -> None:
-        listing = parse(self._store.list(self._folder))
+        listing = parse(self._folder, self._store.list(self._folder))
         self._parts = dict(listing.chunks)
         self._pieces = _chain(
             (name, stored) for name, stored in listing.chunks if name.checkpoint == self.snapshot_id.name
@@ -61,7 +61,8 @@ class PartialSnapshot:
     def add(self, chunk: Chunk) -> None:
         """Keep bytes that begin at ``position``. Where somebody has kept some already, those stay, and count.
 
-        Raises: InvalidCallError for bytes of another place or snapshot; StorageError, OutcomeUnknownError.
+        Raises: InvalidCallError for bytes of another place or snapshot; SourceChangedError when the name is taken
+            by what brings us no further; StorageError, OutcomeUnknownError.
         """
         if chunk.snapshot_id != self.snapshot_id or chunk.position != self.position:
             raise InvalidCallError(
@@ -74,10 +75,24 @@ class PartialSnapshot:
         path = join(self._folder, str(name))
         if not self._store.create(path, chunk.data):
             self._list()
+            if self.position <= chunk.position:
+                self._make_room(name)
             return
         stored = StoredObject(path, len(chunk.data), 0, "")
         self._parts[name] = stored
         self._pieces.append(Piece(chunk.position, chunk.position + len(chunk.data), chunk.position, stored))
+
+    def _make_room(self, name: ChunkName) -> None:
+        """Delete a part that has no bytes: none of ours was ever made so, and it would be in the way for ever.
+
+        Raises: SourceChangedError in any case: nothing was kept.
+        """
+        found = self._parts.get(name)
+        if found is not None and found.size_bytes == 0:
+            self._store.delete([found.name])
+        raise SourceChangedError(
+            f"{self._store.uri_of(join(self._folder, str(name)))} was taken, and holds nothing"
+        )
 
     def freeze(self, *, owner: str, partition: int, damaged: StoredObject | None = None) -> bool:
         """Verify the parts as one file, and give that file its name. The parts stay. False: somebody else has

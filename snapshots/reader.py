@@ -18,7 +18,7 @@ from partitions.errors import (
 )
 from partitions.lineage import Lineage
 from partitions.listing import DataFile
-from partitions.paths import CheckpointName, DataName, base_name, folder_of, parse_name
+from partitions.paths import CheckpointName, DataName, base_name, folder_of, name_in, parse_name
 from partitions.producers import ProducerEntry
 from partitions.records import RECORD_COLUMNS
 from partitions.segment import Segment, read_batches, read_segment
@@ -155,7 +155,7 @@ def latest_usable(
     """
     found: list[tuple[SnapshotId, StoredObject]] = []
     for one in stored:
-        name = parse_name(base_name(one.name))
+        name = parse_name(name_in(folder, one.name))
         if isinstance(name, CheckpointName):
             found.append((SnapshotId.of(name), one))
     damaged: list[tuple[StoredObject, CorruptSegmentError]] = []

@@ -63,17 +63,21 @@ class SnapshotWriter:
         self._what = store.uri_of(self._name)
         self._done = False
         self._staged = store.stage_writer(self._name)
-        self._sink = ChecksummedSink(self._staged.file)
-        self._segment = SegmentWriter(
-            cast(BinaryIO, self._sink),
-            schema,
-            topic_id=owner,
-            partition=partition,
-            base_offset=0,
-            compression=compression,
-            row_group_bytes=row_group_bytes,
-        )
-        self._segment.write(header_row(schema, last_contained_log_timestamp_ms))
+        try:
+            self._sink = ChecksummedSink(self._staged.file)
+            self._segment = SegmentWriter(
+                cast(BinaryIO, self._sink),
+                schema,
+                topic_id=owner,
+                partition=partition,
+                base_offset=0,
+                compression=compression,
+                row_group_bytes=row_group_bytes,
+            )
+            self._segment.write(header_row(schema, last_contained_log_timestamp_ms))
+        except BaseException:
+            self._staged.abort()
+            raise
 
     def __enter__(self) -> SnapshotWriter:
         return self

@@ -108,39 +108,20 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
 
 def plan_uploads(
     log: ReplicaLog,
-    remote: Sequence[RemoteSegment],
-    *,
-    log_start: int,
-    policy: MergePolicy,
-    now_ms: int,
-    what: str,
-    lag: CopyLag = AT_ONCE,
-    latest_ms: LatestMs = lambda _: 0,
-    transactions: LogTransactions | None = None,
-) -> UploadPlan:
-    """The uploads that are due. ``log`` is the leader's, ``remote`` its partition's segments, read after
-    the leader was listed; ``what`` names the partition in errors. ``latest_ms`` is asked only where ``lag`` is
-    a time. ``transactions`` are those of the log from the end of the remote on; None where there are none.
-
-    Raises: as ``earliest_pending_upload``, and as ``latest_ms``.
-    """
-    start = earliest_pending_upload(log, remote, log_start, what)
-    return uploads_from(
-        log, start, policy=policy, now_ms=now_ms, lag=lag, latest_ms=latest_ms, transactions=transactions
-    )
-
-
-def uploads_from(
-    log: ReplicaLog,
     start: int,
     *,
     policy: MergePolicy,
     now_ms: int,
-    lag: CopyLag,
-    latest_ms: LatestMs,
+    lag: CopyLag = AT_ONCE,
+    latest_ms: LatestMs = lambda _: 0,
     transactions: LogTransactions | None = None,
 ) -> UploadPlan:
-    """The uploads that are due where the remote log ends at ``start``."""
+    """The uploads that are due of the leader's log from ``start`` on, the ``earliest_pending_upload`` (of what was
+    remote after the leader was listed). ``latest_ms`` is asked only where ``lag`` is a time. ``transactions`` are
+    those of the log from there on; None where there are none.
+
+    Raises: as ``latest_ms``.
+    """
     runs: list[Run] = []
     position = start
     for run in sealed_runs(log, policy, start, now_ms, transactions):

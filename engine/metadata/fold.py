@@ -215,6 +215,8 @@ class _Draft:
             raise CorruptionError(f"{record} is not the next of {len(partitions)} partitions")
         for broker_id in record.replicas:
             self._broker(broker_id)
+        if record.added:
+            self._topics[record.topic_id] = replace(self._topic(record.topic_id), grown=True)
         partitions.append(
             PartitionImage(
                 partition=record.partition,

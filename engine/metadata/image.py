@@ -17,6 +17,7 @@ import msgspec
 from engine.metadata.records import VoterId
 from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.identity import same_root
+from partitions.numbers import whole
 from partitions.spelling import did_you_mean
 
 
@@ -143,6 +144,8 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
     """Partition ``i`` at index ``i``."""
     configs: Mapping[str, str] = msgspec.field(default_factory=dict)
     """What is set on the topic itself, as text; see ``engine.settings`` for what applies."""
+    grown: bool = False
+    """It may be that it had fewer partitions once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,11 +211,11 @@ class ClusterImage:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted{hint}") from None
 
     def partition(self, topic_id: str, partition: int) -> PartitionImage:
-        """Raises: UnknownTopicOrPartitionError."""
+        """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
         topic = self.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")
-        if not 0 <= partition < len(topic.partitions):
+        if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
             raise UnknownTopicOrPartitionError(
                 f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
             )
@@ -227,7 +230,7 @@ class ClusterImage:
         return PartitionView(
             topic=self.topics[topic_id].name,
             topic_id=topic_id,
-            partition=partition,
+            partition=image.partition,
             leader=image.leader,
             leader_epoch=image.leader_epoch,
             isr=image.isr,

@@ -24,6 +24,7 @@ from partitions.errors import (
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
+from partitions.numbers import whole
 
 ReplicaPlan = Mapping[tuple[str, int], Sequence[int]]
 """Topic and partition to the brokers that shall hold it, in order of preference."""
@@ -95,6 +96,22 @@ def plan_json(plan: ReplicaPlan) -> str:
         for (topic, partition), replicas in plan.items()
     ]
     return json.dumps({"version": 1, "partitions": partitions}, indent=1) + "\n"
+
+
+def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
+    """The plan in plain numbers. Raises: InvalidCallError for anything that is no plan."""
+    plain: dict[tuple[str, int], tuple[int, ...]] = {}
+    for key, replicas in plan.items():
+        match key:
+            case (str() as topic, number):
+                partition = whole(number, f"the plan names topic {topic!r}: partition")
+                name = _name((topic, partition))
+                plain[topic, partition] = tuple(whole(broker, f"{name}: broker") for broker in replicas)
+            case _:
+                raise InvalidCallError(
+                    f"the plan names {key!r}, which is no partition: write it as (topic, number)"
+                )
+    return plain
 
 
 def check_plan(image: ClusterImage, plan: ReplicaPlan) -> None:

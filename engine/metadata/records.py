@@ -12,7 +12,7 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from partitions.errors import CorruptionError
+from partitions.errors import CorruptionError, InvalidCallError
 
 
 class _Record(
@@ -115,6 +115,8 @@ class PartitionRecord(_Record, frozen=True):
     leader: int | None = None
     leader_epoch: int = 1
     log_start_offset: int = 0
+    added: bool = False
+    """It may be that records were dealt out among the partitions before it was one of them."""
 
 
 class PartitionChangeRecord(_Record, frozen=True):
@@ -194,3 +196,16 @@ def decode(data: bytes) -> MetadataRecord:
         raise CorruptionError(
             f"not a metadata record, or one of a later version: {data[:120]!r} ({error})"
         ) from error
+
+
+def check_readable(record: MetadataRecord) -> None:
+    """Raises: InvalidCallError unless what is written of the record is read again as it is. One that is not (its
+    broker is 2.0, say, and not 2) would keep everybody from the metadata for ever.
+    """
+    try:
+        if decode(encode(record)) == record:
+            return
+        why = "it would be read as another one"
+    except (CorruptionError, TypeError, ValueError) as error:
+        why = str(error.__cause__ or error)
+    raise InvalidCallError(f"{record} cannot be a record of the metadata: {why}; nothing was changed")

@@ -72,6 +72,7 @@ class RestoreTopic:
                 isr=(),
                 leader_epoch=partition.leader_epoch + EPOCH_GAP,
                 log_start_offset=partition.log_start_offset,
+                added=True,  # for all that its description says
             )
             for number, (replicas, partition) in enumerate(zip(placed, topic.partitions, strict=True))
         )

@@ -22,7 +22,12 @@ from engine.metadata.records import (
 from engine.settings import check_config, check_disabling, cluster_config, find_config, topic_config
 from engine.state.internal_topics import check_not_internal
 from engine.state.latest_by_key import check_key
-from partitions.errors import InvalidCallError, InvalidReplicationFactorError, TopicAlreadyExistsError
+from partitions.errors import (
+    InvalidCallError,
+    InvalidPartitionsError,
+    InvalidReplicationFactorError,
+    TopicAlreadyExistsError,
+)
 from partitions.growth import grown_schema
 from partitions.identity import is_id
 from partitions.paths import METADATA_TOPIC, check_topic_name
@@ -58,7 +63,7 @@ class CreateTopic:
     """The engine itself creates it: one of ``engine.state.internal_topics``, and no other."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
-        """Raises: InvalidCallError (name, partitions, schemas), InvalidTopicError, InvalidConfigError,
+        """Raises: InvalidTopicError, InvalidPartitionsError, InvalidCallError (schemas, ids), InvalidConfigError,
         InvalidReplicationFactorError, TopicAlreadyExistsError.
         """
         what = f"topic {self.name!r}"
@@ -77,7 +82,7 @@ class CreateTopic:
             defaults.default_replication_factor if self.replication_factor is None else self.replication_factor
         )
         if partitions < 1:
-            raise InvalidCallError(f"{what}: {partitions} partitions; it needs at least 1")
+            raise InvalidPartitionsError(f"{what}: {partitions} partitions; it needs at least 1")
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
         if topic_config(configs, image.configs, what).snapshots:
             check_key(self.key_schema, what)
@@ -120,21 +125,22 @@ class PartitionsCreated:
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
     """Let a topic have ``partitions`` of them, more than now (Kafka's CreatePartitions). New replicas go where few
-    of the topic's are. Records stay where they are, and new ones of a key may go elsewhere.
+    of the topic's are. Records stay where they are, and new ones of a key may go elsewhere; an append that is
+    tried again goes where it went at first.
     """
 
     name: str
     partitions: int
 
     def decide(self, image: ClusterImage) -> Decision[PartitionsCreated]:
-        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidCallError for fewer than there are, and
-        for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
+        """Raises: UnknownTopicOrPartitionError, InvalidTopicError; InvalidPartitionsError for fewer than there
+        are; InvalidCallError for a topic with snapshots; InvalidReplicationFactorError with too few brokers.
         """
         topic = image.topic(self.name)
         check_not_internal(self.name, "add partitions to")
         what, present = f"topic {self.name!r}", len(topic.partitions)
         if self.partitions < present:
-            raise InvalidCallError(
+            raise InvalidPartitionsError(
                 f"{what} has {present} partitions, and cannot have {self.partitions}: never fewer"
             )
         if self.partitions == present:
@@ -155,14 +161,18 @@ class CreatePartitions:
         for partition in topic.partitions:
             placer.count(partition.replicas)
         added = {partition: placer.place(factor) for partition in range(present, self.partitions)}
-        records = tuple(_new_partition(topic.topic_id, number, replicas) for number, replicas in added.items())
+        records = tuple(
+            _new_partition(topic.topic_id, number, replicas, added=True) for number, replicas in added.items()
+        )
         return Decision(records, PartitionsCreated(self.partitions, added))
 
 
-def _new_partition(topic_id: str, partition: int, replicas: tuple[int, ...]) -> PartitionRecord:
+def _new_partition(
+    topic_id: str, partition: int, replicas: tuple[int, ...], *, added: bool = False
+) -> PartitionRecord:
     """Led by the replica that is preferred, all of them in sync: there is nothing to lack yet."""
     return PartitionRecord(
-        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0]
+        topic_id=topic_id, partition=partition, replicas=replicas, isr=replicas, leader=replicas[0], added=added
     )
 
 

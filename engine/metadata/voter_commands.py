@@ -1,6 +1,6 @@
 """Commands on the metadata voters: one is added or removed at a time. Pure.
 
-That one at a time is safe, and why, stands in ``engine.quorum.log``.
+That one at a time is safe, and why, stands in ``engine.quorum.electorate``.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from engine.quorum.inspection import VoterFound, inspect
 from engine.quorum.upkeep import Upkeep
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, InvalidCallError
-from partitions.replica import check_broker_file, read_broker_file
+from partitions.root import check_broker_file, read_broker_file
 
 
 def describe_quorum(context: Context) -> Report:
@@ -100,7 +100,7 @@ def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Rep
     """
     with context.measured() as measure:
         command = AddVoter(_root_of(context, broker_id))
-        voters = context.metadata.decide(command) if dry_run else context.metadata.change_voters(command)
+        voters = context.metadata.change_voters(command, dry_run=dry_run)
     return _changed(voters, dry_run, measure.seconds)
 
 
@@ -111,7 +111,7 @@ def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> 
     """
     with context.measured() as measure:
         command = RemoveVoter(broker_id)
-        voters = context.metadata.decide(command) if dry_run else context.metadata.change_voters(command)
+        voters = context.metadata.change_voters(command, dry_run=dry_run)
     return _changed(voters, dry_run, measure.seconds)
 
 

@@ -31,7 +31,6 @@ from partitions.errors import (
     TopicAlreadyExistsError,
 )
 from partitions.listing import ReplicaLog
-from partitions.producers import ProducerAppend
 from partitions.replica import Replica
 from partitions.segment import read_batches
 from snapshots.state_machine import load_dump
@@ -158,18 +157,15 @@ def append_state(
     """
     wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()))
 
-    def make(producer_id: str, sequence: int, together: Sequence[OwnAppend]) -> None:
-        _append_together(context, ProducerAppend(producer_id, 0, sequence), together)
-
-    return context.own_producer.append(wanted, make, context.new_id)
+    return context.own_producer.append(wanted, lambda together: _append_together(context, together))
 
 
-def _append_together(context: Context, who: ProducerAppend, together: Sequence[OwnAppend]) -> None:
+def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
     """One append of all that is wanted, in one file a partition; every one is brought to its end."""
     batches: dict[int, list[pa.RecordBatch]] = {}
     for one in together:
         batches.setdefault(one.partition, []).append(one.batch)
-    report = append_given(context, together[0].topic, batches, who)
+    report = append_given(context, together[0].topic, batches, who=None)
     outcomes = {row["partition"]: row for row in report.rows}
     failures = {failure.item: failure for failure in report.failures}
     appended = Counter[int]()

@@ -31,15 +31,15 @@ def create_topic(
     replication_factor: int | None = None,
     key_schema: str | None = None,
     value_schema: str | None = None,
-    configs: Mapping[str, str] | None = None,
+    configs: Mapping[str, str | float] | None = None,
     dry_run: bool = False,
 ) -> TopicCreated:
     """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
 
     Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
     """
-    configs = dict(configs or {})
-    if configs.get("remote.storage.enable", "false").lower() == "true":
+    texts = {key: str(value) for key, value in (configs or {}).items()}
+    if texts.get("remote.storage.enable", "false").lower() == "true":
         context.remote_store(f"topic {name!r} shall be tiered (remote.storage.enable)")
     command = CreateTopic(
         name=name,
@@ -48,9 +48,9 @@ def create_topic(
         replication_factor=replication_factor,
         key_schema=key_schema,
         value_schema=value_schema,
-        configs=configs,
+        configs=texts,
     )
-    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+    return context.metadata.submit(command, dry_run=dry_run)
 
 
 def alter_topic(
@@ -70,7 +70,7 @@ def alter_topic(
     if key_schema is None and value_schema is None:
         raise InvalidCallError(f"topic {name!r}: say what its key, or its value, is to be")
     command = AlterTopic(name, key_schema, value_schema)
-    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+    return context.metadata.submit(command, dry_run=dry_run)
 
 
 def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
@@ -79,24 +79,21 @@ def create_partitions(context: Context, name: str, partitions: int, *, dry_run: 
     Raises: as ``CreatePartitions.decide``.
     """
     command = CreatePartitions(name, partitions)
-    return context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+    return context.metadata.submit(command, dry_run=dry_run)
 
 
 def alter_configs(
-    context: Context, topic: str | None, changes: Mapping[str, str | None], *, dry_run: bool = False
+    context: Context, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
 ) -> None:
     """Set configs of a topic, of the cluster when None; a value of None takes a key back to its default.
     ``dry_run`` only checks.
 
     Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
     """
-    if (changes.get("remote.storage.enable") or "false").lower() == "true":
+    texts = {key: None if value is None else str(value) for key, value in changes.items()}
+    if (texts.get("remote.storage.enable") or "false").lower() == "true":
         context.remote_store("remote.storage.enable is to be set")
-    command = AlterConfigs(topic, dict(changes))
-    if dry_run:
-        context.metadata.decide(command)
-    else:
-        context.metadata.submit(command)
+    context.metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
 
 
 def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:

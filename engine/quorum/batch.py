@@ -17,6 +17,7 @@ from partitions.errors import CorruptionError, CorruptSegmentError, Inconsistent
 from partitions.lineage import Lineage
 from partitions.paths import DataName
 from partitions.records import TIMESTAMP, physical_schema
+from partitions.segment import is_of_this_process
 from partitions.segment_footer import FOOTER_KEY, SegmentFooter
 from partitions.segment_writer import SegmentWriter
 
@@ -60,6 +61,8 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         values = parquet.read(columns=["value"], use_threads=False).column("value").to_pylist()
         lineage = Lineage(footer.lineage)
     except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
+        if is_of_this_process(error):
+            raise
         raise CorruptSegmentError(f"{what} is no readable batch of metadata: {error}") from error
     if footer.topic_id != cluster_id:
         raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")

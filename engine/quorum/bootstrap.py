@@ -8,7 +8,7 @@ order a formatted root outside the voters shows that there was a log once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from partitions.errors import InvalidCallError, NoMajorityError
-from partitions.replica import read_broker_file
+from partitions.root import read_broker_file
 from partitions.store.protocol import Store
 
 
@@ -33,16 +33,26 @@ def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others
     Raises: InvalidCallError when the cluster has other voters, or had a log that is lost; CorruptionError,
         RetriableError kinds.
     """
-    looks = [voter.look() for voter in voters]  # all of them: an unreachable one might hold the log
     ids = tuple(VoterId(voter.broker_id, voter.directory_id) for voter in voters)
-    if all(look.last is None for look in looks):
-        _refuse_lost_log(cluster_id, others)
+    if has_log(cluster_id, voters, others):
+        image = log.read()
+    else:
         image = log.claim()
         if image.next_offset == 0:
             image = log.commit((VotersRecord(cluster_id=cluster_id, voters=ids),))
-    else:
-        image = log.read()
     _check_same(image, cluster_id, ids)
+
+
+def has_log(cluster_id: str, voters: Iterable[Voter], others: Mapping[int, Store]) -> bool:
+    """Whether a voter holds a metadata log, by its names. ``others`` are the roots of all other brokers.
+
+    Raises: InvalidCallError when none does, and another broker shows that the cluster had one; StorageError kinds.
+    """
+    looks = [voter.look() for voter in voters]  # all of them: an unreachable one might hold the log
+    if any(look.last is not None for look in looks):
+        return True
+    _refuse_lost_log(cluster_id, others)
+    return False
 
 
 def _refuse_lost_log(cluster_id: str, others: Mapping[int, Store]) -> None:

@@ -14,10 +14,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from engine.metadata.commands import Command
+from engine.metadata.commands import Command, Decision
 from engine.metadata.fold import apply
 from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId
+from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
 from engine.metadata.voter_commands import AddVoter, RemoveVoter
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
@@ -72,10 +72,18 @@ class _Asked:
     def decide_on(self, image: ClusterImage) -> tuple[_Outcome, Sequence[MetadataRecord]]:
         """What it comes to on this image."""
         try:
-            decision = self.command.decide(image)
+            decision = _decided(self.command, image)
         except Exception as error:  # a bug, too, is raised where the command was asked for
             return _Refused(error), ()
         return _Answered(decision.answer), decision.records
+
+
+def _decided(command: Command[Answer], image: ClusterImage) -> Decision[Answer]:
+    """Raises: what the command's ``decide`` raises; as ``check_readable``."""
+    decision = command.decide(image)
+    for record in decision.records:
+        check_readable(record)
+    return decision
 
 
 class MetadataClient:
@@ -112,19 +120,16 @@ class MetadataClient:
         with self._turn:
             return work(self._log)
 
-    def decide(self, command: Command[Answer]) -> Answer:
-        """What ``submit`` would answer now; nothing is changed.
+    def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
+        """Read, decide, commit; where somebody else was faster, decide again on what they left. ``dry_run``: what
+        would be answered now; nothing is committed.
 
-        Raises: what the command's ``decide`` raises, and RetriableError kinds.
+        Raises: what the command's ``decide`` raises, InvalidCallError for what could not be read again, and
+            RetriableError kinds: nothing was changed then. OutcomeUnknownError: it may have been committed all the
+            same. CorruptionError kinds.
         """
-        return command.decide(self.image()).answer
-
-    def submit(self, command: Command[Answer]) -> Answer:
-        """Read, decide, commit; where somebody else was faster, decide again on what they left.
-
-        Raises: what the command's ``decide`` raises, and RetriableError kinds: nothing was changed then.
-            OutcomeUnknownError: it may have been committed all the same. CorruptionError kinds.
-        """
+        if dry_run:
+            return _decided(command, self.image()).answer
         mine = _Asked(command)
         with self._door:
             self._waiting.append(mine)
@@ -140,14 +145,17 @@ class MetadataClient:
             raise mine.outcome.error
         return cast(Answer, mine.outcome.answer)
 
-    def change_voters(self, command: AddVoter | RemoveVoter) -> tuple[VoterId, ...]:
-        """Add or remove one voter; the voters then. Safe to repeat after any error.
+    def change_voters(self, command: AddVoter | RemoveVoter, *, dry_run: bool = False) -> tuple[VoterId, ...]:
+        """Add or remove one voter; the voters then. Safe to repeat after any error. ``dry_run``: nothing is
+        changed.
 
         Raises: as ``submit``; when a new voter cannot be written, nothing was changed.
         """
+        if dry_run:
+            return self.submit(command, dry_run=True)
         with self._turn:
             for _ in range(_ATTEMPTS):
-                decision = command.decide(self._log.read())
+                decision = _decided(command, self._log.read())
                 if not decision.records:
                     return decision.answer
                 if isinstance(command, AddVoter):
@@ -155,7 +163,7 @@ class MetadataClient:
                 with suppress(NotControllerError, OutcomeUnknownError):
                     self._log.claim()
                     image = self._log.commit((NoOpRecord(),))  # no change on top of one that is not committed
-                    decision = command.decide(image)
+                    decision = _decided(command, image)
                     if decision.records:
                         self._log.commit(decision.records)
                     return decision.answer

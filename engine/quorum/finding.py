@@ -10,7 +10,7 @@ from engine.quorum.contents import Contents, Note
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter, VoterLook
 from partitions.errors import InvalidCallError, LogGapError, NoMajorityError, SourceChangedError, StratalogError
-from partitions.replica import check_broker_file, read_broker_file
+from partitions.root import check_broker_file, read_broker_file
 from partitions.store.protocol import Store
 
 _ATTEMPTS = 5

@@ -16,8 +16,8 @@ from partitions.errors import (
     StaleBrokerError,
     StratalogError,
 )
-from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName, Name, base_name, parse_name
-from partitions.replica import read_broker_file
+from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName, Name, name_in, parse_name
+from partitions.root import read_broker_file
 from partitions.store.protocol import Store, StoredObject
 
 Position = tuple[int, int, bool]
@@ -120,7 +120,8 @@ class Voter:
         Raises: StaleBrokerError when the root holds another directory id; BrokerUnreachableError when it
             holds none; ListingUnstableError, StorageError.
         """
-        parsed = [_parsed(base_name(name)) for name in self.store.names(self.folder)]
+        folder = self.folder
+        parsed = [_parsed(name_in(folder, name)) for name in self.store.names(folder)]
         self._check_root()
         files = frozenset(name for name in parsed if isinstance(name, DataName) and not name.merged)
         checkpoints = frozenset(name for name in parsed if isinstance(name, CheckpointName))
@@ -128,7 +129,8 @@ class Voter:
 
     def list(self) -> VoterListing:
         """As ``look``, with what upkeep and people want to know of the files. Raises: as ``look``."""
-        stored = {_parsed(base_name(one.name)): one for one in self.store.list(self.folder)}
+        folder = self.folder
+        stored = {_parsed(name_in(folder, one.name)): one for one in self.store.list(folder)}
         self._check_root()
         files = {name: one for name, one in stored.items() if isinstance(name, DataName) and not name.merged}
         checkpoints = {name: one for name, one in stored.items() if isinstance(name, CheckpointName)}

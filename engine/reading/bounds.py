@@ -9,8 +9,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex, cast
 
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from partitions.numbers import whole
 from partitions.offsets import OffsetSpec
 from partitions.spelling import did_you_mean
 from partitions.transactions import Isolation, isolation_of
@@ -61,10 +63,10 @@ class ReadQuery:
         if self.last is not None:
             if self.start is not None:
                 raise InvalidCallError(f"last = {self.last} and start = {self.start!r}: give one of the two")
-            if isinstance(self.last, bool) or not isinstance(self.last, int) or self.last < 1:
-                raise InvalidCallError(f"last = {self.last!r}: a number of records, from 1 on")
+            object.__setattr__(self, "last", whole(self.last, "last =", 1))
         for name, bound in (("start", self.start), ("end", self.end)):
-            _check_bound(name, bound)
+            object.__setattr__(self, name, _checked(name, bound))
+        check_some(self.partitions)
         isolation_of(self.isolation)
         kinds = {kind for kind in (_kind(self.start), _kind(self.end)) if kind is not None}
         if len(kinds) > 1:
@@ -117,36 +119,48 @@ class ReadQuery:
         }
 
 
-def _check_bound(name: str, bound: Bound) -> None:
+def check_some(partitions: Sequence[int] | None) -> None:
+    """Raises: InvalidCallError for a choice of no partitions: whoever followed them would wait for ever."""
+    if partitions is not None and not len(partitions):
+        raise InvalidCallError("partitions is empty: name some, or leave it out to read all of the topic")
+
+
+def _checked(name: str, bound: Bound) -> Bound:
+    """The bound, in plain numbers."""
     match bound:
         case None | Committed() | OffsetSpec():
-            return
+            return bound
         case datetime():
             if bound.tzinfo is None:
                 raise InvalidCallError(
                     f"{name} = {bound} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)"
                 )
-            return
-        case int() if not isinstance(bound, bool):
-            _check_offset(name, bound)
-            return
+            return bound
         case Mapping():
-            for key, offset in bound.items():
-                if isinstance(offset, bool) or not isinstance(offset, int):
-                    raise InvalidCallError(f"{name} of partition {key} is {offset!r}: an offset, or an OffsetSpec")
-                if not isinstance(offset, OffsetSpec):
-                    _check_offset(f"{name} of partition {key}", offset)
-            return
+            plain = {key: _offset_or_spec(f"{name} of partition {key}", at) for key, at in bound.items()}
+            return cast(ByPartition, plain)
+        case SupportsIndex() if not isinstance(bound, bool):
+            return _offset(name, bound)
     spec = str(bound).upper().replace("-", "_")
     meant = f", OffsetSpec.{spec} is" if spec in OffsetSpec.__members__ else ""
     raise InvalidCallError(f"{name} = {bound!r} is no bound of a read{meant}: it takes {ALL_BOUNDS}")
 
 
-def _check_offset(what: str, offset: int) -> None:
+def _offset_or_spec(what: str, given: object) -> int | OffsetSpec:
+    if isinstance(given, OffsetSpec):
+        return given
+    if not isinstance(given, SupportsIndex) or isinstance(given, bool):
+        raise InvalidCallError(f"{what} is {given!r}: an offset, or an OffsetSpec")
+    return _offset(what, given)
+
+
+def _offset(what: str, given: SupportsIndex) -> int:
+    offset = whole(given, f"{what} =")
     if offset < 0:
         raise OffsetOutOfRangeError(
             f"{what} is {offset}: offsets begin at 0; last=n reads the last n records of each partition"
         )
+    return offset
 
 
 def _kind(bound: Bound) -> str | None:
@@ -164,19 +178,19 @@ def _by_topic(name: str, bound: ByPartition, topics: Sequence[str]) -> dict[str,
     found: dict[str, dict[int, int | OffsetSpec]] = {topic: {} for topic in topics}
     for key, offset in bound.items():
         match key:
-            case int() if not isinstance(key, bool):
+            case SupportsIndex() if not isinstance(key, bool):
                 if len(topics) > 1:
                     raise InvalidCallError(
                         f"{name} names partition {key}, and {len(topics)} topics are read: write it as "
                         f"({topics[0]!r}, {key})"
                     )
-                found[topics[0]][key] = offset
-            case (str() as topic, int() as partition) if not isinstance(partition, bool):
+                found[topics[0]][whole(key, f"{name}: partition")] = offset
+            case (str() as topic, SupportsIndex() as partition) if not isinstance(partition, bool):
                 if topic not in found:
                     raise UnknownTopicOrPartitionError(
                         f"{name} names topic {topic!r}, which is not read{did_you_mean(topic, topics)}"
                     )
-                found[topic][partition] = offset
+                found[topic][whole(partition, f"{name}: partition")] = offset
             case _:
                 raise InvalidCallError(f"{name} names {key!r}: a partition is a number, or (topic, number)")
     return found

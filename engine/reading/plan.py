@@ -5,7 +5,7 @@ Pure, but for the footers of appends, whose names do not say where they end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -106,7 +106,7 @@ def readable_pieces(
             if piece.start > position:
                 break
             whole = piece.start == position and piece.end == upper  # as nearly all are: no second object for each
-            chosen.append(piece if whole else Piece(piece.store, piece.file, position, upper))
+            chosen.append(piece if whole else replace(piece, start=position, end=upper))
             position = upper
     if position < high_watermark:
         raise LogGapError(

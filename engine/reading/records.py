@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
-from engine.reading.cache import BoundedCache
+from partitions.cache import BoundedCache
 from partitions.errors import LogGapError, ThrottlingQuotaExceededError
 from partitions.listing import DataFile
 from partitions.lookup import Piece
@@ -21,9 +21,9 @@ READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
 """What readers see of a record."""
 _COLUMNS = [*READ_COLUMNS, "control"]
 
-FOOTERS = 4096
+FOOTER_BYTES = 128 * 1024 * 1024
 ROW_GROUP_BYTES = 256 * 1024 * 1024
-"""Bounds of the cache: footers of so many files, and row groups of so many bytes in memory. (Kafka keeps up to
+"""Bounds of the cache: footers, and row groups, of so many bytes in memory. (Kafka keeps up to
 1 GiB of indexes of remote segments, remote.log.index.file.cache.total.size.bytes.)"""
 
 _File = tuple[str, str, int, str]
@@ -40,8 +40,8 @@ def free(size_bytes: int) -> None:
 class RecordReader:
     """Reads records of files, and remembers what it has read. Thread-safe."""
 
-    def __init__(self, footers: int = FOOTERS, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
-        self._footers: BoundedCache[_File, Segment] = BoundedCache(footers)
+    def __init__(self, footer_bytes: int = FOOTER_BYTES, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._footers: BoundedCache[_File, Segment] = BoundedCache(footer_bytes)
         self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
 
     def read(
@@ -96,7 +96,7 @@ class RecordReader:
         found = self._footers.get(key)
         if found is None:
             found = read_segment(store, file)
-            self._footers.put(key, found)
+            self._footers.put(key, found, found.memory_bytes)
         return found
 
     def _row_group(self, piece: Piece, index: int, pay: Pay) -> pa.Table:

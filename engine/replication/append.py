@@ -166,10 +166,15 @@ def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
 class _Attempt:
     """What an append has come to so far."""
 
-    tried: bool = False
-    """A create was asked for, and it is not known that it did nothing."""
+    names: set[DataName] = field(default_factory=set)
+    """Of files that were asked for, and of which it is not known that nothing came of it."""
     written: int = 0
     """Bytes of the file that was created."""
+
+    @property
+    def tried(self) -> bool:
+        """As ``NotAppended.tried``."""
+        return bool(self.names)
 
 
 def _append_to_leader(
@@ -202,14 +207,16 @@ def _append_to_leader(
                 duplicate=attempt.written == 0,
                 bytes=attempt.written,
             )
+        attempt.names -= {link.name for link in log.chain}  # those are appends of others
         if not source.replayable:
             return Raced(attempt.tried)
-        # 3. Create it at the log end. False: somebody else appended there first.
+        # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
+        #    was lost, and it has been repeated.
         name = DataName(log.log_end, None, site.epoch)
         staged = leader.store.stage_writer(leader.path(name))
         try:
             _encode(staged, site, log, state, producer, source, options, clock)
-            if _commit(staged, attempt):
+            if _commit(staged, name, attempt):
                 attempt.written = staged.size_bytes
         finally:
             with suppress(Exception):
@@ -219,16 +226,14 @@ def _append_to_leader(
     raise RetriableError(f"{site}: {_ATTEMPTS} times another append was faster; try again, or less at once")
 
 
-def _commit(staged: StagedWriter, attempt: _Attempt) -> bool:
-    before, attempt.tried = attempt.tried, True
+def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
+    before = set(attempt.names)
+    attempt.names.add(name)
     try:
-        created = staged.commit()
+        return staged.commit()
     except RetriableError:  # refused: nothing has changed
-        attempt.tried = before
+        attempt.names = before
         raise
-    if not created:
-        attempt.tried = before
-    return created
 
 
 def _encode(

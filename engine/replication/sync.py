@@ -400,12 +400,11 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
-    """Bytes first, then a look at the leader, then the names, in order."""
-    for link in group:
-        _check_end(leader, link)
+    """Footers and bytes first, then a look at the leader, then the names, in order."""
     staged: dict[DataName, Staged] = {}
 
     def stage(link: Link) -> None:
+        _check_end(leader, link)
         staged[link.name] = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
 
     try:

@@ -103,6 +103,8 @@ def _analysed(what: str) -> Iterator[None]:
 def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     if isinstance(column, Column):
         return column
+    if column in frame.columns:
+        return frame[f"`{column.replace('`', '``')}`"]  # a name may have dots in it
     if column.split(".")[0] not in frame.columns:
         raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, it has {frame.columns}")
     return frame[column]

@@ -23,11 +23,12 @@ import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
 from engine.context import Context
-from engine.operations.appending.append import append_frame
+from engine.operations.appending.append import append_frame, check_producer
 from engine.reading.stream_options import known, required
 from engine.report import Report
 from engine.spark.appending import RecordColumns
@@ -56,15 +57,15 @@ class StreamWriter:
         columns: RecordColumns,
         *,
         producer: str,
-        producer_epoch: int = 0,
+        producer_epoch: int | None = None,
         acks: str = "all",
         order_by: Sequence[str] = (),
     ) -> None:
-        """See ``Cluster.stream_writer``."""
+        """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
         self._context = context
         self._topic = topic
         self._columns = columns
-        self._producer = producer
+        self._producer = check_producer(producer)
         self._producer_epoch = producer_epoch
         self._acks = acks
         self._order_by = tuple(order_by)
@@ -107,7 +108,8 @@ class SinkOptions:
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises: InvalidCallError naming the option."""
     options = known(given, ("cluster", "topic", "producer"))
-    return SinkOptions(required(options, "cluster"), required(options, "topic"), options.get("producer", "stream"))
+    options.setdefault("producer", "stream")
+    return SinkOptions(*(required(options, name) for name in ("cluster", "topic", "producer")))
 
 
 @dataclass
@@ -126,6 +128,7 @@ class StreamSink(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         """Raises: InvalidRecordError for other columns."""
         self._options = options
+        self._arrow: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         names = set(schema.fieldNames())
         if "partition" not in names or not names <= {"partition", *RECORD_COLUMNS}:
             raise InvalidRecordError(
@@ -143,8 +146,8 @@ class StreamSink(DataSourceStreamArrowWriter):
         for batch in iterator:
             if writer is None:
                 options = pa.ipc.IpcWriteOptions(compression="zstd")
-                writer = pa.ipc.new_stream(sink, batch.schema, options=options)
-            writer.write_batch(batch)
+                writer = pa.ipc.new_stream(sink, self._arrow, options=options)
+            writer.write_batch(batch.cast(self._arrow))  # the same instants, in the time zone of the session
             if sink.tell() > MOST_TASK_BYTES:
                 raise InvalidRecordError(
                     f"append to {self._options.topic}: a task of the batch has more than {MOST_TASK_BYTES} bytes, "

@@ -9,8 +9,8 @@ A group is dead when its latest commit has expired, whichever partition that was
 offsets of partitions in which nothing happens (KIP-211).
 
 Offsets in a transaction are pending until its end stands in this log, too (KIP-98, "TxnOffsetCommit"): they
-count, or do not, from there on. The end carries the raised producer epoch, as markers do: what comes later with an
-earlier epoch counts for nothing.
+count, or do not, from there on, but for those that a later commit of the partition has overtaken. The end carries
+the raised producer epoch, as markers do: what comes later with an earlier epoch counts for nothing.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class OffsetCommit(_Record, frozen=True, kw_only=True):
     expires_ms: int
     member_epoch: int | None = None
     """Of the committing member; None: not a member, never stale."""
+    at: int = 0
+    """Where in the log it stands; known in the state and its snapshots, not in the log itself."""
 
 
 class OffsetTombstone(_Record, frozen=True):
@@ -172,7 +174,7 @@ class ConsumerOffsets:
         drafts: dict[str, _Draft] = {}
         producers = dict(self.producers)
         for record in records:
-            for counts in _counting(producers, record):
+            for counts in _counting(producers, offset, record):
                 draft = drafts.get(counts.group)
                 if draft is None:
                     draft = drafts[counts.group] = _Draft(self.groups.get(counts.group))
@@ -279,15 +281,17 @@ def forget_group(name: str, group: GroupState) -> list[OffsetsRecord]:
 _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata
 
 
-def _counting(producers: dict[str, ProducerState], record: OffsetsRecord) -> Iterable[_OfGroup]:
-    """What of a record counts for groups here: itself, or what was pending. Changes ``producers``."""
+def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsRecord) -> Iterable[_OfGroup]:
+    """What of the record at ``offset`` counts for groups here: itself, or what was pending. Changes
+    ``producers``."""
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):
             known = producers.get(name)
             if known is None or epoch >= known.epoch:  # else its transaction is over
                 held = {} if known is None or epoch > known.epoch else known.pending
                 key = commit.group, commit.topic_id, commit.partition
-                producers[name] = ProducerState(epoch, {**held, key: commit})
+                pending = msgspec.structs.replace(commit, at=offset)
+                producers[name] = ProducerState(epoch, {**held, key: pending})
             return ()
         case EndTransaction(producer_id=name, producer_epoch=epoch):
             known = producers.get(name)
@@ -303,6 +307,8 @@ def _counting(producers: dict[str, ProducerState], record: OffsetsRecord) -> Ite
             return ()
         case ProducerMetadata():
             raise CorruptionError(f"the log of committed offsets holds {record}: that stands in snapshots only")
+        case OffsetCommit():
+            return (msgspec.structs.replace(record, at=offset),)
         case _:
             return (record,)
 
@@ -344,7 +350,11 @@ class _Draft:
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):
             return  # it counts for nothing
-        self._offsets[record.topic_id, record.partition] = record
+        key = record.topic_id, record.partition
+        present = self._offsets.get(key)
+        if present is not None and present.at > record.at:
+            return  # it was pending so long that a later one has overtaken it
+        self._offsets[key] = record
         self._latest_commit = offset
         self._expires_ms = max(self._expires_ms, record.expires_ms)
         if record.member_epoch is not None:

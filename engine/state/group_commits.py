@@ -6,7 +6,6 @@ partition from theirs.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import SupportsIndex
@@ -18,12 +17,13 @@ from partitions.errors import (
     OffsetMetadataTooLargeError,
     UnknownTopicOrPartitionError,
 )
+from partitions.numbers import whole
 
 TopicPartition = tuple[str, int]
 """A topic's name and a partition of it."""
 
 MAX_GROUP_LENGTH = 255
-_LAST_OFFSET, _LAST_EPOCH = (1 << 63) - 1, (1 << 31) - 1
+_LAST_EPOCH = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,14 @@ def check_group(group: str) -> None:
 
 def check_member_epoch(group: str, member_epoch: object) -> int:
     """The epoch as a plain number. Raises: InvalidCallError."""
-    return _number(member_epoch, f"group {group!r}: member epoch", _LAST_EPOCH)
+    return whole(member_epoch, f"group {group!r}: member epoch", 0, _LAST_EPOCH)
 
 
 def check_offsets(
-    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, least: int | None = 0
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, in plain numbers, by topic and partition in their order.
+    """What is to be committed, or where to fetch, in plain numbers, by topic and partition in their order; offsets
+    from ``least`` on (None: the log is to say what is out of its range).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition.
     """
@@ -59,15 +60,15 @@ def check_offsets(
     checked = {}
     for key, given in offsets.items():
         match key:
-            case (str() as topic, SupportsIndex() as number) if not isinstance(number, bool):
-                partition = operator.index(number)
-                checked[topic, partition] = _offset(given, f"{topic}-{partition}")
+            case (str() as topic, number) if isinstance(number, SupportsIndex) and not isinstance(number, bool):
+                partition = whole(number, f"topic {topic!r}: partition")
+                checked[topic, partition] = _offset(given, f"{topic}-{partition}", least)
             case _:
                 raise UnknownTopicOrPartitionError(f"{key!r} is no partition: write it as (topic, number)")
     return dict(sorted(checked.items(), key=lambda item: item[0]))
 
 
-def _offset(given: OffsetAndMetadata | int, what: str) -> OffsetAndMetadata:
+def _offset(given: OffsetAndMetadata | int, what: str, least: int | None) -> OffsetAndMetadata:
     wanted = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
     epoch = wanted.leader_epoch
     if not isinstance(wanted.metadata, str):
@@ -77,8 +78,8 @@ def _offset(given: OffsetAndMetadata | int, what: str) -> OffsetAndMetadata:
     except UnicodeEncodeError as error:
         raise InvalidCallError(f"{what}: metadata {wanted.metadata!r} is no valid Unicode text") from error
     return OffsetAndMetadata(
-        _number(wanted.offset, f"{what}: offset", _LAST_OFFSET),
-        None if epoch is None else _number(epoch, f"{what}: leader epoch", _LAST_EPOCH),
+        whole(wanted.offset, f"{what}: offset", least),
+        None if epoch is None else whole(epoch, f"{what}: leader epoch", 0, _LAST_EPOCH),
         wanted.metadata,
     )
 
@@ -91,11 +92,3 @@ def check_metadata_size(offsets: Mapping[TopicPartition, OffsetAndMetadata], lim
                 f"{topic}-{partition}: the metadata of its offset has more than {limit_bytes} bytes "
                 "(offset.metadata.max.bytes)"
             )
-
-
-def _number(given: object, what: str, greatest: int) -> int:
-    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
-        number = operator.index(given)
-        if 0 <= number <= greatest:
-            return number
-    raise InvalidCallError(f"{what} {given!r} cannot be committed: it is a number from 0 to {greatest}")

@@ -15,8 +15,6 @@ INTERNAL_TOPICS = frozenset({METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 """Topics that only the engine itself creates, appends to, alters, and deletes."""
 
 _SMALLEST_INT = -(1 << 31)
-_PRODUCERS_MS = 24 * 60 * 60 * 1000
-"""Every driver is a producer of its own here, and tries an append again within minutes, not after a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,6 @@ def _configs() -> dict[str, str]:
         "remote.storage.enable": "false",
         "unclean.leader.election.enable": "false",
         "message.timestamp.type": "CreateTime",
-        "producer.id.expiration.ms": str(_PRODUCERS_MS),
     }
 
 

@@ -12,6 +12,7 @@ from engine.state import consumer_offsets, transaction_state
 from engine.state.consumer_offsets import ConsumerOffsets, OffsetsRecord
 from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from engine.state.transaction_state import TransactionRecord, TransactionStates
+from partitions.errors import CorruptionError, InvalidCallError
 from partitions.records import HEADERS, TIMESTAMP
 from snapshots.state_machine import Codec, Load
 
@@ -57,8 +58,12 @@ class StateFormat(Generic[M, R]):
         return machine
 
     def to_batch(self, records: Iterable[R], now_ms: int) -> pa.RecordBatch:
-        """The records as a batch of the record columns, with one timestamp."""
-        rows = [self.codec.encode(record) for record in records]
+        """The records as a batch of the record columns, with one timestamp.
+
+        Raises: InvalidCallError for a record that would not be read again as it is: nobody could read those of
+            its partition any more.
+        """
+        rows = [self._row(record) for record in records]
         return pa.RecordBatch.from_arrays(
             [
                 pa.repeat(pa.scalar(now_ms * 1000, pa.int64()), len(rows)).cast(TIMESTAMP),
@@ -68,6 +73,16 @@ class StateFormat(Generic[M, R]):
             ],
             ["timestamp", "key", "value", "headers"],
         )
+
+    def _row(self, record: R) -> tuple[bytes | None, bytes | None]:
+        try:
+            row = self.codec.encode(record)
+            if self.codec.decode(*row) == record:
+                return row
+            why = "it would be read as another one"
+        except (CorruptionError, TypeError, ValueError) as error:
+            why = str(error)
+        raise InvalidCallError(f"{record} cannot be a record of {self.topic}: {why}; nothing was changed")
 
 
 OFFSETS: StateFormat[ConsumerOffsets, OffsetsRecord] = StateFormat(

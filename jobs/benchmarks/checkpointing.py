@@ -30,7 +30,7 @@ from jobs.benchmarks.table import Limit, Line
 from partitions.clock import SystemClock
 from partitions.identity import random_id
 from partitions.lineage import Lineage
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store.local import LocalStore
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -40,9 +40,9 @@ def connector_class_path() -> str:
 
 
 @contextmanager
-def running_kafka(folder: Path, partitions: int = 1) -> Iterator[str]:
+def running_kafka(folder: Path, partitions: int = 1, settings: Mapping[str, str] | None = None) -> Iterator[str]:
     """Start a broker with its data in ``folder``, which must be there; its ``host:port``. It makes topics that are
-    written to, of so many ``partitions``. It ends afterwards.
+    written to, of so many ``partitions``; ``settings`` are more of its configs. It ends afterwards.
 
     Raises: EnvironmentUnusableError when its jars cannot be fetched, or it does not start.
     """
@@ -56,8 +56,9 @@ def running_kafka(folder: Path, partitions: int = 1) -> Iterator[str]:
     ]
     broker_port, controller_port = free_ports(2)
     (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
-    settings = folder / "server.properties"
-    settings.write_text(_settings(folder / "data", broker_port, controller_port, partitions))
+    properties = folder / "server.properties"
+    more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
+    properties.write_text(_settings(folder / "data", broker_port, controller_port, partitions) + more)
     log = folder / "server.log"
     with log.open("wb") as output:
 
@@ -65,10 +66,10 @@ def running_kafka(folder: Path, partitions: int = 1) -> Iterator[str]:
             command = [*java, f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}", main, *arguments]
             return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
 
-        formatting = tool("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", settings)
+        formatting = tool("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", properties)
         if formatting.wait() != 0:
             raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(log)}")
-        server = tool("kafka.Kafka", settings)
+        server = tool("kafka.Kafka", properties)
         try:
             _wait_for(server, log)
             yield f"{HOST}:{broker_port}"

@@ -32,7 +32,7 @@ from partitions.errors import RetriableError
 from partitions.identity import random_id
 from partitions.lineage import Lineage
 from partitions.paths import DataName
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store import Store, StoreOptions, open_store
 
 VOTERS = 3

@@ -26,7 +26,7 @@ from partitions.clock import SystemClock
 from partitions.identity import random_id
 from partitions.lineage import Lineage
 from partitions.paths import DataName
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store.local import LocalStore
 
 if TYPE_CHECKING:

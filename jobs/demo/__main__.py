@@ -56,7 +56,17 @@ def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
         steps.shell(["mkdir", lost])
 
     record = ("--topic", TOPIC, "--key", "tailnum", "--timestamp", "time_hour")
-    bulk = (*record, "--input", f"{folder}/source/bulk", "--producer", "history", "--acks", "leader")
+    bulk = (
+        *record,
+        "--input",
+        f"{folder}/source/bulk",
+        "--producer",
+        "history",
+        "--sequence",
+        "0",
+        "--acks",
+        "leader",
+    )
     stream = ("--stream", "--checkpoint", f"{folder}/checkpoint", "--option", "maxFilesPerTrigger=1")
     settings = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
     shape = ("--partitions", "6", "--replication-factor", "3", "--key", "STRING", "--value", value_ddl())

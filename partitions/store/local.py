@@ -210,7 +210,8 @@ class LocalStore:
         check_exclusive_create(self, f".check-{self._new_id()}")
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError."""
+        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. What is no file
+        was put there by somebody else, and stays."""
         before_ms = self._clock.now_ms() - older_than_ms
         removed = 0
         with (
@@ -220,7 +221,8 @@ class LocalStore:
         ):
             for entry in entries:
                 with suppress(FileNotFoundError):
-                    if entry.stat(follow_symlinks=False).st_mtime_ns // 1_000_000 < before_ms:
+                    now = entry.stat(follow_symlinks=False)
+                    if stat.S_ISREG(now.st_mode) and now.st_mtime_ns // 1_000_000 < before_ms:
                         if not dry_run:
                             os.unlink(entry.path)
                         removed += 1
@@ -432,8 +434,9 @@ def _link(temporary: str, target: str) -> bool:
     try:
         os.link(temporary, target)
     except FileExistsError:
-        # NFS repeats a request whose answer was lost, and is told of its own success: two names are ours.
-        return os.stat(temporary).st_nlink > 1
+        # NFS repeats a request whose answer was lost, and is told of its own success: both names are of one file.
+        # (Their number tells nothing: whoever copies a root by hard links gives the temporary file more of them.)
+        return os.path.samefile(temporary, target)
     except OSError as error:
         if error.errno in _NO_HARD_LINKS:
             raise UnsupportedStoreError(f"no hard links, hence no exclusive create, at {target!r}") from error

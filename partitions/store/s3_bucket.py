@@ -141,14 +141,14 @@ class Bucket:
             page = self.connection.repeatable(what, partial(attempt, following))
             for upload in page.get("Uploads", []):
                 yield Upload(upload["Key"], upload["UploadId"], _milliseconds(upload["Initiated"]))
-            following = (
-                {"KeyMarker": page["NextKeyMarker"], "UploadIdMarker": page["NextUploadIdMarker"]}
-                if page.get("IsTruncated", False)
-                else None
-            )
+            # Servers that do not tell one upload of a key from another have no marker of uploads.
+            marked = {
+                name: page[f"Next{name}"] for name in ("KeyMarker", "UploadIdMarker") if page.get(f"Next{name}")
+            }
+            following = marked if page.get("IsTruncated", False) and marked else None
 
     def abort(self, upload: Upload) -> None:
-        """Drop an uncompleted upload and its parts.
+        """Drop an uncompleted upload and its parts; one that somebody else has dropped, or completed, is no error.
 
         Raises: Refused, StorageError, StoreTimeoutError.
         """
@@ -157,7 +157,11 @@ class Bucket:
             self._tally.add(deletes=1)
             client.abort_multipart_upload(Bucket=self.name, Key=upload.key, UploadId=upload.upload_id)
 
-        self.connection.repeatable(f"abort the upload of s3://{self.name}/{upload.key}", attempt)
+        try:
+            self.connection.repeatable(f"abort the upload of s3://{self.name}/{upload.key}", attempt)
+        except Refused as refused:
+            if refused.answer.status != 404 or refused.answer.code == "NoSuchBucket":
+                raise
 
 
 def only_if(listed: StoredObject, condition: str = "IfMatch") -> dict[str, str]:

@@ -14,7 +14,7 @@ import msgspec
 
 from engine.metadata.records import VoterId
 from partitions.paths import BROKER_FILE, CheckpointName, DataName, base_name, voter_path
-from partitions.replica import BrokerFile
+from partitions.root import BrokerFile
 from tests.quorum.remembering import broker_file_of, parsed_name
 from tests.simulation.roots import Root
 

@@ -21,7 +21,7 @@ import engine.metadata.fold
 import engine.quorum.checkpoints
 import engine.quorum.contents
 import engine.quorum.log
-import partitions.replica
+import partitions.root
 import snapshots.reader
 from engine.metadata.image import ClusterImage
 from engine.metadata.records import MetadataRecord
@@ -41,9 +41,7 @@ _PARQUET = b"PAR1"
 _stand_ins: dict[bytes, object] = {}
 
 parsed_name = lru_cache(maxsize=65536)(parse_name)
-broker_file_of = lru_cache(maxsize=_MOST)(
-    lambda data: msgspec.json.decode(data, type=partitions.replica.BrokerFile)
-)
+broker_file_of = lru_cache(maxsize=_MOST)(lambda data: msgspec.json.decode(data, type=partitions.root.BrokerFile))
 
 
 @lru_cache(maxsize=_MOST)

@@ -30,7 +30,7 @@ from partitions.paths import (
     folder_of,
     voter_path,
 )
-from partitions.replica import BrokerFile
+from partitions.root import BrokerFile
 from partitions.store import Store
 from tests.quorum.configuration import Configuration
 from tests.quorum.faults import Events, directory_in

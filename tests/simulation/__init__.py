@@ -7,7 +7,7 @@ memory. When the faults are over, one lone driver has to bring everything in ord
     configuration  what a seed stands for: sizes, operations, faults
     scheduler      drivers are greenlets; who goes on, and what becomes of the call
     strategies     uniform, priorities with change points, bursts; long pauses
-    roots, stores  the truth of each broker, and a driver's view of it
+    roots, stores  the truth of each broker, and a driver's view of it; requests that are on their way
     faults         what may happen to calls and roots, and the bound within which the promises hold
     remote         the table of the remote tier, in memory
     world          a cluster on such stores; drivers as the product's own contexts

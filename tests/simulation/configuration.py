@@ -53,6 +53,9 @@ class Plan:
     horizon: int = 300
     """About how many steps the interesting part takes."""
     fault_rate: float = 0.0
+    late_write_rate: float = 0.0
+    """How often a call that changes something fails and takes effect after its error, or its answer is the echo of
+    its own success."""
     stall_rate: float = 0.0
     """How often a driver falls asleep before a call of ``stalls_at``, a tenth of it before others."""
     stalls_at: frozenset[str] = frozenset({"create", "commit", "delete"})
@@ -180,11 +183,15 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         schedule=rng.choice(("priorities", "priorities", "priorities", "uniform", "bursts")),
         horizon=horizon,
         fault_rate=rng.choice((0.0, 0.01, 0.03)) if faulty else 0.0,
+        late_write_rate=random.Random(f"late writes {seed}").choice(_LATE_WRITE_RATES) if faulty else 0.0,
         stall_rate=rng.choice((0.0, 0.0, 0.05, 0.2)),
         crashes=rng.choice((0, 1, 1, 2)) if faulty else 0,
         most_steps=horizon * 8,
         tags=frozenset({theme.name}),
     )
+
+
+_LATE_WRITE_RATES = (0.0, 0.0, 0.01, 0.03, 0.1)
 
 
 def _tiered(rng: random.Random) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from partitions.paths import BROKER_FILE
-from partitions.replica import BrokerFile
+from partitions.root import BrokerFile
 
 if TYPE_CHECKING:
     from tests.simulation.world import World

@@ -13,7 +13,7 @@ from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, ReplicaLog, parse, resolve
 from partitions.paths import BROKER_FILE, EpochName
-from partitions.replica import BrokerFile, root_identity
+from partitions.root import BrokerFile, root_identity
 from partitions.store import Store
 from tests.simulation.content import Content, content_of, lineage_of
 from tests.simulation.oracle import History, Key, Oracle, Token
@@ -91,7 +91,7 @@ class Invariants:
             return entries[file.object.name][1]
 
         try:
-            listing = parse(root.of_folder(folder))
+            listing = parse(folder, root.of_folder(folder))
             lineage = Lineage()
             if listing.epochs:
                 lineage = lineage_of(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1])

@@ -61,7 +61,7 @@ class Mutation:
     def configuration(self, seed: int) -> Configuration:
         """Of a seed, as this mutation needs it."""
         if self.directed is not None:
-            return replace(self.directed, seed=seed)
+            return self.shaped(replace(self.directed, seed=seed))
         return self.shaped(configuration_of(seed, self.theme, self.voters))
 
     def run(self, seed: int) -> Result:
@@ -138,6 +138,7 @@ _EXPANDING = replace(
     schedule="priorities",
     horizon=60,
 )
+_ON_ITS_WAY = replace(small("append_once 0 0 1 all", "append_once 0 0 1 all"), late_write_rate=0.2, horizon=40)
 _LAST_MEMBER = replace(
     small("fence 1; register 2", setup="append p9 0 0 1"),
     events=((0, "replace", 2),),  # while broker 1 is in the ISR too; then it is fenced, and 2 the last member
@@ -194,6 +195,13 @@ MUTATIONS: Sequence[Mutation] = (
         shaped=_deleting,
         theme="reuse",
         first=2030,
+    ),
+    Mutation(
+        "not there is not written",
+        "a request without an answer may be on its way: its outcome is unknown, also when its file is not there",
+        variants.patched(engine.replication.append, "_commit", variants.not_there_is_not_written),
+        directed=_ON_ITS_WAY,
+        seeds=100,
     ),
     Mutation(
         "no sync before the acknowledgement",

@@ -35,12 +35,32 @@ class Table:
     deleted: bool = False
     """The mark of a topic that is to be deleted."""
 
+    def put(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], now_ms: int) -> bool:
+        """The version after ``version``, if nobody has put it."""
+        if self.version != version:
+            return False
+        self.version += 1
+        for segment in removes:
+            del self.live[segment.path]
+            self.removed[segment.path] = now_ms
+        for upload in adds:
+            self.live[upload.segment.path] = upload
+            self.removed.pop(upload.segment.path, None)
+        return True
+
 
 class MemoryTopicTable(DeltaTopicTable):
     """A driver's view of the table of one topic."""
 
     def __init__(
-        self, remote: Store, topic: str, topic_id: str, table: Table, driver: Driver, now_ms: Callable[[], int]
+        self,
+        remote: Store,
+        topic: str,
+        topic_id: str,
+        table: Table,
+        driver: Driver,
+        now_ms: Callable[[], int],
+        send: Callable[[Callable[[], bool]], None],
     ) -> None:
         self.remote = remote
         self.topic = topic
@@ -50,6 +70,7 @@ class MemoryTopicTable(DeltaTopicTable):
         self._table = table
         self._driver = driver
         self._now_ms = now_ms
+        self._send = send
 
     def load(self) -> RemoteLog:
         """See ``DeltaTopicTable.load``."""
@@ -113,15 +134,10 @@ class MemoryTopicTable(DeltaTopicTable):
     def _put_version(self, version: int, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment]) -> None:
         """The version after ``version``, if nobody has put it. What is answered, the table itself tells."""
         verdict = self._driver.point("commit", "remote", "table")
-        if verdict is Verdict.REFUSE or self._table.version != version:
-            return
-        self._table.version += 1
-        for segment in removes:
-            del self._table.live[segment.path]
-            self._table.removed[segment.path] = self._now_ms()
-        for upload in adds:
-            self._table.live[upload.segment.path] = upload
-            self._table.removed.pop(upload.segment.path, None)
+        if verdict is Verdict.LATE:
+            self._send(lambda: self._table.put(version, adds, removes, self._now_ms()))
+        elif verdict is not Verdict.REFUSE:
+            self._table.put(version, adds, removes, self._now_ms())
         if verdict is Verdict.DIE_AFTER:
             self._driver.die()
 
@@ -135,4 +151,5 @@ class _Uncommitted(MemoryTopicTable):
 
 def uncommitted(table: MemoryTopicTable) -> MemoryTopicTable:
     """The same table, for a driver that cannot commit to it."""
-    return _Uncommitted(table.remote, table.topic, table.topic_id, table._table, table._driver, table._now_ms)
+    known = table.remote, table.topic, table.topic_id, table._table, table._driver, table._now_ms, table._send
+    return _Uncommitted(*known)

@@ -161,7 +161,7 @@ class Run:
         counts["steps"] += world.scheduler.step
         counts["calls"] += len(self.result.lines)
         counts["tiered segments"] += sum(len(table.live) + len(table.removed) for table in world.tables.values())
-        counts["drivers"] += len(world.scheduler.drivers)
+        counts["drivers"] += sum(not driver.on_its_way for driver in world.scheduler.drivers.values())
         for decision in world.scheduler.decisions:
             if decision.verdict != "go":
                 counts[f"fault: {decision.verdict}"] += 1
@@ -178,7 +178,7 @@ def _answer(outcome: object) -> object:
 
 def forget() -> None:
     """Let the product's caches go: they hold the stores of drivers."""
-    segment._read_segment.cache_clear()
+    segment._remembered.clear()
     replica._read_lineage.cache_clear()
 
 

@@ -22,12 +22,16 @@ class Killed(BaseException):
 
 
 class Verdict(StrEnum):
-    """What becomes of a call."""
+    """What becomes of a call. ``LATE`` and ``ECHO`` are for those that change something: one takes effect when the
+    scheduler says so, long after its error or never; the other has created its object, and is told that the name
+    is taken, as a store is that repeats a request whose answer was lost.
+    """
 
     GO = "go"
     REFUSE = "refused"
     LOSE_ANSWER = "answer lost"
     LATE = "answer lost, takes effect later"
+    ECHO = "answer lost, tried again, told that the name is taken"
     DIE_BEFORE = "died before"
     DIE_AFTER = "died after"
 
@@ -47,7 +51,9 @@ class Decision:
 class Driver:
     """One process. ``point`` is called on its own greenlet, everything else by the scheduler."""
 
-    def __init__(self, name: str, slot: int, main: Callable[[Driver], None]) -> None:
+    def __init__(
+        self, name: str, slot: int, main: Callable[[Driver], None], parent: greenlet | None = None
+    ) -> None:
         self.name = name
         self.slot = slot
         self.what, self.place, self.object = "start", "", ""
@@ -60,10 +66,14 @@ class Driver:
         """The step at which the schedule's own pause ends."""
         self.sleeps_until_ms = 0
         """When it wakes from a sleep of its own, where it sleeps."""
+        self.sent = 0
+        """How many of its calls take effect later."""
+        self.on_its_way = False
+        """No process, but such a call."""
         self.told = 0
         """A digest of all answers so far: with the truth, the whole state of a deterministic driver."""
-        self._parent = getcurrent()
-        self._greenlet = greenlet(lambda: main(self))
+        self._parent = parent or getcurrent()
+        self._greenlet = greenlet(lambda: main(self), self._parent)
 
     @property
     def done(self) -> bool:
@@ -120,11 +130,19 @@ class Scheduler:
     decisions: list[Decision] = field(default_factory=list)
     """All that was decided: to be replayed."""
     step: int = 0
+    _greenlet: greenlet = field(default_factory=getcurrent)
+    """On which it runs: a step ends there, also that of a driver that another one has spawned."""
 
     def spawn(self, name: str, slot: int, main: Callable[[Driver], None]) -> Driver:
         """A new driver; it starts with its first step."""
-        driver = self.drivers[name] = Driver(name, slot, main)
+        driver = self.drivers[name] = Driver(name, slot, main, self._greenlet)
         return driver
+
+    def send(self, sender: Driver, land: Callable[[Driver], None]) -> None:
+        """A call of ``sender`` is on its way: ``land`` is what becomes of it, whatever becomes of the sender."""
+        sender.sent += 1
+        call = self.spawn(f"{sender.name}~{sender.sent}", sender.slot, land)
+        call.operation, call.on_its_way = sender.operation, True
 
     def living(self) -> list[Driver]:
         """The drivers that are not done, in the order in which they came."""

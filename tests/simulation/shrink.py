@@ -64,6 +64,7 @@ class Shrinker:
             known = self.result.configuration
             candidates = [replace(known, events=_without(known.events, i)) for i in range(len(known.events))]
             candidates += [replace(known, fault_rate=0.0, crashes=0)] if known.fault_rate else []
+            candidates += [replace(known, late_write_rate=0.0)] if known.late_write_rate else []
             candidates += [replace(known, page=0)] if known.page else []
             candidates += [replace(known, fine_metadata=False)] if getattr(known, "fine_metadata", False) else []
             counts = [range(len(slot)) for slot in known.operations]

@@ -1,4 +1,6 @@
-"""A driver's view of a root. Every call waits at the scheduler, then takes effect at once, or fails."""
+"""A driver's view of a root. Every call waits at the scheduler, then takes effect, fails, or does both; one that
+changes something may take effect much later, whatever has become of the driver: a request on its way.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +16,7 @@ from partitions.errors import (
     SourceChangedError,
     StorageError,
     StoreTimeoutError,
+    StratalogError,
 )
 from partitions.paths import BROKER_FILE
 from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
@@ -29,6 +32,9 @@ CHANGES = frozenset({"create", "commit", "delete"})
 Note = Callable[[Driver, str, str, str, object], None]
 """Told of every call: driver, call, place, name, outcome."""
 
+Send = Callable[[Driver, str, Root, str, Callable[[], object]], None]
+"""Lets a call take effect later: driver, call, root, name, effect."""
+
 
 class SimStore:
     """One driver's view of one root. ``page`` is how many names a page of a listing has; 0: all of them, so
@@ -43,6 +49,7 @@ class SimStore:
         note: Note,
         page: Callable[[], int] = lambda: 0,
         constant_roots: bool = False,
+        send: Send | None = None,
     ) -> None:
         self.root = root
         self.uri = f"sim://{root.place}"
@@ -52,6 +59,7 @@ class SimStore:
         self._note = note
         self._page = page
         self._constant_roots = constant_roots
+        self._send = send
 
     def __repr__(self) -> str:
         return f"SimStore({self.uri!r}, {self._driver.name})"
@@ -68,21 +76,32 @@ class SimStore:
         if verdict is Verdict.REFUSE or (self.root.full and what in ("create", "commit")):
             self._note(driver, what, self.root.place, name, "refused")
             raise StorageError(f"{self.uri} refused to {what} {name}")
+        if verdict is Verdict.LATE:
+            assert self._send is not None
+            self._note(driver, what, self.root.place, name, "later")
+            self._send(driver, what, self.root, name, effect)
+            raise self._unanswered(what, name)
         try:
             result = effect()
         except Exception as error:
             self._note(driver, what, self.root.place, name, type(error).__name__)
             raise
-        self._note(driver, what, self.root.place, name, result)
+        self._note(driver, what, self.root.place, name, "echo" if verdict is Verdict.ECHO else result)
         if verdict is Verdict.DIE_AFTER:
             driver.die()
         if verdict is Verdict.LOSE_ANSWER:
-            if what in ("create", "commit"):
-                raise OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
-            if what == "delete":
-                raise StorageError(f"{self.uri}: cannot delete {name}")
-            raise StoreTimeoutError(f"{self.uri}: no answer")
+            raise self._unanswered(what, name)
+        if verdict is Verdict.ECHO:
+            return False  # type: ignore[return-value]
         return result
+
+    def _unanswered(self, what: str, name: str) -> StratalogError:
+        """As the stores of the product have it: the bulk of a delete is asked for again by a later run."""
+        if what in ("create", "commit"):
+            return OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
+        if what == "delete":
+            return StorageError(f"{self.uri}: cannot delete {name}")
+        return StoreTimeoutError(f"{self.uri}: no answer")
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``."""

@@ -13,10 +13,17 @@ from tests.simulation.stores import CHANGES
 Pick = Callable[[int, Sequence[Driver]], Driver]
 
 _LONG_SLEEPS = (15, 60, 200, 600)
+_LATE = (Verdict.LATE, Verdict.LATE, Verdict.ECHO)
+"""What becomes of a create without an answer; a delete is always late."""
+_ON_ITS_WAY = (0, 5, *_LONG_SLEEPS)
+"""For how many steps a call is that takes effect later ..."""
+_NEVER_ARRIVES = 0.2
+"""... and how often it never does."""
 
 
 class Seeded:
-    """The random part of a run: schedule, pauses, faults of calls; and the events of its configuration."""
+    """The random part of a run: schedule, pauses, faults of calls, those that take effect later; and the events of
+    its configuration."""
 
     def __init__(self, configuration: Plan) -> None:
         self._configuration = configuration
@@ -24,6 +31,7 @@ class Seeded:
         self._pick = _PICKS[configuration.schedule](self._rng, configuration.horizon)
         self._events = list(configuration.events)
         self._crashes = configuration.crashes
+        self._late = random.Random(f"late {configuration.seed}")
 
     def decide(self, step: int, drivers: Sequence[Driver]) -> Decision | None:
         if self._events and self._events[0][0] <= step:
@@ -33,7 +41,7 @@ class Seeded:
         if not awake:
             first = min(drivers, key=lambda driver: driver.wakes_at)
             first.wakes_at = 0
-            return Decision(first.name, self._verdict(first))
+            return self._go_on(first, step)
         driver = self._pick(step, awake)
         stalls = (
             configuration.stall_rate if driver.what in configuration.stalls_at else configuration.stall_rate / 10
@@ -42,9 +50,21 @@ class Seeded:
             driver.wakes_at = step + rng.choice(_LONG_SLEEPS)
             awake.remove(driver)
             driver = self._pick(step, awake)
-        return Decision(driver.name, self._verdict(driver))
+        return self._go_on(driver, step)
+
+    def _go_on(self, driver: Driver, step: int) -> Decision:
+        if not driver.on_its_way:
+            return Decision(driver.name, self._verdict(driver))
+        if driver.what == "start":
+            driver.wakes_at = step + self._late.choice(_ON_ITS_WAY)
+            return Decision(driver.name)
+        lost = self._late.random() < _NEVER_ARRIVES
+        return Decision(driver.name, Verdict.REFUSE if lost else Verdict.GO)
 
     def _verdict(self, driver: Driver) -> Verdict:
+        late = self._configuration.late_write_rate
+        if late and driver.what in CHANGES and self._late.random() < late:
+            return Verdict.LATE if driver.what == "delete" else self._late.choice(_LATE)
         rate = self._configuration.fault_rate
         if not rate or driver.what in ("start", "sleep") or self._rng.random() >= rate:
             return Verdict.GO

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from engine.operations.retention import vacuum
+from partitions.errors import OutcomeUnknownError
 from partitions.paths import DataName
 from tests.simulation.configuration import configuration_of, small
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
 from tests.simulation.many import run_some
 from tests.simulation.running import Run, replay, run_configuration, run_seed
-from tests.simulation.scheduler import Violation
+from tests.simulation.scheduler import Decision, Driver, Verdict, Violation
 from tests.simulation.strategies import Seeded
 from tests.simulation.trace import text_of_trace
 from tiering.remote_objects import TopicLitter, Why, find_litter
@@ -50,6 +51,7 @@ def test_all_kinds_of_runs_have_their_turn() -> None:
     assert {c.shape.voters for c in configurations} == {1, 3}
     assert max(c.shape.partitions for c in configurations) == 8
     assert {len(c.operations) for c in configurations} == {2, 3, 4, 5, 6}
+    assert sum(c.late_write_rate > 0 for c in configurations) >= SEEDS / 4
 
 
 @pytest.mark.parametrize("seed", [3, 17, 40, 41])
@@ -65,10 +67,45 @@ def test_the_order_of_hashes_does_not_matter() -> None:
     assert len(outputs_by_order_of_hashes(program)) == 1
 
 
-def test_recorded_decisions_give_the_same_trace() -> None:
-    configuration = configuration_of(17)
+@pytest.mark.parametrize(("seed", "late"), [(3, True), (17, False)])
+def test_recorded_decisions_give_the_same_trace(seed: int, late: bool) -> None:
+    """A decision for each step, also for a call that takes effect later."""
+    configuration = configuration_of(seed)
     first = run_configuration(configuration)
+    assert (first.counts["late effects"] > 0) == late
     assert replay(configuration, first.decisions).digest() == first.digest()
+
+
+@pytest.mark.parametrize(
+    ("order", "told", "stored"),
+    [("d0~1 d0~1 d1 d1", ["unknown", False], b"d0"), ("d1 d1 d0~1 d0~1", ["unknown", True], b"d1")],
+)
+def test_a_call_takes_effect_after_its_error_and_under_its_condition_then(
+    order: str, told: list[object], stored: bytes
+) -> None:
+    """Whoever comes first has the name; and the caller goes on when it is its turn, not with its call."""
+    world, answers = Run(small()).world, list[object]()
+
+    def create_two(driver: Driver) -> None:
+        store = world.context(driver).stores[1]
+        try:
+            answers.append(store.create("first", driver.name.encode()))
+        except OutcomeUnknownError:
+            answers.append("unknown")
+        store.create("second", b"")
+
+    for name in ("d0", "d1"):
+        world.scheduler.spawn(name, 0, create_two)
+    for name, verdict in (
+        ("d0", Verdict.GO),
+        ("d0", Verdict.LATE),
+        *((name, Verdict.GO) for name in order.split()),
+    ):
+        world.scheduler.take(Decision(name, verdict))
+    assert answers == told
+    assert world.roots[1].folders[""]["first"][1] == stored
+    assert world.roots[1].get("second") is None
+    world.scheduler.kill_all()
 
 
 def test_a_trace_can_be_read() -> None:

@@ -35,7 +35,7 @@ from engine.replication.site import Site
 from engine.state.transaction_state import Transaction, TransactionStates
 from engine.state_cache import ReadState
 from partitions.clock import Clock
-from partitions.errors import RetriableError, SourceChangedError
+from partitions.errors import OutcomeUnknownError, RetriableError, SourceChangedError, StorageError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Link, Listing, ReplicaLog
 from partitions.paths import DataName
@@ -150,12 +150,26 @@ def append_without_looking_again(
         earlier = earlier_attempt(state.producers, producer, str(site))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
-        staged = leader.store.stage_writer(leader.path(DataName(log.log_end, None, site.epoch)))
+        name = DataName(log.log_end, None, site.epoch)
+        staged = leader.store.stage_writer(leader.path(name))
         _encode(staged, site, log, state, producer, source, options, clock)
-        if _commit(staged, attempt):
+        if _commit(staged, name, attempt):
             records = sum(batch.num_rows for batch in source)
             return Appended(log.log_end, log.log_end + records, duplicate=False, bytes=staged.size_bytes)
     raise RetriableError("others were faster")
+
+
+def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
+    """After an unknown outcome a look: what is not there was not written."""
+    try:
+        return _commit(staged, name, attempt)
+    except OutcomeUnknownError as error:
+        try:
+            staged._store.stat(staged._name)
+        except FileNotFoundError:
+            attempt.names.discard(name)
+            raise StorageError(f"{name} was not written") from error
+        raise
 
 
 def true(*_: object) -> bool:

@@ -24,7 +24,7 @@ from engine.quorum.voter import Voter
 from partitions import paths
 from partitions.paths import BROKER_FILE, DataName
 from partitions.probing import SerialProber
-from partitions.replica import BrokerFile
+from partitions.root import BrokerFile
 from partitions.runner import Outcome, SerialRunner
 from partitions.store import Store, StoreCounts, StoreOptions
 from tests.simulation.configuration import Configuration, Shape
@@ -34,7 +34,7 @@ from tests.simulation.ledger import Ledger
 from tests.simulation.oracle import Oracle, WatchedLog
 from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
-from tests.simulation.scheduler import Driver, Scheduler
+from tests.simulation.scheduler import Driver, Scheduler, Verdict
 from tests.simulation.stores import Note, SimStore
 from tests.simulation.transacting import TransactionOracle
 from tiering.delta_table import DeltaTopicTable
@@ -103,11 +103,11 @@ class CoarseClient(MetadataClient):
         finally:
             self._driver.quiet -= 1
 
-    def submit(self, command: Command[Answer]) -> Answer:
+    def submit(self, command: Command[Answer], *, dry_run: bool = False) -> Answer:
         self._driver.point("submit", "", type(command).__name__)
         self._driver.quiet += 1
         try:
-            return super().submit(command)
+            return super().submit(command, dry_run=dry_run)
         finally:
             self._driver.quiet -= 1
 
@@ -167,6 +167,22 @@ class World:
         """The time of all."""
         return self.time.ms
 
+    def send(self, driver: Driver, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
+        """A call of a driver takes effect later, or never. It has reached the storage: that nobody else does by
+        now does not matter.
+        """
+
+        def land(call: Driver) -> None:
+            refused = call.point(what, root.place, name) is Verdict.REFUSE
+            if refused or (root.full and what != "delete"):
+                self.note(call, what, root.place, name, "never")
+                return
+            result = effect()
+            self.note(call, what, root.place, name, result)
+            self.ledger.count("late effects" if result is not False else "late calls without effect")
+
+        self.scheduler.send(driver, land)
+
     def batch(self, name: DataName) -> bytes:
         """A batch of the metadata log, from any voter."""
         for broker, directory_id in self.voters.items():
@@ -185,9 +201,8 @@ class World:
             return f"{prefix}{next(numbers):024x}"
 
         def view(root: Root) -> SimStore:
-            return SimStore(
-                root, driver, self.now_ms, self.note, lambda: self.page, self.configuration.constant_roots
-            )
+            constant_roots = self.configuration.constant_roots
+            return SimStore(root, driver, self.now_ms, self.note, lambda: self.page, constant_roots, self.send)
 
         stores: dict[int, Store] = {broker: view(root) for broker, root in self.roots.items()}
         clock = DriverClock(self.time, driver)
@@ -201,9 +216,12 @@ class World:
         log.oracle = self.oracle
         tasks: TaskRunner = SerialTasks()
 
+        def send(effect: Callable[[], bool]) -> None:
+            self.send(driver, "commit", self.remote, "table", effect)
+
         def table(topic: TopicImage, remote: Store) -> DeltaTopicTable:
             state = self.tables[topic.topic_id]
-            return MemoryTopicTable(remote, topic.name, topic.topic_id, state, driver, self.now_ms)
+            return MemoryTopicTable(remote, topic.name, topic.topic_id, state, driver, self.now_ms, send)
 
         return SimulatedContext(
             file=self.file,

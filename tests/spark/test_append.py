@@ -272,6 +272,14 @@ def test_the_rows_of_a_partition_can_be_ordered(cluster: Cluster, spark: SparkSe
         assert len(found) == 100
 
 
+def test_a_column_may_have_dots_in_its_name(cluster: Cluster, spark: SparkSession) -> None:
+    cluster.create_topic("dotted", replication_factor=1, key="STRING")
+    source = spark.createDataFrame([("a", "v", ("b",))], "`my.key` STRING, value STRING, s STRUCT<key: STRING>")
+    for name in ("my.key", "s.key"):
+        cluster.append(source, "dotted", key=name).raise_for_failures()
+    assert {key for (key,) in cluster.read("dotted").select("key").collect()} == {"a", "b"}
+
+
 # ------------------------------------------------------------------------------- exactly once
 
 
@@ -295,6 +303,24 @@ def test_a_job_that_is_run_again_appends_nothing_twice(cluster: Cluster, spark: 
     places = [{row["partition"]: row["base_offset"] for row in run.rows} for run in runs]
     assert places[0] == places[1]
     assert cluster.read("again").count() == 100
+
+
+def test_a_job_that_is_run_again_after_the_topic_has_grown_appends_nothing_twice(
+    cluster: Cluster, spark: SparkSession
+) -> None:
+    """Kafka's producer fixes a record's partition before it tries it again."""
+    cluster.create_topic("wider", partitions=2, replication_factor=2)
+    source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
+
+    def run(sequence: int) -> list[tuple[object, object]]:
+        report = cluster.append(source, "wider", key="key", producer="job", sequence=sequence).raise_for_failures()
+        return [(row["partition"], row["outcome"]) for row in report.rows]
+
+    run(4)
+    cluster.create_partitions("wider", 4)
+    assert run(4) == [(0, "duplicate"), (1, "duplicate")]
+    assert cluster.read("wider").count() == 100
+    assert run(5) == [(partition, "acknowledged") for partition in range(4)]
 
 
 def test_a_stream_that_crashed_before_its_checkpoint_appends_each_record_once(

@@ -87,7 +87,7 @@ class Workers:
     def start(self, job: str, name: str) -> int:
         """Start a job on Spark; how many records there are afterwards."""
         if job == "append":
-            self.spark.start("append", topic=name, start=RECORDS, end=RECORDS + 20, producer="there")
+            self.spark.start("append", topic=name, start=RECORDS, end=RECORDS + 20, producer="there", sequence=0)
             return RECORDS + 20
         self.spark.start(job, topic=name)
         return RECORDS
@@ -238,7 +238,7 @@ def test_two_drivers_append_the_same_sequence_at_once(workers: Workers) -> None:
     records = workers.start("append", "same")
     workers.gates.stopped(gate)
     values = {p: [batch(map(str, range(RECORDS + p, RECORDS + 20, 2)))] for p in (0, 1)}
-    ours = workers.here.append_batches("same", values, producer="there").raise_for_failures()
+    ours = workers.here.append_batches("same", values, producer="there", sequence=0).raise_for_failures()
     workers.gates.open(gate)
     theirs = workers.spark.report()
     assert_all_done("append", theirs)

@@ -183,6 +183,7 @@ def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: in
         timestamp="at",
         partition="partition",
         producer=producer,
+        sequence=0,
         order_by=["timestamp"],
     ).raise_for_failures()
 

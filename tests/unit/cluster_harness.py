@@ -156,13 +156,15 @@ class LiveCluster:
         *,
         at_ms: int = 1,
         producer: str | None = None,
-        sequence: int = 0,
+        sequence: int | None = None,
         acks: str = "all",
         driver: Cluster | None = None,
     ) -> Report:
         """Append values (to partition 0 where none is named), one append a partition, with timestamps from
-        ``at_ms`` on, a microsecond apart."""
+        ``at_ms`` on, a microsecond apart. The sequence of a producer is 0 where none is given."""
         given = values if isinstance(values, Mapping) else {0: values}
+        if producer is not None and sequence is None:
+            sequence = 0
         return (driver or self.cluster).append_batches(
             topic,
             {partition: [batch(some, at_ms * 1000)] for partition, some in given.items()},

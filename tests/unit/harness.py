@@ -15,7 +15,7 @@ from engine.replication.watermark import advance_high_watermark
 from partitions.clock import ManualClock
 from partitions.producers import ProducerAppend, marker
 from partitions.records import physical_schema
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.runner import SerialRunner
 from partitions.segment import read_batches
 from partitions.store import Store

@@ -46,9 +46,13 @@ def text_of(name: Name) -> str:
     raise ValueError(str(name))
 
 
+FOLDER = "directory/topic/0.1"
+"""The folder of some replica."""
+
+
 def stored(name: Name, size_bytes: int = 1000, modified_ms: int = 0) -> StoredObject:
-    """An object of that name in some replica's folder."""
-    return StoredObject(f"directory/topic/0.1/{name}", size_bytes, modified_ms, "1")
+    """An object of that name in ``FOLDER``."""
+    return StoredObject(f"{FOLDER}/{name}", size_bytes, modified_ms, "1")
 
 
 def listing_of(
@@ -59,9 +63,10 @@ def listing_of(
 ) -> Listing:
     """The listing of a folder with these names."""
     texts = names.split() if isinstance(names, str) else list(names)
-    return parse(
+    objects = [
         stored(name_of(text), (sizes or {}).get(text, 1000), (modified_ms or {}).get(text, 0)) for text in texts
-    )
+    ]
+    return parse(FOLDER, objects)
 
 
 def log_of(

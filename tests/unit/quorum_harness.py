@@ -19,7 +19,7 @@ from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from partitions.clock import Clock, ManualClock
 from partitions.errors import OutcomeUnknownError, StorageError
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
 

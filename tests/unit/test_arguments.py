@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
@@ -13,11 +14,13 @@ import pytest
 
 from engine import Failure, OffsetSpec, OperationFailedError, Report
 from jobs import arguments, main, run
-from jobs.arguments import bound, count, job_parser, names, numbers, pair, position, time
+from jobs.arguments import bound, check_options, count, job_parser, names, numbers, pair, position, time
 from jobs.progress import TerminalProgress, terminal_progress
 from jobs.run import run_job
 from jobs.topics import arguments as topic_arguments
-from partitions.errors import CorruptSegmentError, StratalogError, UnknownTopicOrPartitionError
+from partitions.errors import CorruptSegmentError, InvalidCallError, StratalogError, UnknownTopicOrPartitionError
+from tests.unit.jobs_harness import nobody_reads
+from tests.unit.test_spark_failures import FromJavaError
 
 
 @pytest.mark.parametrize(
@@ -76,6 +79,48 @@ def test_the_cluster_file_comes_from_the_call_the_environment_or_the_usual_place
     monkeypatch.setenv(arguments.CLUSTER_VARIABLE, "mine.toml")
     assert chosen() == "mine.toml"
     assert chosen("--cluster", "this.toml") == "this.toml"
+
+
+# --------------------------------------------------------------- options that do not go together
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("", None),
+        ("--deep --heal", None),
+        ("--at 0 --place here", None),
+        ("--heal", "--heal needs --deep"),
+        ("--at 0", "--at needs --place or --any-place"),
+        ("--list --deep", "--list and --deep do not go together"),
+        ("--list --at 0 --any-place", "--list and --at do not go together"),
+    ],
+)
+def test_what_options_need_and_what_they_bar(argv: str, said: str | None) -> None:
+    """What has its default is not there; 0 is."""
+    parser = argparse.ArgumentParser()
+    for flag in ("--deep", "--heal", "--list", "--any-place"):
+        parser.add_argument(flag, action="store_true")
+    parser.add_argument("--at", type=int)
+    parser.add_argument("--place", action="append", default=[])
+    given = parser.parse_args(argv.split())
+    with nullcontext() if said is None else pytest.raises(InvalidCallError, match=said):
+        check_options(
+            given, needs=[("heal", "deep"), ("at", "place", "any_place")], bars=[("list", "deep", "at", "place")]
+        )
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("describe --brokers --topics t", "--brokers and --topics do not go together"),
+        ("verify --heal", "--heal needs --deep"),
+        ("verify --history --deep", "--history and --deep do not go together"),
+    ],
+)
+def test_no_option_is_ignored_in_silence(argv: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main([*argv.split(), "--cluster", "none.toml"]) == 2
+    assert capsys.readouterr().err == f"ERROR INVALID_REQUEST: {said}\n"
 
 
 # --------------------------------------------------------------------------------- exit status
@@ -156,6 +201,52 @@ def test_an_unknown_argument_is_a_bad_call(argv: tuple[str, ...], capsys: pytest
 def test_a_bug_shows_its_traceback() -> None:
     with pytest.raises(ZeroDivisionError):
         outcome(ZeroDivisionError())
+
+
+@pytest.mark.parametrize(
+    ("message", "status"),
+    [
+        ("Parent path is not a directory: file:/tmp/file\nat java", 1),
+        ("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: parket.\nat java", 2),
+    ],
+)
+def test_what_spark_gives_up_for_is_one_line(
+    message: str, status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyspark")
+    assert outcome(FromJavaError(message), "--json") == status
+    said = capsys.readouterr()
+    assert said.err == f"ERROR SPARK: {message.splitlines()[0]}\n"
+    assert json.loads(said.out)["failures"][0]["code"] == "SPARK"
+
+
+def test_a_bug_in_a_task_of_spark_shows_its_traceback() -> None:
+    pytest.importorskip("pyspark")
+    with pytest.raises(FromJavaError):
+        outcome(FromJavaError("org.apache.spark.api.python.PythonException: Traceback (most recent call last):"))
+
+
+@pytest.mark.parametrize(("result", "status"), [(DONE, 0), (HALF, 1), (CorruptSegmentError("broken"), 1)])
+def test_the_status_is_the_same_when_nobody_reads_the_report(
+    result: Report | Exception, status: int, tmp_path: Path
+) -> None:
+    with nobody_reads(tmp_path):
+        assert outcome(result) == outcome(result, "--json") == status
+
+
+def test_a_job_that_prints_as_it_goes_ends_when_nobody_reads_on(tmp_path: Path) -> None:
+    def body(job: run.Job) -> Report:
+        job.show(DONE)
+        raise AssertionError("it goes on")
+
+    with nobody_reads(tmp_path):
+        assert run_job("x", job_parser("x", ""), body, []) == 0
+
+
+def test_what_is_no_number_in_json_is_a_text_as_sparks_to_json_writes_it() -> None:
+    row = {"a": float("nan"), "b": float("inf"), "c": float("-inf"), "d": 1.5}
+    found = json.loads(Report("x", [row], totals=row).to_json(), parse_constant=pytest.fail)
+    assert found["rows"] == [found["totals"]] == [{"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": 1.5}]
 
 
 def test_an_interrupted_job_says_so(capsys: pytest.CaptureFixture[str]) -> None:
@@ -245,6 +336,33 @@ def test_on_a_terminal_partitions_and_bytes_are_told(
     assert "2/2" in said
     assert "partitions" in said
     assert "2.0 MB" in said
+
+
+@pytest.mark.parametrize("ended", [KeyboardInterrupt(), StratalogError("disk full"), DONE], ids=repr)
+def test_the_terminal_is_given_back_before_anything_is_said(
+    ended: BaseException | Report, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("rich")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr(run, "terminal_progress", lambda: TerminalProgress(sys.stderr))
+
+    def body(job: run.Job) -> Report:
+        job.progress.start("tier", 2, "partitions")
+        if isinstance(ended, Report):
+            job.show(ended)
+            return ended
+        raise ended
+
+    run_job("x", job_parser("x", ""), body, [])
+    said = capsys.readouterr()
+    shown_again = said.err.rpartition("\x1b[?25h")[2]
+    assert "\x1b[?25l" in said.err
+    assert "\x1b[?25l" not in shown_again
+    assert "2/2" not in shown_again
+    if isinstance(ended, Report):
+        assert said.out.splitlines() == 2 * str(DONE).splitlines()
+    else:
+        assert shown_again.splitlines()[-1].startswith(("interrupted", "ERROR"))
 
 
 def test_no_job_hides_a_module_of_the_standard_library() -> None:

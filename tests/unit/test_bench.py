@@ -35,13 +35,15 @@ HERE = Path("bench-data")
         ("64KiB", 65_536),
         ("12345", 12_345),
         ("12345B", 12_345),
+        ("9007199254740993", 2**53 + 1),
+        ("9223372036854775807", 2**63 - 1),
     ],
 )
 def test_sizes_are_read_as_people_write_them(text: str, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "2 GBs", "-1GB", "2PB", "1,5GB", "1e9"])
+@pytest.mark.parametrize("text", ["", "GB", "2 GBs", "-1GB", "2PB", "1,5GB", "1e9", "8388608TiB", "9" * 400])
 def test_what_is_no_size_is_named(text: str) -> None:
     with pytest.raises(InvalidCallError, match="is no size"):
         parse_size(text)

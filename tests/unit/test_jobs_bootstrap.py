@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from jobs.bootstrap import main as bootstrap
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import calls, live_and_shared, report
 
 
 def built(folder: Path) -> LiveCluster:
@@ -21,27 +21,15 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
-
-
-def run(live: LiveCluster, *argv: str) -> int:
-    return bootstrap(["--cluster", str(live.file), *argv])
+live, shared = live_and_shared(built)
+run = calls(bootstrap)
 
 
 def test_a_broker_is_added_and_takes_the_place_of_another(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(live, "--brokers", "4", "--add", "--topics", "t", "--json") == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["totals"]["copied_bytes"] == sum(map(len, live.data(2).values()))
+    assert report(capsys)["totals"]["copied_bytes"] == sum(map(len, live.data(2).values()))
     assert live.isr() == {2, 3, 4}
     assert run(live, "--brokers", "1", "--instead-of", "4") == 0
     assert live.isr() == {1, 2, 3}

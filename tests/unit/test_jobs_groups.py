@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs.groups import duration
 from jobs.groups import main as groups
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import calls, live_and_shared, rows
 
 
 def built(folder: Path) -> LiveCluster:
@@ -24,25 +23,8 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
-
-
-def run(live: LiveCluster, *argv: str) -> int:
-    return groups(["--cluster", str(live.file), "--json", *argv])
-
-
-def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Those of the object on the last line of standard output."""
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    return found
+live, shared = live_and_shared(built)
+run = calls(groups, "--json")
 
 
 def test_list_and_describe(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,13 +86,19 @@ def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     [
         ((), "one of the arguments --list --describe --reset-offsets --delete --delete-offsets is required"),
         (("--list", "--delete"), "not allowed with argument"),
-        (("--list", "--group", "g"), "--group means nothing to --list"),
+        (
+            ("--list", "--group", "g"),
+            "--group needs --describe or --delete or --delete-offsets or --reset-offsets",
+        ),
         (("--describe",), "--describe needs --group"),
-        (("--describe", "--group", "g", "--topics", "t"), "--topics means nothing to --describe"),
-        (("--delete", "--group", "g", "--to-offset", "0"), "--to-offset means nothing to --delete"),
+        (("--describe", "--group", "g", "--topics", "t"), "--topics needs --delete-offsets or --reset-offsets"),
+        (("--delete", "--group", "g", "--to-offset", "0"), "--to-offset needs --reset-offsets"),
         (("--delete-offsets", "--group", "g"), "--delete-offsets needs --topics"),
         (("--reset-offsets", "--group", "g", "--to-latest"), "--reset-offsets needs --topics"),
-        (("--reset-offsets", "--group", "g", "--topics", "t"), "say where to reset offsets to: --to-earliest, "),
+        (
+            ("--reset-offsets", "--group", "g", "--topics", "t"),
+            "--reset-offsets needs --to-earliest or --to-latest or ",
+        ),
         (("--reset-offsets", "--group", "g", "--topics", "t", "--to-offset", "-1"), "numbers of 0 or more"),
         (("--reset-offsets", "--group", "g", "--topics", "t", "--to-latest", "--to-earliest"), "not allowed with"),
         (("--reset-offsets", "--group", "g", "--topics", "t", "--shift-by", "one"), "a number of records"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from jobs.elect import main as elect
 from jobs.reassign import main as reassign
 from jobs.reassign import moves, rate
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import live_and_shared, report
 
 
 def built(folder: Path) -> LiveCluster:
@@ -22,21 +22,7 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
-
-
-def report(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    """The object on the last line of standard output."""
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+live, shared = live_and_shared(built)
 
 
 def replicas(live: LiveCluster) -> list[tuple[int, ...]]:
@@ -76,12 +62,12 @@ def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.C
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "say what to do: --plan, --status, --cancel, or some of --add"),
+        ((), "say what to do: --plan, --status, --cancel, or what is to be changed"),
         (("--plan", "p.json", "--drain", "1"), "--plan and --drain do not go together"),
         (("--status", "--cancel"), "--status and --cancel do not go together"),
-        (("--plan", "p.json", "--topics", "t"), "--topics goes without --plan"),
-        (("--cancel", "--throttle", "1MB"), "--throttle means nothing to --cancel"),
-        (("--status", "--force"), "--force means nothing to --status"),
+        (("--plan", "p.json", "--topics", "t"), "--plan and --topics do not go together"),
+        (("--cancel", "--throttle", "1MB"), "--cancel and --throttle do not go together"),
+        (("--status", "--force"), "--status and --force do not go together"),
     ],
 )
 def test_options_that_contradict_each_other_are_a_bad_call(
@@ -133,7 +119,7 @@ def test_a_plan_is_worked_out_written_down_and_carried_out(
     assert any(1 in held for held in replicas(live))
     assert reassign(at(live, "--plan", path, "--throttle", "1GiB", "--json")) == 0
     done = report(capsys)
-    assert {row["state"] for row in done["rows"]} == {"done"}  # type: ignore[attr-defined]
+    assert {row["state"] for row in done["rows"]} == {"done"}
     assert not any(1 in held for held in replicas(live))
     assert live.read() == {0: ["a"], 1: ["b"]}
 
@@ -152,7 +138,7 @@ def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]
     wanted = Reassignment(live.site().view.topic_id, 0, (before[0][0], new))
     live.cluster._context.metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
     assert reassign(at(live, "--status", "--json")) == 0
-    (row,) = report(capsys)["rows"]  # type: ignore[misc]
+    (row,) = report(capsys)["rows"]
     assert (row["newcomer"], row["state"], row["records_behind"]) == (new, "joining", 1)
     assert reassign(at(live, "--cancel", "--topics", "t", "--json")) == 0
     assert report(capsys)["totals"] == {"cancelled": 1}
@@ -177,7 +163,7 @@ def test_leaders_are_elected_by_preference_and_by_hand(
 ) -> None:
     (other,) = live.followers()
     assert elect(at(live, "--topics", "t", "--partitions", "0", "--leader", str(other), "--json")) == 0
-    (row,) = report(capsys)["rows"]  # type: ignore[misc]
+    (row,) = report(capsys)["rows"]
     assert (row["leader_before"], row["leader"]) == (replicas(live)[0][0], other)
     with live.unchanged():
         assert elect(at(live, "--dry-run", "--json")) == 0

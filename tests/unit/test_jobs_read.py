@@ -10,6 +10,7 @@ import pytest
 
 from jobs.read import main as read
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import live_and_shared, nobody_reads, report
 
 
 def built(folder: Path) -> LiveCluster:
@@ -22,21 +23,12 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
+live, shared = live_and_shared(built)
 
 
 def planned(live: LiveCluster, capsys: pytest.CaptureFixture[str], *argv: str) -> dict[str, Any]:
     assert read(["--cluster", str(live.file), "--json", "--dry-run", *argv]) == 0
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    return report(capsys)
 
 
 @pytest.mark.parametrize(
@@ -61,9 +53,14 @@ def test_explain_tells_the_plan_and_reads_nothing(shared: LiveCluster, capsys: p
         assert read(["--cluster", str(shared.file), "--topic", "t", "--last", "2", "--explain", "--json"]) == 0
     out = capsys.readouterr().out
     assert out.startswith(shared.cluster.plan_read("t", last=2).explain() + "\n")
-    report = json.loads(out.splitlines()[-1])
-    assert report["totals"]["files"] == 2
-    assert report["storage"]["lists"] > 0, "planning is counted"
+    found = json.loads(out.splitlines()[-1])
+    assert found["totals"]["files"] == 2
+    assert found["storage"]["lists"] > 0, "planning is counted"
+
+
+def test_nobody_who_reads_the_explanation_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
+    with nobody_reads(tmp_path):
+        assert read(["--cluster", str(shared.file), "--topic", "t", "--explain"]) == 0
 
 
 def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
@@ -81,9 +78,9 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
     argv = ("--topic", "t", "--start", "1")
     assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2
     assert "t-0: start 1 is below the log start" in capsys.readouterr().err
-    report = planned(live, capsys, *argv, "--allow-data-loss")
-    assert report["notes"] == ["t-0: offsets [1, 3) are deleted, and left out"]
-    assert [row["start"] for row in report["rows"]] == [3]
+    found = planned(live, capsys, *argv, "--allow-data-loss")
+    assert found["notes"] == ["t-0: offsets [1, 3) are deleted, and left out"]
+    assert [row["start"] for row in found["rows"]] == [3]
 
 
 @pytest.mark.parametrize(
@@ -96,6 +93,11 @@ def test_what_is_deleted_may_be_left_out_with_a_note(
         (("--topic", "t", "--isolation", "read_comitted"), "invalid choice: 'read_comitted'"),
         (("--topic", "trps"), "did you mean 'trips'?"),
         (("--topic", "t", "--group", "h"), "group 'h' does not exist"),
+        (("--topic", "t", "--format", "csv"), "--format needs --output"),
+        (("--topic", "t", "--option", "a=b"), "--option needs --output"),
+        (("--topic", "t", "--mode", "error", "--count"), "--mode needs --output"),
+        (("--topic", "t", "--count", "--dry-run"), "--count and --dry-run do not go together"),
+        (("--topic", "t", "--count", "--explain"), "--count and --explain do not go together"),
     ],
 )
 def test_a_wrong_call_is_one_line(

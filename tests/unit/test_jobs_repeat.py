@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Report
+from engine import Failure, Report
 from jobs.repeat import repeat
 from partitions.clock import ManualClock
 from partitions.errors import InvalidCallError, NoMajorityError
@@ -58,3 +58,15 @@ def test_a_wrong_call_is_not_tried_again() -> None:
 
     with pytest.raises(InvalidCallError):
         repeat("tier", once, lambda _: None, lambda _: 60, Interrupted())
+
+
+def test_a_run_of_which_a_part_failed_keeps_its_report() -> None:
+    half = Report("tier", [{"partition": 1}], [Failure("t-0", "LOG_GAP", "offsets are missing")])
+    shown: list[Report] = []
+
+    def once() -> Report:
+        return half.raise_for_failures()
+
+    with pytest.raises(KeyboardInterrupt):
+        repeat("tier", once, shown.append, lambda _: 60, Interrupted())
+    assert shown == [half] * 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,10 @@ import pytest
 from engine.cluster import Cluster
 from jobs.restore import main as restore
 from tests.s3_server import S3Endpoint
+from tests.unit.jobs_harness import report
 from tests.unit.test_bootstrap_scenarios import World
 
 HISTORY = ["msg 0 LE-0", "msg 1 LE-0", "tier", "msg 2 LE-1", "tier", "msg 3 LE-1"]
-
-
-def last_line(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
 
 
 def heir_of(world: World, folder: Path) -> Path:
@@ -38,9 +33,8 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
     world.run(HISTORY)
     living = str(tmp_path / "cluster.toml")
     assert restore(["--cluster", living, "--drill", "--deep", "--json"]) == 0
-    found = last_line(capsys)
-    assert isinstance(found["totals"], dict)
-    assert (found["totals"]["records"], found["totals"]["lost_records"]) == (3, 1)
+    totals = report(capsys)["totals"]
+    assert (totals["records"], totals["lost_records"]) == (3, 1)
     file = heir_of(world, tmp_path / "heir")
     assert restore(["--cluster", str(file), "--from", "c", "--dry-run"]) == 0
     assert restore(["--cluster", str(file), "--from", "c", "--json"]) == 0
@@ -58,8 +52,8 @@ def test_a_drill_and_a_restore_with_the_remote_on_s3(
         (("--from", "c", "--drill"), "not allowed with"),
         (("--from", "c"), "give it another id"),
         (("--from", "d"), "has no description of cluster 'd'"),
-        (("--from", "d", "--deep"), "--deep is for a --drill"),
-        (("--drill", "--dry-run"), "a drill changes nothing"),
+        (("--from", "d", "--deep"), "--deep needs --drill"),
+        (("--drill", "--dry-run"), "--drill and --dry-run do not go together"),
         (("--drill",), "has no description of cluster 'c'"),
     ],
 )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
+from jobs.snapshot import arguments
 from jobs.snapshot import main as snapshot
+from tests.unit.jobs_harness import report
 from tests.unit.snapshot_harness import Keyed
 
 
@@ -22,19 +23,14 @@ def at(live: Keyed, *argv: str) -> list[str]:
     return ["--cluster", str(live.file), "--json", *argv]
 
 
-def last_report(capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    found: dict[str, object] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
-
-
 def test_plan_then_make(live: Keyed, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unchanged():
         assert snapshot(at(live, "--dry-run", "--by-hand")) == 0
-    assert last_report(capsys)["dry_run"] is True
+    assert report(capsys)["dry_run"] is True
     with live.unchanged():
         assert snapshot(at(live, "--once")) == 0  # the policy does not want one yet
     assert snapshot(at(live, "--topics", "t", "--by-hand")) == 0
-    assert last_report(capsys)["totals"] == {"partitions": 1, "made": 1}
+    assert report(capsys)["totals"] == {"partitions": 1, "made": 1}
     assert live.ids(1) == ["2-1"]
 
 
@@ -44,5 +40,11 @@ def test_a_wrong_call_changes_nothing(live: Keyed, capsys: pytest.CaptureFixture
         assert snapshot(at(live, "--topics", "nix")) == 2
         assert snapshot(at(live, "--topics", "other")) == 2
         assert snapshot(at(live, "--every", "0")) == 2
+        assert snapshot(at(live, "--every", "soon")) == 2
         assert snapshot(at(live, "--every", "5", "--once")) == 2
     assert "set its cleanup.policy to snapshot first" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("10m", 600), ("30s", 30), ("600", 600)])
+def test_how_often_is_said_as_a_duration(text: str, seconds: float) -> None:
+    assert arguments().parse_args(["--every", text]).every == seconds

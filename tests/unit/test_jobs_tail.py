@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import DoubleType, MapType, StringType
 
 from jobs.main import main as stratalog
 from jobs.offsets import main as offsets
@@ -15,6 +15,7 @@ from jobs.tail import main as tail
 from partitions.clock import SystemClock
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
+from tests.unit.jobs_harness import calls, live_and_shared, nobody_reads, report
 
 
 def built(folder: Path) -> LiveCluster:
@@ -25,19 +26,8 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
-
-
-def run(live: LiveCluster, *argv: str) -> int:
-    return tail(["t", "--cluster", str(live.file), *argv])
+live, shared = live_and_shared(built)
+run = calls(tail, "t")
 
 
 def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -52,12 +42,12 @@ def shown(capsys: pytest.CaptureFixture[str]) -> list[str]:
         ((), [*(f"a{number}" for number in range(2, 12)), "b"]),
         (("-n", "2"), ["a10", "a11", "b"]),
         (("-n", "0"), []),
-        (("-n", "1", "--partition", "0"), ["a11"]),
-        (("--from", "0:10,1:1"), ["a10", "a11"]),
-        (("--from", "earliest", "--partition", "1"), ["b"]),
-        (("--from", "11", "--partition", "0"), ["a11"]),
-        (("--from", "earliest", "--partition", "0", "--max-messages", "3"), ["a0", "a1", "a2"]),
-        (("--from", "1970-01-01T00:00:00.001011", "--partition", "0"), ["a11"]),
+        (("-n", "1", "--partitions", "0"), ["a11"]),
+        (("--start", "0:10,1:1"), ["a10", "a11"]),
+        (("--start", "earliest", "--partitions", "1"), ["b"]),
+        (("--start", "11", "--partitions", "0"), ["a11"]),
+        (("--start", "earliest", "--partitions", "0", "--max-messages", "3"), ["a0", "a1", "a2"]),
+        (("--start", "1970-01-01T00:00:00.001011", "--partitions", "0"), ["a11"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -72,7 +62,7 @@ def test_where_it_begins(
 def test_a_line_is_partition_offset_timestamp_key_and_value(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(shared, "-n", "1", "--partition", "1") == 0
+    assert run(shared, "-n", "1", "--partitions", "1") == 0
     out, err = capsys.readouterr()
     assert out == "1\t0\t1970-01-01T00:00:00.001+00:00\t\tb\n"
     assert "tail: done, records 1" in err
@@ -81,8 +71,8 @@ def test_a_line_is_partition_offset_timestamp_key_and_value(
 def test_json_is_an_object_a_line_and_the_report_at_the_end(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(shared, "-n", "1", "--partition", "1", "--json") == 0
-    record, report = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert run(shared, "-n", "1", "--partitions", "1", "--json") == 0
+    record, last = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert record == {
         "partition": 1,
         "offset": 0,
@@ -91,8 +81,8 @@ def test_json_is_an_object_a_line_and_the_report_at_the_end(
         "value": "b",
         "headers": [],
     }
-    assert (report["operation"], report["totals"]["records"]) == ("tail", 1)
-    (row,) = report["rows"]
+    assert (last["operation"], last["totals"]["records"]) == ("tail", 1)
+    (row,) = last["rows"]
     assert (row["partition"], row["start"], row["end"]) == (1, 0, 1)
 
 
@@ -120,14 +110,14 @@ def test_it_follows_until_interrupted(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(SystemClock, "sleep", sleep)
-    assert run(live, "-f", "-n", "1", "--partition", "0") == 0
+    assert run(live, "-f", "-n", "1", "--partitions", "0") == 0
     assert shown(capsys) == ["a11", "new"]
 
 
 def test_following_ends_with_a_timeout_or_a_number_of_records(
     shared: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(shared, "-f", "--from", "earliest", "--max-messages", "13") == 0
+    assert run(shared, "-f", "--start", "earliest", "--max-messages", "13") == 0
     assert len(shown(capsys)) == 13
     assert run(shared, "-f", "-n", "0", "--timeout", "1ms") == 0
     assert shown(capsys) == []
@@ -139,55 +129,72 @@ def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str
     )
     for rack, broker in (("a", 1), ("b", 2), ("c", 3)):
         assert run(live, "-n", "1", "--json", "--client-rack", rack) == 0
-        report = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert {row["broker"] for row in report["rows"]} == {broker}
-        assert report["totals"]["cross_rack_bytes"] == 0
+        found = report(capsys)
+        assert {row["broker"] for row in found["rows"]} == {broker}
+        assert found["totals"]["cross_rack_bytes"] == 0
 
 
 def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.cluster.transaction("loader").append_batches("t", {1: [batch(["open"])]})
-    assert run(live, "--partition", "1") == 0
+    assert run(live, "--partitions", "1") == 0
     assert shown(capsys) == ["b", "open"]
-    assert run(live, "--partition", "1", "--isolation", "read_committed") == 0
+    assert run(live, "--partitions", "1", "--isolation", "read_committed") == 0
     assert shown(capsys) == ["b"]
     for isolation, end in (("read_uncommitted", 2), ("read_committed", 1)):
         given = ["--topics", "t", "--isolation", isolation, "--cluster", str(live.file), "--json"]
         assert offsets(given) == 0
-        assert json.loads(capsys.readouterr().out)["rows"][1]["offset"] == end
+        assert report(capsys)["rows"][1]["offset"] == end
     assert run(live, "--isolation", "serializable") == 2
     assert "'serializable' (choose from 'read_uncommitted', 'read_committed')" in capsys.readouterr().err
 
 
-def test_nobody_who_reads_on_is_no_error(
-    shared: LiveCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_nobody_who_reads_on_is_no_error(shared: LiveCluster, tmp_path: Path) -> None:
+    with nobody_reads(tmp_path):
+        assert run(shared) == run(shared, "--json") == 0
+
+
+def test_standard_output_may_be_closed(shared: LiveCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdout", None)
+    assert run(shared) == 0
+
+
+@pytest.mark.parametrize(
+    ("x", "line", "in_json"),
+    [(float("nan"), "NaN", '"NaN"'), (float("-inf"), "-Infinity", '"-Infinity"'), (1.5, "1.5", "1.5")],
+)
+def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
+    live: LiveCluster, x: float, line: str, in_json: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Closed(io.StringIO):
-        def __init__(self, file: Any) -> None:
-            super().__init__()
-            self.file = file
-
-        def fileno(self) -> int:
-            return int(self.file.fileno())
-
-        def write(self, text: str) -> int:
-            raise BrokenPipeError
-
-    with (tmp_path / "pipe").open("w") as file:
-        monkeypatch.setattr("sys.stdout", Closed(file))
-        assert run(shared) == 0
+    live.cluster.create_topic("floats", partitions=1, replication_factor=1, value=DoubleType())
+    live.cluster.create_topic(
+        "maps", partitions=1, replication_factor=1, value=MapType(StringType(), DoubleType())
+    )
+    for topic, value in (
+        ("floats", pa.array([x])),
+        ("maps", pa.array([[("x", x)]], pa.map_(pa.string(), pa.float64()))),
+    ):
+        records = batch(["a"])
+        values = records.set_column(records.schema.get_field_index("value"), "value", value)
+        live.cluster.append_batches(topic, {0: [values]}).raise_for_failures()
+    capsys.readouterr()
+    assert tail(["floats", "--cluster", str(live.file)]) == 0
+    assert shown(capsys) == [line]
+    for topic, wanted in (("floats", in_json), ("maps", f'[["x", {in_json}]]')):
+        assert tail([topic, "--cluster", str(live.file), "--json"]) == 0
+        assert f'"value": {wanted},' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (("-n", "-1"), "numbers of 0 or more"),
-        (("-n", "1", "--from", "0"), "not allowed with"),
-        (("--group", "g", "--from", "0"), "not allowed with"),
-        (("--partition", "5"), "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 't' has no partition 5"),
-        (("--from", "99"), "ERROR OFFSET_OUT_OF_RANGE"),
-        (("--from", "2999-01-01"), "has not come"),
-        (("--from", "soon"), "give one of"),
+        (("-n", "1", "--start", "0"), "not allowed with"),
+        (("--group", "g", "--start", "0"), "not allowed with"),
+        (("--partitions", "5"), "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 't' has no partition 5"),
+        (("--start", "99"), "ERROR OFFSET_OUT_OF_RANGE"),
+        (("--start", "2999-01-01"), "has not come"),
+        (("--start", "soon"), "give one of"),
         (("--auto-offset-reset", "newest"), "invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
@@ -200,6 +207,6 @@ def test_wrong_calls(
 
 
 def test_it_is_one_of_the_commands(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    assert stratalog(["tail", "t", "-n", "1", "--partition", "1", "--cluster", str(shared.file)]) == 0
+    assert stratalog(["tail", "t", "-n", "1", "--partitions", "1", "--cluster", str(shared.file)]) == 0
     assert shown(capsys) == ["b"]
     assert stratalog(["tail", "nobody", "--cluster", str(shared.file)]) == 2

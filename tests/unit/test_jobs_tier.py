@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from jobs.arguments import duration
 from jobs.tier import SHORTEST_PAUSE_S, until_due_s
 from jobs.tier import main as tier
 from tests.unit.cluster_harness import LiveCluster
+from tests.unit.jobs_harness import report
 
 
 @pytest.fixture
@@ -26,22 +26,17 @@ def at(live: LiveCluster, *argv: str) -> list[str]:
     return ["--cluster", str(live.file), "--json", *argv]
 
 
-def last_report(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
-
-
 def test_plan_then_once_then_what_is_due(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     with live.unchanged():
         assert tier(at(live, "--dry-run")) == 0
-    assert last_report(capsys)["totals"]["uploaded_files"] == 0
+    assert report(capsys)["totals"]["uploaded_files"] == 0
     assert tier(at(live, "--once")) == 0
-    assert last_report(capsys)["totals"]["uploaded_files"] == 2
+    assert report(capsys)["totals"]["uploaded_files"] == 2
     with live.unchanged():
         assert tier(at(live, "--due")) == 0
-    report = last_report(capsys)
-    assert report["rows"] == []
-    assert 0 < report["totals"]["next_ms"] <= 30_000
+    found = report(capsys)
+    assert found["rows"] == []
+    assert 0 < found["totals"]["next_ms"] <= 30_000
 
 
 def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:

@@ -60,6 +60,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
         ((), "topic 't': say what its key, or its value, is to be"),
         (("--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
+        (("--partitions", "3", "--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
     ],
 )
 def test_what_is_no_growth_is_a_bad_call(

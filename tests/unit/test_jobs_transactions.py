@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from jobs.transactions import main as transactions
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
+from tests.unit.jobs_harness import calls, live_and_shared, rows
 
 
 def built(folder: Path) -> LiveCluster:
@@ -22,25 +21,8 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
-
-
-def run(live: LiveCluster, *argv: str) -> int:
-    return transactions(["--cluster", str(live.file), "--json", *argv])
-
-
-def rows(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """Those of the object on the last line of standard output."""
-    found: list[dict[str, Any]] = json.loads(capsys.readouterr().out.splitlines()[-1])["rows"]
-    return found
+live, shared = live_and_shared(built)
+run = calls(transactions, "--json")
 
 
 def test_looking_changes_nothing(shared: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,8 +49,8 @@ def test_abort(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (("--describe",), "--describe needs --transactional-id"),
         (("--abort",), "--abort needs --transactional-id"),
-        (("--list", "--transactional-id", "x"), "--transactional-id means nothing here"),
-        (("--list", "--topics", "t"), "--topics means nothing here"),
+        (("--list", "--transactional-id", "x"), "--transactional-id needs --describe or --abort"),
+        (("--list", "--topics", "t"), "--topics needs --find-hanging"),
         (("--describe", "--transactional-id", "y"), "TRANSACTIONAL_ID_NOT_FOUND"),
     ],
 )

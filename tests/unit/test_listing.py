@@ -17,16 +17,16 @@ from partitions.lineage import Lineage
 from partitions.listing import DataFile, Listing, litter, parse, resolve
 from partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
 from partitions.store.protocol import StoredObject
-from tests.unit.notation import chain_of, listing_of, log_of, name_of, stored, text_of, texts
+from tests.unit.notation import FOLDER, chain_of, listing_of, log_of, name_of, stored, text_of, texts
 
 # ------------------------------------------------------------------------------------- parse
 
 
 def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
-    stranger = StoredObject("directory/topic/0.1/readme.txt", 1, 0, "1")
-    claim = StoredObject("directory/topic/0.1/0000000003.claim", 1, 0, "1")
+    stranger = StoredObject(f"{FOLDER}/readme.txt", 1, 0, "1")
+    claim = StoredObject(f"{FOLDER}/0000000003.claim", 1, 0, "1")
     names = ["0.1", "0-2.1", "1.epoch", "2.1.hw", "1.local"]
-    listing = parse([*(stored(name_of(text)) for text in names), stranger, claim])
+    listing = parse(FOLDER, [*(stored(name_of(text)) for text in names), stranger, claim])
     assert texts(listing.data) == ["0.1", "0-2.1"]
     assert [name.epoch for name in listing.epochs] == [1]
     assert listing.watermarks == (WatermarkName(2, 1),)
@@ -34,9 +34,19 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
     assert listing.strangers == (stranger, claim)
 
 
+def test_what_lies_in_a_folder_inside_it_is_no_file_of_the_replica() -> None:
+    """Protocol, section 1: "Everything in the folder"; somebody's copy of it inside it is a stranger."""
+    names = [name_of(text) for text in ("3.1", "0-2.1", "9.epoch", "9.1.hw", "2.local")]
+    nested = [StoredObject(f"{FOLDER}/saved/{name}", 1, 0, "1") for name in (*names, CheckpointName(7, 2))]
+    listing = parse(FOLDER, [stored(name_of("0.1")), *nested])
+    assert texts(listing.data) == ["0.1"]
+    assert (listing.joined_epoch, listing.local_start, listing.watermarks, listing.checkpoints) == (0, 0, (), ())
+    assert listing.strangers == tuple(nested)
+
+
 def test_snapshots_and_their_parts_are_no_strangers() -> None:
     names = [CheckpointName(20, 1), CheckpointName(7, 2), ChunkName(30, 2, 5), ChunkName(30, 2, 0)]
-    listing = parse([StoredObject(f"directory/topic/0.1/{name}", 1, 0, "1") for name in names])
+    listing = parse(FOLDER, [StoredObject(f"{FOLDER}/{name}", 1, 0, "1") for name in names])
     assert [name for name, _ in listing.checkpoints] == [CheckpointName(7, 2), CheckpointName(20, 1)]
     assert [name.position for name, _ in listing.chunks] == [0, 5]
     assert listing.strangers == ()
@@ -240,13 +250,13 @@ def test_v6_no_epoch_is_ever_litter() -> None:
 @given(st.lists(st.builds(WatermarkName, st.integers(0, 6), st.integers(1, 4)), unique=True))
 def test_removing_litter_changes_no_high_watermark(marks: list[WatermarkName]) -> None:
     """Under whatever lineage the replica adopts next."""
-    listing = parse(stored(mark) for mark in marks)
+    listing = parse(FOLDER, [stored(mark) for mark in marks])
     gone = set(litter(listing))
     kept = [mark for mark in marks if str(mark) not in gone]
     data: list[Name] = [DataName(0, 8, epoch) for epoch in (1, 2, 3, 4)]
     for lineage in ([(1, 0)], [(1, 0), (2, 3)], [(1, 0), (3, 2)], [(2, 0), (4, 5)]):
         before, after = (
-            resolve(parse(stored(name) for name in [*data, *some]), Lineage(lineage), lambda _: 0)
+            resolve(parse(FOLDER, [stored(name) for name in [*data, *some]]), Lineage(lineage), lambda _: 0)
             for some in (marks, kept)
         )
         assert before.high_watermark == after.high_watermark
@@ -336,7 +346,7 @@ def folders(draw: st.DrawFn) -> tuple[list[Name], list[tuple[int, int]]]:
 @given(folders())
 def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
+    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
     said = as_the_text_says(names, lineage, lambda _: END_OF_LOG)
     assert [(link.start, link.end) for link in log.chain] == said["spans"]
     assert [link.name.base_offset <= link.start for link in log.chain] == [True] * len(log.chain)
@@ -348,7 +358,7 @@ def test_resolve_says_what_the_text_says(folder: tuple[list[Name], list[tuple[in
 @given(folders())
 def test_every_data_file_is_in_one_place(folder: tuple[list[Name], list[tuple[int, int]]]) -> None:
     names, lineage = folder
-    log = resolve(parse(map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
+    log = resolve(parse(FOLDER, map(stored, names)), Lineage(lineage), lambda _: END_OF_LOG)
     chained = [link.file for link in log.chain]
     everywhere = [*chained, *log.dead, *log.hidden, *log.stranded]
     assert len(everywhere) == len(set(everywhere)) == len(log.listing.data)
@@ -363,7 +373,7 @@ def test_the_bounds_are_in_order_and_the_chain_is_contiguous(
     folder: tuple[list[Name], list[tuple[int, int]]],
 ) -> None:
     names, lineage = folder
-    listing: Listing = parse(map(stored, names))
+    listing: Listing = parse(FOLDER, map(stored, names))
     log = resolve(listing, Lineage(lineage), lambda _: END_OF_LOG)
     assert log.local_start <= log.high_watermark <= log.log_end
     position = log.local_start

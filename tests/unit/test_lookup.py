@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.lookup import Piece, first_at_or_after, largest_timestamp
-from partitions.offsets import FoundOffset, UnknownOffset
+from partitions.offsets import Answer, FoundOffset, UnknownOffset
 from partitions.paths import DataName
 from partitions.segment import read_segment
 from partitions.store.memory import MemoryStore
@@ -76,18 +76,30 @@ def test_only_the_piece_of_a_file_counts() -> None:
     assert isinstance(first_at_or_after([piece], 50), UnknownOffset)
 
 
+def bound(timestamps: Timestamps, slack: int | None) -> int | None:
+    largest = max((time for time in timestamps if time is not None), default=0)
+    return None if slack is None else largest + slack
+
+
 times = st.one_of(st.none(), st.integers(-5, 12))
 logs = st.lists(st.lists(times, min_size=1, max_size=6), max_size=4)
+slacks = st.lists(st.one_of(st.none(), st.integers(0, 4)), min_size=4, max_size=4)
+"""How far the bound that is known of each file's timestamps is above the largest; None: nothing is known."""
 
 
-@given(logs, st.integers(-7, 14), st.integers(1, 4), st.integers(0, 8), st.integers(0, 24))
+@given(logs, slacks, st.integers(-7, 14), st.integers(1, 4), st.integers(0, 8), st.integers(0, 24))
 def test_answers_are_those_of_a_naive_list(
-    files: list[list[int | None]], wanted: int, row_group_rows: int, start: int, length: int
+    files: list[list[int | None]],
+    slack: list[int | None],
+    wanted: int,
+    row_group_rows: int,
+    start: int,
+    length: int,
 ) -> None:
     store, whole = pieces_of(files, row_group_rows)
     pieces = [
-        Piece(store, p.file, max(p.start, start), min(p.end, start + length))
-        for p in whole
+        Piece(store, p.file, max(p.start, start), min(p.end, start + length), bound(file, above))
+        for p, file, above in zip(whole, files, slack, strict=False)
         if max(p.start, start) < min(p.end, start + length)
     ]
     flat = [time for file in files for time in file]
@@ -116,6 +128,33 @@ def test_files_that_are_too_early_are_not_opened_once_their_footers_are_known() 
     before = store.counts.snapshot()
     assert first_at_or_after(pieces[9:], 950) == FoundOffset(950, 950)
     assert store.counts - before == one_file
+
+
+@pytest.mark.parametrize(
+    ("look", "answer", "opened"),
+    [
+        (lambda log: first_at_or_after(log, 5), FoundOffset(0, 10), [0]),
+        (lambda log: first_at_or_after(log, 11), FoundOffset(1, 40), [1]),
+        (lambda log: first_at_or_after(log, 41), FoundOffset(2, 50), [1, 2]),
+        (lambda log: first_at_or_after(log, 51), UnknownOffset("no record is that late"), [2]),
+        (largest_timestamp, FoundOffset(2, 50), [2]),
+        (lambda log: largest_timestamp(log[:2]), FoundOffset(1, 40), [1]),
+        (lambda log: largest_timestamp(log[3:]), FoundOffset(3, 30), [3, 4]),
+    ],
+)
+def test_files_that_are_known_to_be_too_early_are_not_opened(
+    look: Callable[[Sequence[Piece]], Answer], answer: Answer, opened: list[int]
+) -> None:
+    """One record each, and the bound of its time; of the third none is known. The last two are of one time: the
+    first by offset counts."""
+    log = []
+    for offset, (time, at_most) in enumerate([(10, 10), (40, 45), (50, None), (30, 30), (30, 31)]):
+        store = MemoryStore()  # one for each file, which counts what is asked of it
+        file = segment(store, offset, [time])
+        log.append(Piece(store, file, offset, offset + 1, at_most))
+    before = [piece.store.counts.reads for piece in log]
+    assert look(log) == answer
+    assert [n for n, piece in enumerate(log) if piece.store.counts.reads > before[n]] == opened
 
 
 def test_row_groups_that_cannot_match_are_not_read() -> None:

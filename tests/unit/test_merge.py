@@ -14,7 +14,7 @@ from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog, parse, resolve
 from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from partitions.paths import DataName, WatermarkName
-from tests.unit.notation import log_of, stored, text_of
+from tests.unit.notation import FOLDER, log_of, stored, text_of
 
 NEVER_MS = 10**15
 POLICY = MergePolicy(segment_bytes=1000, segment_ms=60_000, min_files=3)
@@ -160,7 +160,7 @@ class Folder:
 
     def log(self) -> ReplicaLog:
         objects = [stored(name, size, modified) for name, size, modified in self.files]
-        listing = parse([*objects, stored(WatermarkName(self.end, 1))])
+        listing = parse(FOLDER, [*objects, stored(WatermarkName(self.end, 1))])
         return resolve(listing, Lineage([(1, 0)]), lambda file: file.name.base_offset + 1)
 
     def plan(self) -> list[Run]:

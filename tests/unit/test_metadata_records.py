@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from engine.metadata.records import (
@@ -20,10 +21,11 @@ from engine.metadata.records import (
     UnregisterBrokerRecord,
     VoterId,
     VotersRecord,
+    check_readable,
     decode,
     encode,
 )
-from partitions.errors import CorruptionError
+from partitions.errors import CorruptionError, InvalidCallError
 from tests.unit.metadata_harness import an_id
 
 ALL: list[MetadataRecord] = [
@@ -79,3 +81,26 @@ def test_an_absent_field_of_a_partition_change_differs_from_no_leader() -> None:
 def test_what_is_no_record_of_this_version_is_refused(text: bytes) -> None:
     with pytest.raises(CorruptionError, match="not a metadata record, or one of a later version"):
         decode(text)
+
+
+@pytest.mark.parametrize("record", ALL, ids=lambda record: type(record).__name__)
+def test_what_is_read_again_may_be_committed(record: MetadataRecord) -> None:
+    check_readable(record)
+
+
+@pytest.mark.parametrize(
+    ("record", "says"),
+    [
+        (FenceBrokerRecord(broker_id=2.0), "broker_id=2.0.*Expected `int`, got `float`"),  # type: ignore[arg-type]
+        (FenceBrokerRecord(broker_id=True), "broker_id=True"),
+        (FenceBrokerRecord(broker_id=np.int64(2)), "numpy.int64"),  # type: ignore[arg-type]
+        (PartitionChangeRecord(topic_id="x", partition=0, isr=(1, 2.0)), r"isr=\(1, 2.0\)"),  # type: ignore[arg-type]
+        (PartitionChangeRecord(topic_id="x", partition=0, isr=[1]), "as another one"),  # type: ignore[arg-type]
+        (ConfigRecord(resource=ConfigResource.TOPIC, name="t", key="k", value="\ud800"), "surrogates"),
+    ],
+    ids=str,
+)
+def test_a_record_that_nobody_could_read_is_refused(record: MetadataRecord, says: str) -> None:
+    """Decoders take integers for integers: one such record would end every read of the metadata."""
+    with pytest.raises(InvalidCallError, match=says):
+        check_readable(record)

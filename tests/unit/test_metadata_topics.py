@@ -24,6 +24,7 @@ from engine.metadata.topic_commands import (
 from partitions.errors import (
     InvalidCallError,
     InvalidConfigError,
+    InvalidPartitionsError,
     InvalidReplicationFactorError,
     InvalidTopicError,
     TopicAlreadyExistsError,
@@ -79,6 +80,16 @@ def test_new_partitions_of_a_topic_go_where_few_of_its_replicas_are() -> None:
     assert CreatePartitions("u", 8).decide(metadata.image).records == (), "a retry adds none"
 
 
+def test_a_topic_that_has_grown_says_so() -> None:
+    """Appends that were begun before are dealt out among fewer partitions."""
+    metadata = Metadata()
+    metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=2, replication_factor=1))
+    metadata.do(CreatePartitions("u", 2))
+    assert not metadata.image.topic("u").grown
+    metadata.do(CreatePartitions("u", 3))
+    assert metadata.image.topic("u").grown
+
+
 def test_new_partitions_need_as_many_brokers_as_the_old_ones_have() -> None:
     metadata = Metadata()
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=1, replication_factor=2))
@@ -92,7 +103,7 @@ def test_new_partitions_need_as_many_brokers_as_the_old_ones_have() -> None:
 def test_partitions_are_never_taken_away_nor_keys_of_a_topic_with_snapshots_moved() -> None:
     metadata = Metadata()
     metadata.do(CreateTopic(name="u", topic_id=an_id(5), partitions=3, replication_factor=1))
-    with pytest.raises(InvalidCallError, match="has 3 partitions, and cannot have 2"):
+    with pytest.raises(InvalidPartitionsError, match="has 3 partitions, and cannot have 2"):
         CreatePartitions("u", 2).decide(metadata.image)
     with pytest.raises(UnknownTopicOrPartitionError):
         CreatePartitions("w", 2).decide(metadata.image)
@@ -121,7 +132,7 @@ def test_a_replication_factor_is_between_one_and_the_brokers(factor: int) -> Non
 
 @pytest.mark.parametrize("partitions", [0, -3])
 def test_a_topic_has_a_partition(partitions: int) -> None:
-    with pytest.raises(InvalidCallError, match="needs at least 1"):
+    with pytest.raises(InvalidPartitionsError, match="needs at least 1"):
         Metadata().do(CreateTopic(name="u", topic_id=an_id(5), partitions=partitions))
 
 

@@ -23,7 +23,7 @@ from engine.operations.replicas.in_sync import adding, joined
 from partitions.errors import IneligibleReplicaError, StaleBrokerError, StorageError
 from partitions.paths import BROKER_FILE
 from partitions.probing import SerialProber, ThreadProber
-from partitions.replica import BrokerFile, format_root
+from partitions.root import BrokerFile, format_root
 from partitions.runner import Failed, Outcome
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults

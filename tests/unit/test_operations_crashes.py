@@ -177,7 +177,7 @@ def _no_half_state(live: LiveCluster) -> None:
     site = live.site()
     for broker in site.view.replicas:
         replica = site.replica(broker)
-        for file in parse(replica.store.list(replica.folder)).data:
+        for file in parse(replica.folder, replica.store.list(replica.folder)).data:
             read_segment(replica.store, file)
     try:
         values = live.read().get(0, [])

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,6 +26,7 @@ from partitions.errors import (
     NoMajorityError,
     StratalogError,
     TopicAlreadyExistsError,
+    UnknownBrokerError,
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
@@ -61,6 +63,21 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 # ---------------------------------------------------------------------------- topics, configs
+
+
+@pytest.mark.parametrize(
+    "who",
+    [{"producer": ""}, {"producer": "p"}, {"producer": "", "sequence": 7}, {"sequence": 0}, {"producer_epoch": 0}],
+)
+def test_an_append_by_nobody_that_looks_idempotent_is_refused(live: LiveCluster, who: dict[str, Any]) -> None:
+    """It would be appended again whenever it is retried (KIP-98: a sequence is one of a producer's)."""
+    with live.unchanged(), pytest.raises(InvalidCallError, match="producer"):
+        live.cluster.append_batches("t", {0: [batch(["f"])]}, **who)
+
+
+def test_an_unknown_broker_is_refused(live: LiveCluster) -> None:
+    with live.unchanged(), pytest.raises(UnknownBrokerError, match="broker 9 is not registered"):
+        live.cluster.replicate(brokers=[2, 9])
 
 
 def _each_operation(cluster: Cluster) -> list[Callable[[], object]]:
@@ -234,8 +251,10 @@ def test_without_a_voter_there_is_no_answer_and_nothing_is_made_up(disks: LiveCl
     with pytest.raises((NoMajorityError, InvalidCallError), match=r"voter|metadata"):
         disks.driver()
     disks.root(1).mkdir()
-    with pytest.raises(InvalidCallError, match="no voter holds its metadata"):
-        Cluster.format(disks.file, opener=disks.open_root)
+    for make in (Cluster.plan_format, Cluster.format):
+        with pytest.raises(InvalidCallError, match="no voter holds its metadata"):
+            make(disks.file, opener=disks.open_root)
+        assert contents(disks.root(1)) == {}, "it may be where a volume is not mounted"
 
 
 class Overwriting(LocalStore):

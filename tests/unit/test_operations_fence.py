@@ -13,7 +13,7 @@ from engine.report import Report
 from jobs import fence as job
 from partitions.errors import InvalidCallError, UnknownBrokerError
 from partitions.paths import BROKER_FILE
-from partitions.replica import format_root
+from partitions.root import format_root
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 
 

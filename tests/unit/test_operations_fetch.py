@@ -100,6 +100,8 @@ def test_wrong_calls(live: LiveCluster) -> None:
         live.cluster.fetch("t", 0, 0, max_bytes=0)
     with pytest.raises(InvalidCallError, match="timeout_s = 0"):
         live.cluster.fetch("t", 0, 0, timeout_s=0)
+    with pytest.raises(InvalidCallError, match="offsets is empty"):
+        live.cluster.fetch_many({})
 
 
 def test_several_partitions_at_once_each_with_an_outcome_of_its_own(live: LiveCluster) -> None:
@@ -142,11 +144,11 @@ def test_a_row_group_is_one_request_and_is_asked_for_once(live: LiveCluster, fau
 
 def test_nothing_is_kept_beyond_the_bound(live: LiveCluster) -> None:
     fetching = Fetching()
-    fetching.reader.__init__(footers=2, row_group_bytes=1)  # type: ignore[misc]
+    fetching.reader.__init__(footer_bytes=50_000, row_group_bytes=1)  # type: ignore[misc]
     live.cluster._context.fetching = fetching
     for _ in range(2):
         assert values(live.cluster.fetch("t", 0, 0)) == [f"a{number}" for number in range(5)]
-    assert fetching.reader._footers.weight == 2
+    assert 0 < fetching.reader._footers.weight <= 50_000
     assert fetching.reader._groups.weight == 0
 
 

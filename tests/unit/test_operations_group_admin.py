@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from engine import Cluster, OffsetAndMetadata, OffsetSpec
-from engine.operations.groups.groups import utc_text
+from engine.report import utc_text
 from engine.state.internal_topics import OFFSETS_TOPIC
 from partitions.errors import (
     GroupIdNotFoundError,

@@ -21,7 +21,6 @@ from partitions.errors import (
     OutcomeUnknownError,
     StaleMemberEpochError,
 )
-from partitions.producers import ProducerAppend
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.groups_harness import MINUTE_S, in_memory, on_disk
@@ -120,7 +119,7 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
         OwnAppend(OFFSETS_TOPIC, number, OFFSETS.to_batch(records * count, 0))
         for number, count in ((partition, 3), ((partition + 1) % 4, 1), (partition, 1), (partition, 1))
     ]
-    _append_together(live.cluster._context, ProducerAppend("me", 0, 0), together)
+    _append_together(live.cluster._context, together)
     assert [one.base_offset for one in together] == [2, 0, 5, 6]
 
 

@@ -11,12 +11,14 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.operations.healing.export import parts_at
+from engine.operations.healing.export import described, parts_at
 from partitions.errors import InvalidCallError, LogDirError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.lineage import Lineage
+from partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.tampering import Spot
 
@@ -127,7 +129,7 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
     live.cluster.merge().raise_for_failures()
     why = {str(row["why"]) for row in live.cluster.history().rows}
     assert any(text.startswith("hidden by 00000000000000000000-") for text in why)
-    live.cluster.alter_configs("t", {"segment.bytes": "5000"})  # by now they are segments of their own
+    live.cluster.alter_configs("t", {"segment.bytes": "4500"})  # by now they are segments of their own
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     start = live.log(1).local_start
@@ -192,6 +194,19 @@ def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> 
     assert codes(report) == {"CORRUPT_SEGMENT": 1}
     assert str(dead.name) in the_failure(report)
     assert [[value for _, value in rows] for rows in exported(out).values()] == [["d"]]
+
+
+def test_without_memory_an_exported_file_is_not_taken_for_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 65536000 failed")
+
+    store = MemoryStore()
+    assert described(store, "a.parquet") is None
+    store.create("a.parquet", b"whatever")
+    assert described(store, "a.parquet") is None
+    monkeypatch.setattr(pq, "read_metadata", fail)
+    with pytest.raises(MemoryError):
+        described(store, "a.parquet")
 
 
 def test_what_was_exported_by_others_is_not_overwritten(tmp_path: Path, out: Path) -> None:

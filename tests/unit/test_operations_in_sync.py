@@ -79,6 +79,16 @@ def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -
     _all_in_sync(live)
 
 
+def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> None:
+    """``replica.lag.time.max.ms``: half an hour, where that is wanted."""
+    live.cluster.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
+    live.full(3)
+    began = live.clock.now_ms()
+    assert outcomes(live.append(["a"])) == ["acknowledged"]
+    assert live.clock.now_ms() - began == 1_800_000
+    assert live.isr() == {1, 2}
+
+
 def test_an_append_that_the_remaining_isr_may_not_acknowledge_has_an_unknown_outcome(live: Disks) -> None:
     """Section 2: NOT_ENOUGH_REPLICAS_AFTER_APPEND; the retry with the same sequence appends nothing."""
     live.cluster.alter_configs("t", {"min.insync.replicas": "3"})

@@ -219,7 +219,7 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
     live.cluster.fence(other).raise_for_failures()
     live.fill("bc")
     live.cluster.alter_configs(
-        None, {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "1"}
+        None, {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "2"}
     )
     (epoch,) = (
         answer.leader_epoch for answer in live.cluster.offsets("t", START - timedelta(days=99999)).values()
@@ -383,9 +383,9 @@ def test_a_plan_looks_only_into_appends_of_its_range(tmp_path: Path) -> None:
     live.fill("abcdefgh")
     opened: list[str] = []
     faults.before = lambda uri, what, name: opened.append(name) if what in ("open", "read") else None
-    from partitions.segment import _read_segment
+    from partitions.segment import _remembered
 
-    _read_segment.cache_clear()
+    _remembered.clear()
     live.driver().plan_read("t", 2, 4)
     bases = {
         int(name.rpartition("/")[2].split(".")[0])

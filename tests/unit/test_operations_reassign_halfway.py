@@ -10,7 +10,7 @@ from engine.operations.appending.append import append_options
 from engine.operations.retention.sweep import CLOSED, sweep_roots
 from engine.replication.append import NotAppended, append
 from partitions.errors import FencedLeaderEpochError, StorageError
-from partitions.paths import base_name, folder_of
+from partitions.paths import DataName, base_name, folder_of
 from partitions.producers import ProducerAppend
 from partitions.runner import SerialRunner
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
@@ -131,6 +131,19 @@ def test_the_folder_of_a_removed_replica_is_swept(live: LiveCluster) -> None:
     assert folders(live, gone) == set()
     assert {b: folders(live, b) for b in kept} == kept
     assert live.read() == {0: list("abc")}
+
+
+def test_what_others_put_beside_the_folders_of_the_cluster_is_not_swept(live: LiveCluster) -> None:
+    """Nor what lies in a folder that has an owner."""
+    live.topic()
+    live.fill("a")
+    owned = live.replica(live.leader()).folder
+    theirs = ["lost+found/x", ".snapshot/hourly.0/broker.json", f"{owned}/saved/{DataName(0, None, 1)}"]
+    store = live.store(live.leader())
+    for name in theirs:
+        store.create(name, b"x")
+    assert sweep_roots(live.cluster._context, []) == 0
+    assert all(store.read(name) == b"x" for name in theirs)
 
 
 def test_the_folders_of_cancelled_newcomers_are_swept(stuck: LiveCluster, faults: Faults) -> None:

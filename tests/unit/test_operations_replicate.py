@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from partitions.errors import InvalidRecordError, StorageError, UnknownTopicOrPartitionError
-from partitions.replica import format_root
+from partitions.errors import InvalidRecordError, OutcomeUnknownError, StorageError, UnknownTopicOrPartitionError
+from partitions.root import format_root
 from tests.unit.cluster_harness import LiveCluster, offsets_of, rows_of, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
@@ -151,6 +152,76 @@ def test_an_append_whose_leader_is_lost_on_the_way_goes_to_the_next_one(tmp_path
     assert live.leader(partition=p) != 2
     assert live.read() == {p: ["a", "b"]}
     assert live.data(2, partition=p) == live.data(live.leader(partition=p), partition=p)
+
+
+def test_appends_without_a_producer_make_the_log_know_one_for_each_that_was_at_work_at_once(
+    live: LiveCluster,
+) -> None:
+    """Step 2: what is known of producers stands in every file; it does not grow with the number of appends."""
+    live.topic("t")
+    live.topic("u")
+    for value in "abc":
+        live.append([value]).raise_for_failures()
+        live.append([value], "u").raise_for_failures()
+    assert len(_producers(live)) == len(_producers(live, "u")) == 1
+    live.append(["d"], driver=live.driver()).raise_for_failures()
+    live.append(["e"]).raise_for_failures()
+    assert len(_producers(live)) == 2
+    assert live.read() == {0: list("abcde")}
+
+
+def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(tmp_path: Path) -> None:
+    """I3: what was told belongs to that append alone; no other one goes on under it."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    live.append(["a"]).raise_for_failures()
+
+    def lose_the_answer(uri: str, what: str, name: str) -> None:
+        if what == "commit":
+            raise OutcomeUnknownError("no answer")
+
+    faults.after = lose_the_answer
+    lost = live.append(["b"])
+    faults.none()
+    assert [row["outcome"] for row in lost.rows] == ["unknown"]
+    (note,) = [note for note in lost.notes if note.startswith("what is unknown")]
+    told = re.fullmatch(r".*: run it again with producer '(.*)', sequence (\d+), within a day", note)
+    assert told is not None
+    producer, sequence = told.groups()
+    live.append(["c"]).raise_for_failures()
+    again = live.append(["b"], producer=producer, sequence=int(sequence))
+    assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]
+    assert live.read() == {0: ["a", "b", "c"]}
+
+
+def _producers(live: LiveCluster, topic: str = "t") -> set[str]:
+    """Whom the end of the log knows."""
+    leader = live.replica(live.leader(topic), topic)
+    return set(leader.producers(leader.log()))
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_sequence_is_a_duplicate_only_if_an_earlier_call_has_appended_it(tmp_path: Path, times: int) -> None:
+    """Protocol, section 2, step 6: what the new leader has of it, the same call may have put there."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    for _ in range(times - 1):
+        live.append(["a"], producer="p", sequence=1).raise_for_failures()
+    follower, other = live.followers()[0], live.driver()
+
+    def elect_the_follower(uri: str, what: str, name: str) -> None:
+        at_last = "commit" if times == 1 else "list"  # a duplicate commits nothing
+        if (uri, what) == (f"memory://b{follower}", at_last) and "/0." in name:
+            faults.none()
+            other.elect("t", leader=follower).raise_for_failures()
+
+    faults.after = elect_the_follower
+    report = live.append(["a"], producer="p", sequence=1)
+    assert rows_of(report, "outcome") == [("acknowledged" if times == 1 else "duplicate",)]
+    assert live.leader() == follower
+    assert live.read() == {0: ["a"]}
 
 
 def test_a_disk_that_was_replaced_is_found_before_anything_on_it_counts(live: LiveCluster) -> None:

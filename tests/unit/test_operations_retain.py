@@ -15,10 +15,11 @@ from engine.operations.retention.remote import Expiry
 from engine.report import Report
 from partitions.errors import InvalidConfigError
 from partitions.lineage import Lineage
-from partitions.paths import DataName, parse_name
+from partitions.paths import METADATA_TOPIC, DataName, parse_name
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
+from tests.unit.faulty_store import Faults
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.tiering_harness import segment, table_in, uploaded
 from tiering.divergence import Histories
@@ -133,6 +134,14 @@ def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveClus
     assert live.cluster.retain().raise_for_failures().notes == []
 
 
+def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -> None:
+    """Milliseconds taken for seconds: Python's calendar ends before."""
+    live.topic(retention_ms=str(HOUR_MS))
+    live.append(["a"], at_ms=1_700_000_000_000_000).raise_for_failures()
+    report = live.cluster.retain().raise_for_failures()
+    assert "have a timestamp in the future, 1700000000000000 ms after 1970;" in report.notes[0]
+
+
 def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: LiveCluster) -> None:
     """Files are never cut for retention: readers skip what lies below. It goes once all of it is below."""
     live.tiered(segment_bytes="1000000", segment_ms="60000")
@@ -149,6 +158,23 @@ def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: Liv
     retained(live)
     assert listed(live) == set()
     assert live.read() == {0: ["d"]}
+
+
+def test_a_log_start_that_is_refused_is_a_failure_of_its_partition_by_its_name(tmp_path: Path) -> None:
+    """Another leader was elected between the look and the commit: FENCED_LEADER_EPOCH."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic(retention_bytes="1")
+    live.fill("abc")
+    other, heir = live.driver(), live.followers()[0]
+
+    def elect_before_the_commit(uri: str, what: str, name: str) -> None:
+        if what == "create" and METADATA_TOPIC in name:
+            faults.none()
+            other.elect("t", leader=heir).raise_for_failures()
+
+    faults.before = elect_before_the_commit
+    assert [(one.item, one.code) for one in live.cluster.retain().failures] == [("t-0", "FENCED_LEADER_EPOCH")]
 
 
 @pytest.mark.parametrize(

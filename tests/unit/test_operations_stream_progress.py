@@ -10,8 +10,10 @@ import pytest
 from engine.operations.streaming.progress import StreamProgress
 from engine.reading.stream_offsets import Position, StreamOffsets
 from engine.state.group_commits import OffsetAndMetadata
-from partitions.errors import InvalidGroupIdError
+from engine.state.internal_topics import OFFSETS_TOPIC, partition_for
+from partitions.errors import InvalidGroupIdError, StorageError
 from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.faulty_store import Faults
 
 
 @pytest.fixture
@@ -50,6 +52,49 @@ def test_the_lag_of_every_group_is_a_metric(live: LiveCluster) -> None:
         ("records-lag", "other", "t", 0, 0),
         ("records-lag", "other", "t", 1, 3),
     ]
+
+
+def test_the_metric_of_many_groups_lists_each_partition_once(live: LiveCluster) -> None:
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    lists = []
+    for groups in (range(1), range(1, 9)):
+        for group in groups:
+            live.cluster.commit(f"g{group}", {("t", 0): group % 6, ("t", 1): 0})
+        with live.driver().measured() as measure:
+            live.driver().lag_metrics().raise_for_failures()
+        lists.append(measure.counts.lists)
+    assert lists[0] == lists[1]
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "left"),
+    [("t", 1, {("a", 0, 4), ("b", 0, 3)}), (OFFSETS_TOPIC, partition_for("b", 4), {("a", 0, 4), ("a", 1, 3)})],
+    ids=["of a topic", "of groups"],
+)
+def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
+    tmp_path: Path, topic: str, partition: int, left: set[tuple[str, int, int]]
+) -> None:
+    """The lag of all others is told all the same."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.topic(partitions=2)
+    live.append({0: "abcde", 1: "xyz"})
+    for offset, group in enumerate("ab", start=1):
+        live.cluster.commit(group, {("t", 0): offset}).raise_for_failures()
+    assert partition_for("a", 4) != partition_for("b", 4)
+    driver = live.driver()
+
+    def gone(uri: str, what: str, name: str) -> None:
+        if f"/{topic}-" in name and f"/{partition}." in name:
+            raise StorageError("gone")
+
+    faults.before = gone
+    report = driver.lag_metrics()
+    assert [(failure.item, failure.code) for failure in report.failures] == [
+        (f"{topic}-{partition}", StorageError.code)
+    ]
+    assert {(row["group"], row["partition"], row["value"]) for row in report.rows} == left
 
 
 def test_a_group_never_goes_back(live: LiveCluster) -> None:

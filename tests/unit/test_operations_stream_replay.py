@@ -36,7 +36,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_a_planned_batch_is_replayed_exactly_whatever_became_of_its_files(live: LiveCluster) -> None:
     """Appends are merged, tiered, dropped from the brokers, and more is appended."""
-    live.tiered(segment_bytes="8000", segment_merge_min_files="2")
+    live.tiered(segment_bytes="7000", segment_merge_min_files="2")
     live.fill("abcdef")
     query = Query(live)
     query.plan(4)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from partitions.errors import (
+    LogGapError,
     LogTruncationError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
@@ -16,6 +17,7 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from partitions.offsets import OffsetSpec
+from partitions.paths import METADATA_TOPIC
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.nearest_harness import racked, unaware
@@ -150,3 +152,78 @@ def test_without_following_nobody_waits_for_a_new_leader_for_ever(tmp_path: Path
     replica.store.delete([replica.path(mark) for mark in replica.list().watermarks if mark.offset == 7])
     with pytest.raises(OffsetNotAvailableError, match=r"partitions \[0\], elected of late"):
         list(tail)
+
+
+# ------------------------------------------------------------------- while the metadata is away
+
+
+def metadata_away(uri: str, what: str, name: str) -> None:
+    if METADATA_TOPIC in name:
+        raise StorageError("the voters are away")
+
+
+def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, faults: Faults) -> None:
+    """What is there when the metadata is to be read again, and is not, is handed on; new partitions are found once
+    it is back."""
+
+    def away() -> None:
+        live.append(["a4"]).raise_for_failures()
+        faults.before = metadata_away
+        live.clock.advance_ms(20_000)
+
+    def back() -> None:
+        faults.none()
+        live.cluster.create_partitions("t", 3)
+        live.append({2: ["c0"]}).raise_for_failures()
+
+    while_waiting(live, away, lambda: None, back)
+    assert texts(islice(live.cluster.tail("t"), 2)) == ["a4", "c0"]
+
+
+def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
+    live: LiveCluster, faults: Faults
+) -> None:
+    """The others are read meanwhile; nobody waits until the metadata is old again."""
+    tail = live.cluster.tail("t", metadata_max_age_s=600, idle_timeout_s=60)
+
+    def broken(uri: str, what: str, name: str) -> None:
+        if "/t-" in name and "/2." in name:
+            raise StorageError("503 slow down")
+
+    def grow() -> None:
+        live.cluster.create_partitions("t", 3)
+        live.append(["a4"]).raise_for_failures()
+        faults.before = broken
+        live.clock.advance_ms(700_000)
+
+    def passed() -> None:
+        faults.none()
+        live.append({2: ["c0"]}).raise_for_failures()
+
+    while_waiting(live, grow, passed)
+    assert texts(islice(tail, 2)) == ["a4", "c0"]
+
+
+def test_an_error_is_not_believed_at_once_while_the_metadata_is_away(live: LiveCluster, faults: Faults) -> None:
+    """It may be one of a former leader. When it has lasted for the time-out it is raised, and not that nobody
+    could be asked."""
+
+    def away(uri: str, what: str, name: str) -> None:
+        metadata_away(uri, what, name)
+        if "/t-" in name:
+            raise LogGapError("a file is missing")
+
+    tail = live.cluster.tail("t", [1], start=0, timeout_s=5, idle_timeout_s=60)
+    faults.before = away
+    while_waiting(live, lambda: None, faults.none)
+    assert texts(islice(tail, 1)) == ["b0", "b1"]
+    began = live.clock.monotonic_s()
+    for _ in range(2):  # each time anew
+        faults.before = away
+        with pytest.raises(LogGapError):
+            next(iter(tail))
+        assert live.clock.monotonic_s() - began >= 5
+        began = live.clock.monotonic_s()
+    faults.none()
+    live.append({1: ["b2"]}).raise_for_failures()
+    assert texts(islice(tail, 1)) == ["b2"], "nothing is lost by an error"

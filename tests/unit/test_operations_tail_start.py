@@ -79,12 +79,13 @@ def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
 @pytest.mark.parametrize(
     ("settings", "error", "message"),
     [
+        ({"partitions": []}, InvalidCallError, "partitions is empty"),
         ({"partitions": [2]}, UnknownTopicOrPartitionError, "no partition 2"),
         ({"start": {2: 0}}, UnknownTopicOrPartitionError, "no partition 2"),
         ({"start": -1}, OffsetOutOfRangeError, "offsets begin at 0"),
         ({"start": "now"}, InvalidCallError, "is no bound"),
         ({"start": 1, "last": 1}, InvalidCallError, "give one of the two"),
-        ({"last": -1}, InvalidCallError, "from 1 on"),
+        ({"last": -1}, InvalidCallError, "a whole number from 1"),
         ({"start": datetime(2013, 1, 1)}, InvalidCallError, "has no time zone"),
         ({"start": Committed("nobody")}, GroupIdNotFoundError, "'nobody' does not exist"),
         ({"auto_offset_reset": "newest"}, InvalidCallError, "one of none, earliest, latest"),

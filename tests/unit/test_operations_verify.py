@@ -13,6 +13,7 @@ from partitions.records import physical_schema
 from partitions.segment import read_segment
 from partitions.segment_check import check_segment
 from partitions.segment_writer import SegmentWriter
+from partitions.store import StoredObject
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.harness import batch
 from tests.unit.tampering import Spot, register, remote_spot, spot
@@ -219,6 +220,25 @@ def test_a_foreign_file_is_named_and_no_damage_of_the_log(live: LiveCluster) -> 
     Spot(live.store(1), join(live.replica(1).folder, "notes.txt")).replace(b"hello")
     with live.unchanged():
         assert "notes.txt is a foreign file" in the_failure(live.cluster.verify(deep=True))
+
+
+def test_a_copy_inside_a_replicas_folder_is_foreign_and_hides_and_deletes_nothing(live: LiveCluster) -> None:
+    folder = live.replica(1).folder
+    for name in ("00000000000000000004.local", "00000000000000000009.0000000001.hw", "0000000009.epoch"):
+        Spot(live.store(1), join(folder, "saved", name)).replace(b"x")
+    assert live.read() == {0: list("abcde")}
+    said = [failure.message for failure in live.cluster.verify(deep=True).failures]
+    assert ["/saved/" in each and "is a foreign file" in each for each in said] == [True] * 3
+
+    def kept() -> list[StoredObject]:
+        return [o for o in live.store(1).list(folder) if "/saved/" in o.name or o.name.endswith(".parquet")]
+
+    before = kept()
+    for _ in range(2):
+        live.clock.advance_ms(7 * 24 * 3_600_000)
+        live.cluster.retain().raise_for_failures()
+        live.cluster.vacuum().raise_for_failures()
+    assert kept() == before
 
 
 @pytest.mark.parametrize("damage", ["flip", "remove"])

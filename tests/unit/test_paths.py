@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import InvalidCallError
+from partitions.errors import InvalidTopicError
 from partitions.paths import (
     CheckpointName,
     ChunkName,
@@ -22,6 +22,7 @@ from partitions.paths import (
     home_folder,
     is_top_folder,
     join,
+    name_in,
     parse_name,
     parse_remote_segment_path,
     parse_topic_folder,
@@ -169,7 +170,8 @@ def test_kafkas_topic_names_are_valid(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "a" * 250, "événements", "a\n"])
 def test_other_topic_names_are_refused_by_name(topic: str) -> None:
-    with pytest.raises(InvalidCallError) as refused:
+    """INVALID_TOPIC_EXCEPTION, as in Kafka."""
+    with pytest.raises(InvalidTopicError) as refused:
         check_topic_name(topic)
     assert repr(topic) in str(refused.value)
 
@@ -178,3 +180,12 @@ def test_joining_drops_empty_parts_and_stray_slashes() -> None:
     assert join("a/", "", "/", "b", "/c/d") == "a/b/c/d"
     assert base_name(join("a", "b")) == "b"
     assert base_name("b") == "b"
+
+
+def test_only_what_lies_right_in_a_folder_has_one_of_our_names_there() -> None:
+    name = DataName(0, None, 1)
+    assert parse_name(name_in("a/b", f"a/b/{name}")) == name
+    assert parse_name(name_in("", str(name))) == name
+    for elsewhere in (f"a/b/saved/{name}", f"a/bc/{name}", f"b/{name}"):
+        assert parse_name(name_in("a/b", elsewhere)) is None
+    assert parse_name(name_in("", f"a/{name}")) is None

@@ -442,10 +442,11 @@ def test_a_moved_root_is_not_given_up_by_an_unclean_election_by_itself(tmp_path:
     trust.
     """
     live = LiveCluster(tmp_path, on_disk=True)
-    for name in ("t1", "t2", "t3"):
+    names = [f"t{number}" for number in range(1, 9)]
+    for name in names:
         live.topic(name, copies=1, unclean_leader_election_enable="true")
         live.append(["a", "b"], name).raise_for_failures()
-    topic = next(name for name in ("t1", "t2", "t3") if live.leader(name) == 2)
+    topic = next(name for name in names if live.leader(name) == 2)
     shutil.copytree(live.root(2), tmp_path / "copy")
     shutil.rmtree(live.root(2))
     (tmp_path / "copy").rename(live.root(2))

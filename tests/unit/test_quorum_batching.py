@@ -11,8 +11,10 @@ import pytest
 from engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker
 from engine.metadata.image import ClusterImage
 from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
+from engine.metadata.voter_commands import RemoveVoter
 from engine.quorum.client import MetadataClient
 from partitions.errors import (
+    InvalidCallError,
     NoMajorityError,
     OutcomeUnknownError,
     StorageError,
@@ -155,6 +157,37 @@ def test_a_bug_in_one_command_is_nobody_elses() -> None:
     with pytest.raises(ZeroDivisionError):
         client.submit(Bug())
     assert client.submit(RegisterBroker(1, an_id(1), "a", "x")) == 1
+
+
+def test_a_command_whose_record_nobody_could_read_is_refused_alone() -> None:
+    """The batch that it would have shared is committed without it, and is read again."""
+    quorum = Quorum()
+    outcomes = crowded(
+        quorum,
+        [
+            RegisterBroker(1, an_id(1), "a", "x"),
+            RegisterBroker(2.0, an_id(2), "a", "x"),  # type: ignore[arg-type]
+            RegisterBroker(3, an_id(3), "a", "x"),
+        ],
+    )
+    assert outcomes[0] == 2
+    assert isinstance(outcomes[1], InvalidCallError)
+    assert "broker_id=2.0" in str(outcomes[1])
+    assert outcomes[2] == 3
+    assert set(quorum.log().read().brokers) == {1, 3}
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_such_a_command_is_refused_by_an_idle_driver_and_in_a_dry_run(dry_run: bool) -> None:
+    quorum = Quorum()
+    before = batches(quorum)
+    client = quorum.client()
+    with pytest.raises(InvalidCallError, match=r"2\.0"):
+        client.submit(RegisterBroker(2.0, an_id(2), "a", "x"), dry_run=dry_run)  # type: ignore[arg-type]
+    with pytest.raises(InvalidCallError, match=r"2\.0"):
+        client.change_voters(RemoveVoter(2.0, returning=True), dry_run=dry_run)  # type: ignore[arg-type]
+    assert batches(quorum) == before
+    assert quorum.log().read().brokers == {}
 
 
 def test_many_threads_of_one_driver_make_few_commits() -> None:

@@ -20,7 +20,7 @@ from partitions.errors import (
     NoMajorityError,
     StorageError,
 )
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
 from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, unreachable

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from engine.metadata.commands import RegisterBroker
@@ -25,7 +27,7 @@ from partitions.errors import (
 )
 from partitions.lineage import Lineage
 from partitions.paths import DataName
-from partitions.replica import format_root
+from partitions.root import format_root
 from partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import (
@@ -271,6 +273,17 @@ def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
         except (CorruptSegmentError, InconsistentClusterIdError):
             found += 1
     assert found > 500
+
+
+def test_a_batch_that_there_is_no_memory_for_is_not_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise pa.ArrowMemoryError("malloc of size 65536000 failed")
+
+    name = DataName(0, None, 1)
+    content = encode_batch("c", name, Lineage([(1, 0)]), [NoOpRecord()], 0)
+    monkeypatch.setattr(pq.ParquetFile, "read", fail)
+    with pytest.raises(MemoryError):
+        decode_batch("c", name, content, "here")
 
 
 def test_a_batch_of_another_cluster_is_refused() -> None:

@@ -25,6 +25,7 @@ from partitions.errors import (
     StorageError,
     UnknownBrokerError,
 )
+from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
 from tests.unit.quorum_harness import CLUSTER, IMPATIENT, HookedStore, Quorum, config, unreachable
 
 
@@ -456,6 +457,16 @@ def test_a_cluster_can_be_opened_in_the_middle_of_a_replacement() -> None:
     assert found(quorum, [1, 2, 3]) == [1, 3]
     add(quorum, 2)
     assert found(quorum, [1, 2, 3]) == [1, 3, 2]
+
+
+def test_a_copy_inside_a_voters_folder_is_no_file_of_the_voter() -> None:
+    quorum = Quorum(1)
+    voter: Voter = quorum.root(1)
+    before = voter.look(), voter.list()
+    names = (ClaimName(9), DataName(99, None, 9), CheckpointName(99, 9), ChunkName(99, 9, 0))
+    for name in names:
+        voter.store.create(f"{voter.folder}/saved/{name}", b"x")
+    assert (voter.look(), voter.list()) == before
 
 
 def test_a_voter_says_which_incarnation_it_is() -> None:

@@ -10,7 +10,7 @@ from partitions.listing import ReplicaLog, parse
 
 
 def log(*entries: tuple[int, int], end: int = 20, high_watermark: int = 20) -> ReplicaLog:
-    return ReplicaLog(parse([]), Lineage(entries), (), 0, end, high_watermark, 0, (), (), ())
+    return ReplicaLog(parse("", []), Lineage(entries), (), 0, end, high_watermark, 0, (), (), ())
 
 
 @pytest.mark.parametrize(

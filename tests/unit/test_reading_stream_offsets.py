@@ -17,7 +17,7 @@ ID, OTHER = "a" * 32, "b" * 32
 def bounds(start: int, end: int, log_end: int | None = None, *lineage: tuple[int, int]) -> LogBounds:
     """A log ``[start, end)`` that readers see, up to ``log_end`` in all."""
     until = end if log_end is None else log_end
-    log = ReplicaLog(parse([]), Lineage(lineage or [(1, 0)]), (), start, until, end, end, (), (), ())
+    log = ReplicaLog(parse("", []), Lineage(lineage or [(1, 0)]), (), start, until, end, end, (), (), ())
     return LogBounds("t-0", start, end, log)
 
 

@@ -18,6 +18,7 @@ from partitions.records import (
     leaf_types,
     physical_schema,
     same_type,
+    schema_of,
     type_from_json,
     type_to_json,
 )
@@ -123,6 +124,8 @@ def test_keys_and_values_are_binary_unless_the_topic_declares_them() -> None:
     typed = physical_schema(key=pa.string(), value=pa.struct([("a", pa.int64())]))
     assert typed.field("key").type == pa.string()
     assert typed.field("value").type == pa.struct([("a", pa.int64())])
+    assert schema_of('"string"', type_to_json(pa.struct([("a", pa.int64())]))) == typed
+    assert schema_of(None, None) == physical_schema()
 
 
 # ------------------------------------------------------------------------------ check_columns

@@ -23,7 +23,8 @@ from partitions.identity import same_root
 from partitions.lineage import Lineage
 from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
 from partitions.producers import ProducerEntry, encode
-from partitions.replica import BrokerFile, Replica, format_root, look_at_root, read_broker_file
+from partitions.replica import Replica
+from partitions.root import BrokerFile, format_root, look_at_root, read_broker_file
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store

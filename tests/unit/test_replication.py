@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
 import pytest
 
+from engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
+from engine.replication.sync import SyncOptions, sync
+from partitions.clock import ManualClock
 from partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -12,12 +18,17 @@ from partitions.errors import (
     InvalidProducerEpochError,
     LogGapError,
     StaleBrokerError,
+    StorageError,
 )
 from partitions.merge import MergePolicy, plan_merges
 from partitions.paths import BROKER_FILE, EpochName, LocalStartName
-from partitions.producers import encode
+from partitions.producers import ProducerAppend, encode
 from partitions.rewrite import merge_run
-from tests.unit.harness import OnePartition
+from partitions.runner import Outcome, SerialRunner
+from partitions.segment import _remembered
+from partitions.store.memory import MemoryStore
+from tests.unit.faulty_store import Faults, FaultyStore
+from tests.unit.harness import SCHEMA, OnePartition, batch
 
 
 def test_an_acknowledged_append_is_on_every_replica_of_the_isr() -> None:
@@ -51,6 +62,46 @@ def test_a_repeated_sequence_answers_with_the_first_offsets() -> None:
     assert (repeated.base_offset, repeated.next_offset) == (again.base_offset, again.next_offset)
     assert first.base_offset == 0
     assert one.read(1) == ["a", "b", "x", "a", "b"]
+
+
+def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
+    """An append of ``p``, whose file finds its name taken by an append of ``by``. Then the leader answers so many
+    listings more, and takes no file any more.
+    """
+    leader = FaultyStore(MemoryStore("broker-1", ManualClock()))
+    one = OnePartition(stores=[leader])
+    rest = iter(range(listings))
+
+    def taken(what: str, name: str, call: Callable[[], Any]) -> Any:
+        if what == "commit":
+            leader.hook = lambda what, name, call: call()
+            one.append(["a"], producer=by, acks_all=False)
+            leader.hook = failing
+        return call()
+
+    def failing(what: str, name: str, call: Callable[[], Any]) -> Any:
+        if what == "commit" or (what == "list" and next(rest, None) is None):
+            raise StorageError(f"cannot {what} {name}")
+        return call()
+
+    leader.hook = taken
+    options = AppendOptions(SCHEMA, False, 1, "zstd", log_append_time=False, producer_expiration_ms=10**12)
+    who = ProducerAppend("p", 0, 0, transactional=False)
+    return append(one.site, who, iter([batch(["a"])]), options, clock=one.clock, copies=SerialRunner())
+
+
+def test_a_name_that_is_taken_may_be_taken_by_the_append_itself() -> None:
+    """``Staged.commit``: False is also the echo of a request whose answer was lost. Until the leader was looked
+    at, nobody knows whether the append is in its log."""
+    failed = _append_where_the_name_is_taken(by="p", listings=0)
+    assert isinstance(failed, NotAppended)
+    assert failed.tried
+
+
+def test_a_name_that_somebody_else_has_says_that_nothing_was_appended() -> None:
+    failed = _append_where_the_name_is_taken(by="q", listings=1)
+    assert isinstance(failed, NotAppended)
+    assert not failed.tried
 
 
 def test_an_earlier_sequence_is_refused() -> None:
@@ -119,6 +170,34 @@ def test_a_follower_that_is_behind_is_copied_to_in_order() -> None:
     assert one.read(2) == list("abcdef")
     idle = one.sync(2)
     assert idle.copied_files == 0
+
+
+def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
+    """Section 1: the listing infers where an append ends, its footer must agree. Not one file after the other."""
+    faults = Faults()
+    one = OnePartition(stores=[faults.wrap("leader", MemoryStore("leader")), MemoryStore("follower")])
+    one.change(isr=(1,))
+    for value in "abcdef":
+        one.append([value])
+    _remembered.clear()
+    last = one.site.leader.log().chain[-1].file.object.name  # its footer says where the log ends
+    runs: list[Any] = []
+    opened: list[tuple[str, int]] = []
+
+    class Copies(SerialRunner):
+        def run(self, *args: Any) -> Iterator[Outcome[Any, Any]]:
+            runs.append(args)
+            yield from super().run(*args)
+            runs.pop()
+
+    def note(uri: str, what: str, name: str) -> None:
+        if what == "open" and name != last:
+            opened.append((name, len(runs)))
+
+    faults.before = note
+    assert sync(one.site, 2, SyncOptions(copies=Copies())).copied_files == 6
+    assert len({name for name, _ in opened}) == 5
+    assert {depth for _, depth in opened} == {2}, "the followers are one run of items, the files of each another"
 
 
 def test_a_missing_file_in_the_middle_of_a_follower_is_copied_again() -> None:

@@ -16,7 +16,7 @@ from partitions.retention import (
     removable,
     retained_from,
 )
-from tests.unit.notation import log_of, name_of, stored
+from tests.unit.notation import FOLDER, log_of, name_of, stored
 
 NOW_MS = 1_000_000
 DELAY_MS = 60_000
@@ -232,7 +232,11 @@ def test_a_vacuum_changes_no_log_under_this_lineage_or_a_later_one(
         futures += [[*agreed, (3, later_start)], [*agreed, (9, later_start)]]
     for future in futures:
         before, after = (
-            resolve(parse(stored(name_of(n)) for n in some), Lineage(future), lambda f: f.name.base_offset + 1)
+            resolve(
+                parse(FOLDER, [stored(name_of(n)) for n in some]),
+                Lineage(future),
+                lambda f: f.name.base_offset + 1,
+            )
             for some in (names, kept)
         )
         below = [(link.start, link.end) for link in before.chain if link.end <= log.high_watermark]

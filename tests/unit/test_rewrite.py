@@ -14,8 +14,9 @@ from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from partitions.paths import DataName, EpochName, WatermarkName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
-from partitions.replica import Replica, format_root
+from partitions.replica import Replica
 from partitions.rewrite import merge_run, stage_run
+from partitions.root import format_root
 from partitions.segment import read_batches, read_segment
 from partitions.segment_check import verify_segment
 from partitions.store.memory import MemoryStore

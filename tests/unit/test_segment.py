@@ -8,14 +8,21 @@ from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from partitions import segment
+from partitions.cache import BoundedCache
+from partitions.errors import InvalidCallError
 from partitions.lineage import Lineage
+from partitions.listing import DataFile
+from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
 from partitions.segment import read_batches, read_segment
@@ -205,6 +212,29 @@ def test_a_footer_longer_than_the_first_read_is_read_whole() -> None:
     assert read_segment(store, file).footer.producers == producers
 
 
+def test_footers_are_remembered_by_what_they_take_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of wide segments are thousands of times as large as those of small appends."""
+    store = MemoryStore()
+    wide = [records([b"%d" % i]) for i in range(40)]
+    files = [write_segment(store, DataName(40 * i, 40 * i + 40, 1), wide, row_group_bytes=1) for i in range(4)]
+    small = write_segment(store, BASE, [records([b"a"])])
+    sizes = [read_segment(store, file).memory_bytes for file in files]
+    assert sizes[0] > 10 * read_segment(store, small).memory_bytes
+    monkeypatch.setattr(segment, "_remembered", BoundedCache(3 * max(sizes)))
+
+    def reads(*looked_at: DataFile) -> int:
+        before = store.counts.snapshot()
+        for file in looked_at:
+            read_segment(store, file)
+        return (store.counts - before).reads
+
+    assert reads(*files[:3]) == 3
+    assert reads(*files[:3]) == 0
+    assert reads(files[3]) == 1
+    assert reads(*files[1:]) == 0
+    assert reads(files[0]) == 1
+
+
 # ----------------------------------------------------------------------------- physical form
 
 
@@ -279,3 +309,12 @@ def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path)
     for _ in read_batches(store, file, *EVERYTHING):
         peaks.append(pa.total_allocated_bytes() - before)
     assert max(peaks) < 48 << 20
+
+
+@pytest.mark.parametrize("sequence", [1.0, True, np.int64(1)], ids=repr)
+def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
+    """The last guard: one such file, and nobody reads or appends to the partition any more."""
+    store = MemoryStore()
+    with pytest.raises(InvalidCallError, match="could not be read again"):
+        write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})
+    assert not store.names("")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import random
 import zlib
@@ -14,7 +15,7 @@ import pytest
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.paths import DataName
-from partitions.segment import read_batches, read_segment
+from partitions.segment import is_of_this_process, read_batches, read_row_group, read_segment
 from partitions.segment_check import verify_segment
 from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
 from partitions.store.memory import MemoryStore
@@ -102,6 +103,61 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
 def test_an_intact_file_verifies() -> None:
     data, table = intact()
     assert verify_segment(*damaged(data)).footer.records == table.num_rows
+
+
+def fails(error: Exception) -> Callable[..., object]:
+    def fail(*_: object, **__: object) -> object:
+        raise error
+
+    return fail
+
+
+OF_THIS_PROCESS = [
+    pa.ArrowMemoryError("malloc of size 65536000 failed"),
+    MemoryError(),
+    pa.ArrowException("Unknown error: Failed to launch worker thread: Resource temporarily unavailable"),
+    OSError(errno.EAGAIN, "Resource temporarily unavailable"),
+    OSError("Couldn't deserialize thrift: std::bad_alloc"),
+]
+
+
+@pytest.mark.parametrize("error", OF_THIS_PROCESS, ids=repr)
+def test_what_the_process_lacks_is_no_damage_of_the_file(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that is said to be damaged is replaced, and its replica leaves the ISR."""
+    store, file = damaged(intact()[0])
+    segment = read_segment(store, file)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fails(error))
+    for reader in (
+        lambda: verify_segment(store, file),
+        lambda: list(read_batches(store, file, *EVERYTHING)),
+        lambda: read_row_group(store, segment, 0),
+    ):
+        with pytest.raises(type(error)) as raised:
+            reader()
+        assert raised.value is error
+    monkeypatch.setattr(pq, "read_metadata", fails(error))
+    with pytest.raises(type(error)) as raised:
+        read_segment(store, file, remembered=False)
+    assert raised.value is error
+
+
+def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
+    """Of every flipped bit; without our own checksums, which are looked at first."""
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"a": range(300), "b": ["x"] * 300}), sink, write_page_checksum=True)
+    data = sink.getvalue()
+    said = []
+    for position in range(len(data)):
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << position % 8
+        try:
+            pq.ParquetFile(pa.BufferReader(bytes(flipped)), page_checksum_verification=True).read()
+        except (pa.ArrowException, OSError, ValueError) as error:
+            said.append(error)
+    assert {type(error) for error in said} >= {OSError, pa.ArrowInvalid}
+    assert [error for error in said if is_of_this_process(error)] == []
 
 
 def test_records_that_carry_other_offsets_are_found_by_verifying() -> None:

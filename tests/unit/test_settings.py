@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,6 +193,14 @@ def test_a_cluster_key_is_none_of_a_topic() -> None:
 def test_a_value_that_the_key_does_not_take_is_refused(key: str, value: str, takes: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"{key} = '{value}' is not valid: it takes {takes}"):
         check_config(Scope.TOPIC, key, value, "topic 't'")
+
+
+def test_a_value_that_is_no_text_is_refused_and_told_how_to_be_written() -> None:
+    number: Any = 1000
+    with pytest.raises(
+        InvalidConfigError, match=r"topic 't': retention\.ms = 1000 is no text: write it as '1000'"
+    ):
+        check_config(Scope.TOPIC, "retention.ms", number, "topic 't'")
 
 
 def test_values_are_kept_in_one_spelling() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from partitions.errors import (
     InconsistentClusterIdError,
     InvalidCallError,
     SnapshotNotFoundError,
+    SourceChangedError,
     StorageError,
     StratalogError,
     UnknownLeaderEpochError,
@@ -99,6 +100,14 @@ def test_bytes_of_another_place_are_refused(wrong: Chunk) -> None:
     partial.add(Chunk(ID, 10, 0, b"abc"))
     with pytest.raises(InvalidCallError, match="do not go on from byte 3"):
         partial.add(wrong)
+
+
+def test_parts_inside_another_folder_are_not_its_own() -> None:
+    follower = MemoryStore()
+    follower.create(f"{FOLDER}/saved/{ChunkName(20, 2, 0)}", b"abc")
+    follower.create(f"{FOLDER}/saved/{ID.name}", b"abc")
+    partial = PartialSnapshot(follower, FOLDER, ID)
+    assert (partial.position, partial.frozen) == (0, None)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=8))
@@ -415,6 +424,30 @@ def test_a_leader_that_sends_nothing_is_given_up() -> None:
         fetch_snapshots(
             [one], lambda request: [Chunk(ID, 10, 0, b"")], cluster_id=None, replica_id=FOLLOWER, max_bytes=1
         )
+
+
+@pytest.mark.parametrize("position", [0, 1000])
+def test_a_part_without_bytes_makes_room(position: int) -> None:
+    """No chunk is ever kept as an empty file, and nothing could go on from one."""
+    leader, follower = leader_with(), MemoryStore()
+    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, position)}", b"")
+    assert isinstance(fetch(follower, leader), Fetched)
+    assert names(follower) == [str(ID.name)]
+
+
+def test_a_part_that_cannot_make_room_is_given_up() -> None:
+    """Whatever takes the place of a part, to ask for its bytes again is an attempt."""
+
+    class Stubborn(MemoryStore):
+        def delete(self, names: Iterable[str]) -> None:
+            """Says that it did."""
+
+    leader, follower = leader_with(), Stubborn()
+    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, 0)}", b"")
+    outcome = fetch(follower, leader)
+    assert isinstance(outcome, NotFetched)
+    assert isinstance(outcome.error, SourceChangedError)
+    assert len(leader.asked) == ATTEMPTS
 
 
 def test_storage_that_fails_is_told_and_keeps_no_other_partition_from_its_snapshot() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,14 @@ import pytest
 from partitions.clock import ManualClock
 from partitions.errors import InvalidCallError, InvalidRecordError, StorageError
 from partitions.lineage import Lineage
+from partitions.records import physical_schema
+from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
+from snapshots.writer import SnapshotWriter
 from tests.unit.faulty_store import FaultyStore
 from tests.unit.segments import records
-from tests.unit.snapshot_files import ID, LINEAGE, names, read, write, writer
+from tests.unit.snapshot_files import FOLDER, ID, LINEAGE, OWNER, PARTITION, names, read, write, writer
 
 
 def test_nothing_is_seen_until_it_is_frozen() -> None:
@@ -46,6 +50,23 @@ def test_what_was_given_up_leaves_nothing() -> None:
     with writer(store) as unfinished:
         unfinished.append([b"a"])
     assert names(store) == []
+
+
+def test_a_writer_that_cannot_be_made_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="nonsense"):
+        SnapshotWriter(
+            LocalStore(str(tmp_path)),
+            FOLDER,
+            ID,
+            owner=OWNER,
+            partition=PARTITION,
+            lineage=LINEAGE,
+            last_contained_log_timestamp_ms=0,
+            schema=physical_schema(),
+            clock=ManualClock(),
+            compression="nonsense",
+        )
+    assert list((tmp_path / ".staging").iterdir()) == []
 
 
 @pytest.mark.parametrize("end", ["freeze", "abort"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
 from engine.operations.appending.append import append_batches
 from engine.report import OperationFailedError
@@ -61,6 +61,18 @@ def test_a_batch_is_appended_once_however_often_it_is_committed(live: LiveCluste
     assert live.read() == {0: ["a", "c"], 1: ["b"]}
     sink(live).commit([written(live, rows((0, "d")))], 1)
     assert live.read() == {0: ["a", "c", "d"], 1: ["b"]}
+
+
+def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveCluster) -> None:
+    """Spark names the session's zone in the types that it hands over; those of a topic are in UTC."""
+    value = StructType([StructField("at", TimestampType())])
+    schema = StructType([StructField("partition", IntegerType()), StructField("value", value)])
+    made = StreamSink(sink_options({"cluster": str(live.file), "topic": "t"}), schema)
+    times = pa.array([{"at": 5}], pa.struct({"at": pa.timestamp("us", "Etc/UTC")}))
+    batch = pa.RecordBatch.from_pydict({"partition": pa.array([0], pa.int32()), "value": times})
+    table = pa.ipc.open_stream(made.write(iter([batch])).data).read_all()
+    assert table.column("value").type == pa.struct({"at": pa.timestamp("us", "UTC")})
+    assert table.column("value").combine_chunks().field("at").cast(pa.int64()).to_pylist() == [5]
 
 
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
@@ -126,6 +138,7 @@ def test_a_row_without_a_partition_is_refused() -> None:
     ("given", "said"),
     [
         ({"topic": "t"}, "the option cluster is missing"),
+        ({"cluster": "c", "topic": "t", "producer": ""}, "the option producer is missing"),
         ({"cluster": "c", "topic": "t", "prodcer": "x"}, "did you mean 'producer'"),
         ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
     ],
@@ -134,3 +147,8 @@ def test_the_sinks_options(given: dict[str, str], said: str) -> None:
     with pytest.raises(InvalidCallError) as told:
         sink_options(given)
     assert said in str(told.value)
+
+
+def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
+    with pytest.raises(InvalidCallError, match="the name of the producer is empty"):
+        live.cluster.stream_writer("t", producer="")

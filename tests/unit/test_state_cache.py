@@ -17,21 +17,22 @@ class Appends:
     """Makes appends, the first of which waits until it may go on."""
 
     def __init__(self, error: BaseException | None = None) -> None:
-        self.made: list[tuple[str, int, list[str]]] = []
+        self.made: list[list[str]] = []
         self.began, self.go_on = threading.Event(), threading.Event()
         self.error = error
 
-    def __call__(self, producer_id: str, sequence: int, together: Sequence[OwnAppend]) -> None:
-        self.made.append((producer_id, sequence, [f"{one.topic}-{one.partition}" for one in together]))
+    def __call__(self, together: Sequence[OwnAppend]) -> None:
+        self.made.append([f"{one.topic}-{one.partition}" for one in together])
+        number = len(self.made)
         self.began.set()
         assert self.go_on.wait(10)
-        if self.error is not None and sequence == 2:
+        if self.error is not None and number == 2:
             raise self.error
         for index, one in enumerate(together):
             if one.partition == 9:
                 one.error = StorageError("disk 9 is full")
             else:
-                one.base_offset = 10 * sequence + index
+                one.base_offset = 10 * number + index
 
 
 def append(topic: str, partition: int) -> OwnAppend:
@@ -44,7 +45,7 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
     with ThreadPoolExecutor(len(later) + 1) as pool:
 
         def start(one: OwnAppend) -> Future[int]:
-            return pool.submit(producer.append, one, make, lambda: "id")
+            return pool.submit(producer.append, one, make)
 
         futures = [start(append("t", 0))]
         assert make.began.wait(10)
@@ -57,16 +58,16 @@ def outcomes(make: Appends, *later: OwnAppend) -> list[int | BaseException]:
 
 
 def test_what_comes_while_an_append_is_under_way_goes_together() -> None:
-    """One sequence each time: the one before has come to its end."""
+    """One append at a time: the one before has come to its end."""
     make = Appends()
     assert outcomes(make, append("t", 1), append("t", 0), append("t", 1)) == [10, 20, 21, 22]
-    assert make.made == [("driver-id", 1, ["t-0"]), ("driver-id", 2, ["t-1", "t-0", "t-1"])]
+    assert make.made == [["t-0"], ["t-1", "t-0", "t-1"]]
 
 
 def test_topics_are_not_mixed() -> None:
     make = Appends()
     assert outcomes(make, append("t", 1), append("u", 0), append("t", 2)) == [10, 20, 30, 21]
-    assert [together for _, _, together in make.made] == [["t-0"], ["t-1", "t-2"], ["u-0"]]
+    assert make.made == [["t-0"], ["t-1", "t-2"], ["u-0"]]
 
 
 def test_each_has_its_own_error() -> None:

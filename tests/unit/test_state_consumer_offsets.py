@@ -264,6 +264,18 @@ def test_pending_offsets_of_an_aborted_transaction_are_dropped() -> None:
     assert (offsets(after), after.unstable("g")) == ({("t", 0): 3}, {})
 
 
+@pytest.mark.parametrize("overtaking", [[commit(5)], [pending(5, producer="q"), end(1, producer="q")]])
+def test_a_pending_offset_takes_the_place_of_earlier_commits_only(overtaking: list[OffsetsRecord]) -> None:
+    """Of two commits the one that stands later in the log counts, whenever their transactions end; a snapshot in
+    between knows as much."""
+    log = [pending(7), *overtaking, end(1)]
+    for cut in range(len(log) + 1):
+        half = state_after(*log[:cut])
+        loaded = ConsumerOffsets.load(half.dump(), half.next_offset)
+        assert offsets(loaded.apply(cut, log[cut:])) == {("t", 0): 5}
+    assert offsets(state_after(commit(5), pending(7), end(1))) == {("t", 0): 7}
+
+
 def test_what_comes_late_counts_for_nothing() -> None:
     """KIP-890: an offset of an ended transaction, its end once more, and that when the next one has begun."""
     after = state_after(pending(7), end(1), commit(3), pending(9), end(1), end(1, committed=False))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from engine.state import transaction_state
 from engine.state import transaction_steps as steps
+from engine.state.keyed import TRANSACTIONS
 from engine.state.transaction_state import (
     VALID_PREVIOUS,
     State,
@@ -23,6 +25,7 @@ from engine.state.transaction_state import (
 from partitions.errors import (
     ConcurrentTransactionsError,
     CorruptionError,
+    InvalidCallError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
@@ -246,3 +249,12 @@ def test_a_record_names_its_own_key() -> None:
     _, value = transaction_state.encode(transaction())
     with pytest.raises(CorruptionError, match="names another key"):
         transaction_state.decode(b"y", value)
+
+
+@pytest.mark.parametrize("timeout_ms", [30 * 1e3, True, "100"], ids=repr)
+def test_a_record_that_nobody_could_read_is_not_written(timeout_ms: Any) -> None:
+    """It would keep every id of its partition from being read."""
+    wrong = replace(transaction(), timeout_ms=timeout_ms)
+    with pytest.raises(InvalidCallError, match=f"timeout_ms={timeout_ms!r}.* cannot be a record of __transaction"):
+        TRANSACTIONS.to_batch([transaction(), wrong], now_ms=0)
+    assert TRANSACTIONS.to_batch([transaction(), TransactionTombstone("x")], now_ms=0).num_rows == 2

@@ -164,6 +164,18 @@ class TestNames:
         monkeypatch.setattr(os, "link", answer_lost)
         assert store.create("name", b"data") is True
 
+    def test_a_taken_name_is_not_ours_however_many_links_our_file_has(
+        self, store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        """A root is backed up by hard links (cp -al, rsnapshot) while something is staged in it."""
+        ours = store.stage_writer("name")
+        ours.file.write(b"ours")
+        [temporary] = Path(store.root, ".staging").iterdir()
+        os.link(temporary, tmp_path_factory.mktemp("backup") / temporary.name)
+        assert store.create("name", b"theirs")
+        assert ours.commit() is False
+        assert store.read("name") == b"theirs"
+
     def test_a_name_that_may_not_survive_is_an_unknown_outcome(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -300,3 +312,13 @@ class TestSweep:
         with pytest.raises(StorageError):
             dead.commit()
         assert store.list("") == []
+
+    def test_a_folder_of_somebody_stays_and_keeps_nothing_else_from_going(self, tmp_path: Path) -> None:
+        clock = ManualClock(SystemClock().now_ms() + 120_000)
+        store = LocalStore(str(tmp_path), clock)
+        theirs = tmp_path / ".staging" / "theirs"
+        theirs.mkdir(parents=True)
+        for name in "abc":
+            (tmp_path / ".staging" / name).touch()
+        assert store.sweep_staging(60_000, dry_run=True) == store.sweep_staging(60_000) == 3
+        assert staged_files(store) == ["theirs"]

@@ -10,11 +10,12 @@ import multiprocessing
 import pickle
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -302,6 +303,63 @@ class TestCheck:
         [nobody_there] = free_ports(1)
         with pytest.raises(LogDirError):
             store_on(f"http://{HOST}:{nobody_there}").check()
+
+
+class TestSweep:
+    def test_an_upload_that_another_sweep_has_just_dropped_is_no_failure(self, server: ScriptedServer) -> None:
+        dropped = uploads(server, pages=[listed_uploads("one", "two")], answers={"one": (404, "NoSuchUpload")})
+        assert later(server).sweep_staging(0) == 2
+        assert dropped == ["one", "two"]
+
+    def test_an_upload_that_may_not_be_dropped_is_a_failure(self, server: ScriptedServer) -> None:
+        uploads(server, pages=[listed_uploads("one", "two")], answers={"one": (403, "AccessDenied")})
+        with pytest.raises(StorageError, match="AccessDenied"):
+            later(server).sweep_staging(0)
+
+    def test_pages_without_a_marker_of_uploads_go_on_after_the_key(self, server: ScriptedServer) -> None:
+        dropped = uploads(server, pages=[listed_uploads("one", after="k"), listed_uploads("two")])
+        assert later(server).sweep_staging(0) == 2
+        assert dropped == ["one", "two"]
+        pages = [asked for asked in server.requests if "?uploads" in asked]
+        assert ["key-marker=k" in asked for asked in pages] == [False, True]
+
+
+def later(server: ScriptedServer) -> S3Store:
+    """A store for which all uploads are old."""
+    store = store_on(server.url)
+    return S3Store(store.bucket, store.prefix, store.options, ManualClock(SystemClock().now_ms()))
+
+
+def listed_uploads(*ids: str, after: str = "") -> bytes:
+    """A page of uncompleted uploads; ``after``: there are more."""
+    entries = "".join(
+        f"<Upload><Key>prefix/{'a' * 32}/x</Key><UploadId>{an_id}</UploadId>"
+        "<Initiated>2020-01-01T00:00:00.000Z</Initiated></Upload>"
+        for an_id in ids
+    )
+    more = f"<IsTruncated>true</IsTruncated><NextKeyMarker>{after}</NextKeyMarker>" if after else ""
+    return f"<ListMultipartUploadsResult>{more}{entries}</ListMultipartUploadsResult>".encode()
+
+
+def uploads(
+    server: ScriptedServer, *, pages: list[bytes], answers: Mapping[str, tuple[int, str]] | None = None
+) -> list[str]:
+    """A server that lists these pages of uploads, and answers so when one is to be dropped; those that were to be,
+    as they come."""
+    dropped: list[str] = []
+
+    def answer(request: Handler) -> None:
+        query = parse_qs(urlsplit(request.path).query, keep_blank_values=True)
+        if request.command == "DELETE":
+            dropped.extend(query["uploadId"])
+            request.answer(*(answers or {}).get(dropped[-1], (204,)))
+        elif "uploads" in query:
+            request.answer(200, body=pages.pop(0))
+        else:
+            request.answer(200, body=b"<ListBucketResult></ListBucketResult>")
+
+    server.script = [answer]
+    return dropped
 
 
 class TestCredentials:

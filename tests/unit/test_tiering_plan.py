@@ -41,7 +41,8 @@ def leader(*bounds: int, high_watermark: int | None = None, lineage: Lineage | N
 def plan(
     log: ReplicaLog, *remote: RemoteSegment, log_start: int = 0, policy: MergePolicy = EACH_FILE
 ) -> UploadPlan:
-    return plan_uploads(log, remote, log_start=log_start, policy=policy, now_ms=10**15, what="t-0")
+    start = earliest_pending_upload(log, remote, log_start, "t-0")
+    return plan_uploads(log, start, policy=policy, now_ms=10**15)
 
 
 def bounds(found: UploadPlan) -> list[tuple[int, int]]:
@@ -145,16 +146,7 @@ def lagging(lag: CopyLag, *ages: int) -> UploadPlan:
     """What is due of segments of 100 bytes and 10 records with these ages, and one behind the high watermark."""
     log = leader(*range(0, 10 * len(ages) + 20, 10), high_watermark=10 * len(ages))
     latest = {10 * index: NOW - age for index, age in enumerate(ages)}
-    return plan_uploads(
-        log,
-        (),
-        log_start=0,
-        policy=EACH_FILE,
-        now_ms=NOW,
-        what="t-0",
-        lag=lag,
-        latest_ms=lambda link: latest[link.start],
-    )
+    return plan_uploads(log, 0, policy=EACH_FILE, now_ms=NOW, lag=lag, latest_ms=lambda link: latest[link.start])
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from tests.unit.harness import SCHEMA, OnePartition
 from tiering.copier import upload
 from tiering.delta_table import DeltaTopicTable
 from tiering.divergence import Histories
-from tiering.plan import UploadPlan, plan_uploads
+from tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
 from tiering.remote_change import Committed
 from tiering.remote_segment import RemoteSegment, Uploaded
 
@@ -90,14 +90,9 @@ class TieredPartition:
             self.one.append([f"v{offset}" for offset in range(start, start + count)])
 
     def plan(self, policy: MergePolicy = EACH_FILE) -> UploadPlan:
-        return plan_uploads(
-            self.log,
-            self.table.load().of_partition(0),
-            log_start=self.log_start,
-            policy=policy,
-            now_ms=2_000_000_000_000,
-            what="t-0",
-        )
+        log = self.log
+        start = earliest_pending_upload(log, self.table.load().of_partition(0), self.log_start, "t-0")
+        return plan_uploads(log, start, policy=policy, now_ms=2_000_000_000_000)
 
     def upload(self, plan: UploadPlan) -> list[Uploaded]:
         return [upload(self.leader, run, self.remote, self.table.folder, compression="zstd") for run in plan.runs]

@@ -27,6 +27,7 @@ from partitions.errors import (
 from partitions.runner import Done, Failed
 
 _ROUNDS = 200
+"""How often the ISRs may change meanwhile. Waiting for a member counts for nothing: its patience ends."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 
@@ -42,6 +43,8 @@ class PendingAppend:
     error: StratalogError | None = None
     tried: bool = False
     """Something of it may be in the log, now or later."""
+    ours: bool = False
+    """It may be this very call that has put it there."""
 
 
 def acknowledge(
@@ -52,9 +55,8 @@ def acknowledge(
     """
     again: list[int] = []
     patience = _Patience(context)
-    for _ in range(_ROUNDS):
-        if not states:
-            return again
+    rounds = 0
+    while states and rounds < _ROUNDS:
         image = context.metadata.image()
         if not patience.had_to_wait and any(state.missed for state in states.values()):
             image = settle_brokers(context).image  # one that is gone for good is fenced now, not waited for
@@ -65,10 +67,11 @@ def acknowledge(
         settled = [p for p, s in states.items() if not s.missed and is_current(image, s.view)]
         _record(context, {p: states.pop(p) for p in settled}, min_insync_replicas)
         changed = [p for p, s in states.items() if not is_current(image, s.view)]
+        waited = False
         if not changed and states:
-            if not _shrink(context, states, patience.over, notes):
-                patience.wait()
+            waited = not _shrink(context, states, patience.over, notes) and patience.wait()
             image = context.metadata.image()
+        rounds += not waited
         again += _sync_again(context, image, states)
     for state in states.values():
         state.error = RetriableError("the ISR kept changing; run it again with the same sequence")
@@ -91,13 +94,17 @@ class _Patience:
     def over(self) -> bool:
         return self._end_s is not None and self._context.clock.monotonic_s() >= self._end_s
 
-    def wait(self) -> None:
+    def wait(self) -> bool:
+        """Wait a while; False when it is over already."""
         clock = self._context.clock
         if self._end_s is None:
             config = self._context.cluster_config(self._context.metadata.image())
             self._end_s = clock.monotonic_s() + config.replica_lag_time_max_ms / 1000
-        clock.sleep(max(0.0, min(self._wait_s, self._end_s - clock.monotonic_s())))
+        if self.over:
+            return False
+        clock.sleep(min(self._wait_s, self._end_s - clock.monotonic_s()))
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
+        return True
 
 
 def _same_leader(image: ClusterImage, view: PartitionView) -> bool:

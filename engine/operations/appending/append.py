@@ -8,7 +8,7 @@
 
 The outcome of each partition is one of
     acknowledged   at ``[base_offset, next_offset)``
-    duplicate      of ``[base_offset, next_offset)``: this producer had appended this sequence before
+    duplicate      of ``[base_offset, next_offset)``: this producer had appended this sequence before this call
     not appended   because of the failure that the report names; nothing of it is in the log, now or later
     unknown        it may be in the log, or come into it later: run it again with the same producer and sequence
 """
@@ -21,10 +21,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.operations.appending.acknowledge import PendingAppend, acknowledge
+from engine.operations.appending.dealing import among_how_many
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.replicas.damaged import replace_leaders
 from engine.replication.append import (
@@ -50,8 +52,8 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.growth import grew
-from partitions.producers import ProducerAppend
-from partitions.records import check_columns, physical_schema, type_from_json
+from partitions.producers import ProducerAppend, is_unnamed
+from partitions.records import check_columns, schema_of
 from partitions.runner import Runner, values
 from partitions.store import StoreCounts
 
@@ -88,8 +90,8 @@ def append_frame(
     *,
     acks: str = "all",
     producer: str | None = None,
-    sequence: int = 0,
-    producer_epoch: int = 0,
+    sequence: int | None = None,
+    producer_epoch: int | None = None,
     transactional: bool = False,
     order_by: Sequence[str] = (),
     dry_run: bool = False,
@@ -97,31 +99,36 @@ def append_frame(
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
-    With ``producer`` the append is idempotent: the same producer and sequence is appended once, however
-    often this is called (an application id and a batch id, in Spark's words). ``order_by`` sorts the rows
-    of a partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is
-    the shuffle's. ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and
-    counts them by partition. ``image`` is the metadata as it was just read.
+    With ``producer`` and ``sequence`` the append is idempotent: the same of both is appended once, however often
+    this is called (an application id and a batch id, in Spark's words), also when the topic has more partitions by
+    now: rows whose partition is not given go where they went at first. ``order_by`` sorts the rows of a partition
+    by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is the shuffle's.
+    ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and counts them by
+    partition. ``image`` is the metadata as it was just read.
 
-    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError before
-        anything is written; everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and what keeps
+        the metadata from being read, or the logs' ends of a topic that has grown, before anything is written;
+        everything else is a failure of its partition in the report.
     """
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
+    who = who_appends(producer, sequence, producer_epoch, transactional=transactional)
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
+    partitions = len(image_of_topic.partitions)
+    dealt = None  # the caller says to which, or never tries it again
+    if columns.partition is None and not transactional:
+        dealt = among_how_many(context, image, image_of_topic, who)
     records = to_records(
         frame,
         columns,
         what=f"append to {topic}",
-        partitions=len(image_of_topic.partitions),
+        partitions=partitions if dealt is None else dealt,
         key_type=spark_type(image_of_topic.key_schema),
         value_type=spark_type(image_of_topic.value_schema),
     )
-
-    partitions = len(image_of_topic.partitions)
 
     if dry_run:
         _check_acks(acks)
@@ -139,8 +146,7 @@ def append_frame(
             context.tasks.counts = context.tasks.counts + result.counts
         return results
 
-    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence, transactional)
-    return append_with(context, image, image_of_topic, run, who, acks=acks)
+    return append_with(context, image, image_of_topic, run, who, acks=acks, dealt_among=dealt)
 
 
 def append_batches(
@@ -150,8 +156,8 @@ def append_batches(
     *,
     acks: str = "all",
     producer: str | None = None,
-    sequence: int = 0,
-    producer_epoch: int = 0,
+    sequence: int | None = None,
+    producer_epoch: int | None = None,
     transactional: bool = False,
     image: ClusterImage | None = None,
 ) -> Report:
@@ -161,27 +167,61 @@ def append_batches(
 
     Raises: as ``append_frame``.
     """
+    who = who_appends(producer, sequence, producer_epoch, transactional=transactional)
     check_not_internal(topic, "append to")
-    who = ProducerAppend(producer or f"once-{context.new_id()}", producer_epoch, sequence, transactional)
     return append_given(context, topic, batches, who, acks=acks, image=image)
+
+
+def who_appends(
+    producer: str | None,
+    sequence: int | None,
+    producer_epoch: int | None,
+    *,
+    transactional: bool,
+) -> ProducerAppend | None:
+    """The producer of an append; None where none is named.
+
+    Raises: InvalidCallError for an empty name, and for a sequence or an epoch without a producer: both would
+        append again whatever is retried. And for a producer without a sequence: its second append would pass for
+        its first.
+    """
+    if producer is not None:
+        check_producer(producer)
+        if sequence is None:
+            raise InvalidCallError(
+                f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
+                "next one, from 0 on, and one that is tried again the same as before"
+            )
+        return ProducerAppend(producer, producer_epoch or 0, sequence, transactional)
+    if sequence is not None or producer_epoch is not None:
+        raise InvalidCallError("a sequence, or a producer epoch, is that of a producer: name the producer too")
+    return None
+
+
+def check_producer(producer: str) -> str:
+    """The name. Raises: InvalidCallError for an empty one."""
+    if not producer:
+        raise InvalidCallError("the name of the producer is empty: give it one, or leave it out")
+    return producer
 
 
 def append_given(
     context: Context,
     topic: str,
     batches: Mapping[int, Sequence[pa.RecordBatch]],
-    who: ProducerAppend,
+    who: ProducerAppend | None,
     *,
     acks: str = "all",
     image: ClusterImage | None = None,
 ) -> Report:
-    """As ``append_batches``, also to internal topics: what the engine itself appends.
+    """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` is as in
+    ``append_with``.
 
     Raises: as ``append_frame``.
     """
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
-    schema = append_options(image_of_topic, context.topic_config(image, image_of_topic), acks).schema
+    schema = schema_of(image_of_topic.key_schema, image_of_topic.value_schema)
     for partition, given in batches.items():
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
@@ -207,19 +247,33 @@ def append_with(
     image: ClusterImage,
     topic: TopicImage,
     run: RunTasks,
-    who: ProducerAppend,
+    who: ProducerAppend | None,
     *,
     acks: str = "all",
+    dealt_among: int | None = None,
 ) -> Report:
     """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
 
     ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
-    leader has changed or a race was lost.
+    leader has changed or a race was lost. Without ``who`` this driver is the producer; it says as whom only where
+    it is not known what came of the append. ``dealt_among`` is told to who tries it again (``ProducerEntry``).
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; everything else is a failure
-        of its partition in the report.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; what keeps the metadata from being
+        read. Everything else is a failure of its partition in the report.
     """
     _check_acks(acks)
+    if who is not None:
+        return _append_as(context, image, topic, run, replace(who, dealt_among=dealt_among), acks)
+    mine = context.unnamed_producers.take(context.new_id)
+    report = _append_as(context, image, topic, run, replace(mine, dealt_among=dealt_among), acks)
+    if all(row["outcome"] != "unknown" for row in report.rows):
+        context.unnamed_producers.give_back(mine)
+    return report
+
+
+def _append_as(
+    context: Context, image: ClusterImage, topic: TopicImage, run: RunTasks, who: ProducerAppend, acks: str
+) -> Report:
     with context.measured() as measure:
         settled = settle_brokers(context, image)
         notes = list(settled.notes)
@@ -233,7 +287,9 @@ def append_with(
     ]
     done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
     if any(row["outcome"] == "unknown" for row in rows):
-        notes.append(f"what is unknown: run it again with producer {who.producer_id!r}, sequence {who.sequence}")
+        until = ", within a day" if is_unnamed(who.producer_id) else ""
+        again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+        notes.append(f"what is unknown: run it again with {again}{until}")
     return Report(
         operation="append",
         rows=rows,
@@ -256,10 +312,7 @@ def _check_acks(acks: str) -> None:
 def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendOptions:
     """How to append to a topic as it is configured."""
     return AppendOptions(
-        schema=physical_schema(
-            None if topic.key_schema is None else type_from_json(topic.key_schema),
-            None if topic.value_schema is None else type_from_json(topic.value_schema),
-        ),
+        schema=schema_of(topic.key_schema, topic.value_schema),
         acks_all=acks == "all",
         min_insync_replicas=config.min_insync_replicas,
         compression=config.compression_type,
@@ -314,20 +367,20 @@ def _append_all(
                 states[partition] = PendingAppend(views[partition], error=lost, tried=True)
             break
         for result in results:
-            before = states.get(result.partition)
-            state = states[result.partition] = PendingAppend(
-                views[result.partition], tried=before is not None and before.tried
-            )
+            view = views[result.partition]
+            before = states.get(result.partition, PendingAppend(view))
+            state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)
             match result.outcome:
-                case Appended(missed=missed):
+                case Appended(missed=missed, duplicate=duplicate):
                     state.appended, state.missed, state.tried = result.outcome, missed, True
+                    state.ours = state.ours or not duplicate
                     appended[result.partition] = state
                 case Raced(tried):
-                    state.tried = state.tried or tried
+                    state.tried, state.ours = state.tried or tried, state.ours or tried
                     state.error = RetriableError("another append was faster; run it again with the same sequence")
                     raced.append(result.partition)
                 case NotAppended(error, tried):
-                    state.error, state.tried = error, state.tried or tried
+                    state.error, state.tried, state.ours = error, state.tried or tried, state.ours or tried
                     troubled.append(result.partition)
         try:
             if options.acks_all:
@@ -393,7 +446,7 @@ def _row(topic: str, partition: int, state: PendingAppend) -> dict[str, Value]:
     if state.error is not None or appended is None:
         outcome = "unknown" if state.tried else "not appended"
     else:
-        outcome = "duplicate" if appended.duplicate else "acknowledged"
+        outcome = "acknowledged" if state.ours else "duplicate"
     return {
         "topic": topic,
         "partition": partition,

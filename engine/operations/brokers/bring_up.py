@@ -14,16 +14,12 @@ from engine.cluster_file import ClusterFile
 from engine.context import Context
 from engine.metadata.commands import RegisterBroker
 from engine.operations.brokers.brokers import entry
+from engine.quorum.bootstrap import has_log
+from engine.quorum.voter import Voter
 from engine.report import Failure, Report, Value
 from partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
 from partitions.identity import NewId, same_root
-from partitions.replica import (
-    BrokerFile,
-    check_broker_file,
-    format_root,
-    look_at_root,
-    read_broker_file,
-)
+from partitions.root import BrokerFile, check_broker_file, format_root, look_at_root, read_broker_file
 from partitions.store import Store
 
 
@@ -74,7 +70,10 @@ def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = Fal
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """What formatting these roots (all when None) would do. Raises: UnknownBrokerError."""
+    """What formatting these roots (all when None) would do.
+
+    Raises: UnknownBrokerError; as ``check_log_not_lost`` when all are to be formatted.
+    """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
@@ -88,7 +87,19 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
         except StratalogError as error:
             failures.append(Failure.of(f"broker {broker_id}", error))
+    if brokers is None and not failures:
+        check_log_not_lost(file, stores)
     return Report("format", rows, failures, dry_run=True)
+
+
+def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
+    """A cluster whose metadata log is lost, or not mounted, is not formatted as a new one.
+
+    Raises: InvalidCallError; StorageError kinds.
+    """
+    formatted = {broker: read_broker_file(stores[broker]) for broker in file.voters}
+    voters = [Voter(broker, stores[broker], root.directory_id) for broker, root in formatted.items() if root]
+    has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
 
 
 def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bool) -> dict[str, Value]:

@@ -8,8 +8,10 @@ where another driver reaches it, and may unfence it: give all drivers the same m
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from typing import TypeVar
 
 from engine.cluster_file import BrokerEntry, ClusterFile
 from engine.context import Context
@@ -31,14 +33,17 @@ from partitions.errors import (
     CorruptionError,
     InvalidCallError,
     StaleBrokerError,
+    StaleMetadataError,
     StoreTimeoutError,
     StratalogError,
     UnknownBrokerError,
 )
 from partitions.identity import same_root
-from partitions.replica import check_broker_file, look_at_root, root_identity
+from partitions.root import check_broker_file, look_at_root, root_identity
 from partitions.runner import Done, Failed
 from partitions.store import Store
+
+T = TypeVar("T")
 
 _ATTEMPTS = 5
 
@@ -65,6 +70,17 @@ def settle_brokers(context: Context, image: ClusterImage | None = None) -> Settl
         return replace(settled, notes=(*settled.notes, *_unmatched(context.file, image)))
     assert stale is not None
     raise stale
+
+
+def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
+    """``work`` on the metadata as it is. Where a leader cannot be reached, or is none any more, it is done once
+    more after the brokers were looked at: what is gone is fenced by then, and others lead.
+
+    Raises: what ``work`` raises; as ``settle_brokers``.
+    """
+    with suppress(BrokerUnreachableError, StaleMetadataError):
+        return work(context.metadata.image())
+    return work(settle_brokers(context).image)
 
 
 def look_at_brokers(

@@ -42,7 +42,7 @@ def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_
     """
     with context.measured() as measure:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
-        change = context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+        change = context.metadata.submit(command, dry_run=dry_run)
         rows = [_fenced(change, broker_id) for broker_id in command.brokers]
         refusal = _refusal(change)
     notes = (f"without --force this is refused: {refusal}",) if dry_run and refusal and not force else ()
@@ -138,7 +138,7 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
             commands.append(command)
             rows.append({"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)})
         together = Together(tuple(commands))
-        after = context.metadata.decide(together) if dry_run else context.metadata.submit(together)
+        after = context.metadata.submit(together, dry_run=dry_run)
         for row in rows:
             row["leads"] = sum(
                 partition.leader == row["broker"]
@@ -176,10 +176,7 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
     listed = tuple(dict.fromkeys(brokers))
     with context.measured() as measure:
         command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
-        if dry_run:
-            context.metadata.decide(command)
-        else:
-            context.metadata.submit(command)
+        context.metadata.submit(command, dry_run=dry_run)
     rows: list[dict[str, Value]] = [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
     return Report("decommission", rows, (), {}, dry_run, measure.seconds, measure.counts)
 

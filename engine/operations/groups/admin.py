@@ -7,24 +7,26 @@ was seen: one that has committed meanwhile lives, and keeps what it has.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from typing import SupportsIndex
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
+from engine.operations.brokers.brokers import with_leaders
 from engine.operations.groups.groups import (
+    all_groups,
     append_to_group,
     commit_records,
     existing_group,
     named,
     read_groups,
-    utc_text,
-    with_leaders,
 )
 from engine.operations.reading.list_offsets import micros
 from engine.operations.reading.look import PartitionState, look
 from engine.operations.state_log import append_state, read_state
-from engine.report import Failure, Report, Value
+from engine.report import Report, Value, utc_text
 from engine.state.consumer_offsets import (
     ConsumerOffsets,
     ForgetOffset,
@@ -40,8 +42,8 @@ from engine.state.keyed import OFFSETS
 from engine.state_cache import ReadState
 from partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
 from partitions.lookup import first_at_or_after
+from partitions.numbers import whole
 from partitions.offsets import FoundOffset, OffsetSpec, named_offset
-from partitions.runner import Done, Failed
 
 ResetTo = OffsetSpec | int | datetime
 """Where a group is moved to: a named position, an offset, or the first record at or after a time."""
@@ -53,18 +55,10 @@ _Target = Callable[[PartitionState, OffsetCommit | None], int]
 def groups(context: Context) -> Report:
     """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
     report."""
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
-        views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
-        for outcome in context.threads.run(lambda view: read_state(context, view, OFFSETS), views):
-            match outcome:
-                case Done(_, read):
-                    rows += (_group_row(image, name, group) for name, group in read.state.groups.items())
-                case Failed(view, error):
-                    failures.append(Failure.of(context.site(view), error))
-    rows.sort(key=lambda row: str(row["group"]))
+        found, failures = all_groups(context, image)
+        rows = [_group_row(image, name, group) for name, group in sorted(found.items())]
     return Report("groups", rows, failures, {"groups": len(rows)}, False, measure.seconds, measure.counts)
 
 
@@ -144,11 +138,11 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
         case datetime() as time, _, _:
             time_us = micros(time)
             return lambda state, _: _first_at(state, time_us)
-        case bool(), _, _:
-            pass
-        case int() as offset, _, _ if not isinstance(offset, OffsetSpec):
+        case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
+            offset = whole(to, "to")
             return lambda *_: offset
-        case _, int() as records, _ if not isinstance(records, bool):
+        case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
+            records = operator.index(shift_by)  # however large: it ends where the log does
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
             since_us = context.clock.now_ms() * 1000 - ago // timedelta(microseconds=1)

@@ -8,18 +8,15 @@ committer looks afterwards (*write, then check*).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TypeVar
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
-from engine.operations.brokers.brokers import settle_brokers
+from engine.operations.brokers.brokers import with_leaders
 from engine.operations.state_log import append_state, ensure_topic, read_state
 from engine.replication.damage import check_whole
-from engine.report import Failure, Report, Value
+from engine.report import Failure, Report, Value, utc_text
 from engine.state.consumer_offsets import (
     ConsumerOffsets,
     GroupState,
@@ -40,26 +37,26 @@ from engine.state.internal_topics import OFFSETS_TOPIC, offsets_topic, partition
 from engine.state.keyed import OFFSETS
 from engine.state_cache import ReadState
 from partitions.errors import (
-    BrokerUnreachableError,
     GroupIdNotFoundError,
     OffsetOutOfRangeError,
     StaleMemberEpochError,
-    StaleMetadataError,
     UnstableOffsetCommitError,
 )
-from partitions.runner import Done, Failed, values
+from partitions.runner import Done, Failed, Outcome, values
 from partitions.spelling import did_you_mean
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class LogEnds:
     """A partition's leader, as it was listed."""
 
     local_start: int
     log_end: int
     high_watermark: int
+
+
+EndsOf = Mapping[TopicPartition, Outcome[PartitionView, LogEnds]]
+"""By partition: its leader, or what kept it from being listed."""
 
 
 def commit(
@@ -190,25 +187,39 @@ def lag(context: Context, group: str) -> Report:
     with context.measured() as measure:
         image = context.metadata.image()
         state = existing_group(context, image, group)[1]
-        found = dict(named(image, state))
-        rows: list[dict[str, Value]] = []
-        failures: list[Failure] = []
-        for topic in sorted({topic for topic, _ in found}):
-            tiered = context.topic_config(image, image.topic(topic)).remote_storage_enable
-            for outcome in context.threads.run(lambda view: _ends(context, view), image.views(topic)):
-                view = outcome.item
-                if isinstance(outcome, Failed):
-                    failures.append(Failure.of(context.site(view), outcome.error))
-                ends = outcome.value if isinstance(outcome, Done) else None
-                rows.append(_lag_row(view, found.get((topic, view.partition)), ends, tiered=tiered))
-        rows.sort(key=lambda row: (str(row["topic"]), int(row["partition"] or 0)))
-        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in rows]
+        ends, failures = list_ends(context, image, [state])
+        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(context, image, state, ends)]
     total = sum(int(row["lag"] or 0) for row in rows)
     return Report("lag", rows, failures, {"group": group, "lag": total}, False, measure.seconds, measure.counts)
 
 
+def list_ends(context: Context, image: ClusterImage, groups: Iterable[GroupState]) -> tuple[EndsOf, list[Failure]]:
+    """List the leaders of all partitions of the topics that these groups have committed for, each once; and the
+    failures of those that cannot be."""
+    topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
+    views = [view for topic in topics for view in image.views(topic)]
+    outcomes = list(context.threads.run(lambda view: _ends(context, view), views))
+    failures = [Failure.of(context.site(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
+    return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
+
+
+def lag_rows(context: Context, image: ClusterImage, group: GroupState, ends: EndsOf) -> list[dict[str, Value]]:
+    """How far a group is behind ``ends``, which has all partitions of the topics that it has committed for: a row
+    for each, by topic and partition."""
+    found = dict(named(image, group))
+    rows: list[dict[str, Value]] = []
+    for topic in sorted({topic for topic, _ in found}):
+        tiered = context.topic_config(image, image.topic(topic)).remote_storage_enable
+        for view in image.views(topic):
+            key = topic, view.partition
+            listed = ends[key]
+            leader = listed.value if isinstance(listed, Done) else None
+            rows.append(_lag_row(view, found.get(key), leader, tiered=tiered))
+    return rows
+
+
 def _lag_row(
-    view: PartitionView, record: OffsetCommit | None, ends: _Ends | None, *, tiered: bool
+    view: PartitionView, record: OffsetCommit | None, ends: LogEnds | None, *, tiered: bool
 ) -> dict[str, Value]:
     row: dict[str, Value] = {
         "topic": view.topic,
@@ -261,11 +272,11 @@ def _records(
     return commit_records(context, image, group, wanted, member_epoch)
 
 
-def _ends(context: Context, view: PartitionView) -> _Ends:
+def _ends(context: Context, view: PartitionView) -> LogEnds:
     replica = context.site(view).leader
     log = replica.log()
     check_whole(replica, log)
-    return _Ends(log.local_start, log.log_end, log.high_watermark)
+    return LogEnds(log.local_start, log.log_end, log.high_watermark)
 
 
 # --------------------------------------------------------------------------- the group's partition
@@ -332,16 +343,23 @@ def existing_group(
     if state is None:
         raise GroupIdNotFoundError(
             f"group {group!r} does not exist: it has committed nothing, or nothing for as long as "
-            f"offsets.retention.minutes{did_you_mean(group, _known_groups(context, image))}"
+            f"offsets.retention.minutes{did_you_mean(group, all_groups(context, image)[0])}"
         )
     return read, state
 
 
-def _known_groups(context: Context, image: ClusterImage) -> set[str]:
-    """All of them, as far as they can be read."""
+def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupState], list[Failure]]:
+    """Every group, by its name; and the failures of partitions of ``__consumer_offsets`` that cannot be read."""
+    found: dict[str, GroupState] = {}
+    failures: list[Failure] = []
     views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
-    outcomes = context.threads.run(lambda view: read_state(context, view, OFFSETS), views)
-    return {name for outcome in outcomes if isinstance(outcome, Done) for name in outcome.value.state.groups}
+    for outcome in context.threads.run(lambda view: read_state(context, view, OFFSETS), views):
+        match outcome:
+            case Done(_, read):
+                found |= read.state.groups
+            case Failed(view, error):
+                failures.append(Failure.of(context.site(view), error))
+    return found, failures
 
 
 def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPartition, OffsetCommit]]:
@@ -351,19 +369,3 @@ def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPart
         for (topic_id, partition), record in ({} if group is None else group.offsets).items()
         if topic_id in image.topics
     )
-
-
-def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
-    """``work`` on the metadata as it is. Where a leader cannot be reached, or is none any more, it is done once
-    more after the brokers were looked at: what is gone is fenced by then, and others lead.
-
-    Raises: what ``work`` raises.
-    """
-    with suppress(BrokerUnreachableError, StaleMetadataError):
-        return work(context.metadata.image())
-    return work(settle_brokers(context).image)
-
-
-def utc_text(time_ms: int) -> str:
-    """A time as ISO text, UTC."""
-    return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()

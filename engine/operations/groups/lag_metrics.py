@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
 
 from engine.context import Context
-from engine.operations.groups.admin import groups
-from engine.operations.groups.groups import lag
+from engine.operations.groups.groups import all_groups, lag_rows, list_ends
 from engine.report import Report, Value
-from partitions.errors import GroupIdNotFoundError
 
 RECORDS_LAG = "records-lag"
 
 
 def lag_metrics(context: Context) -> Report:
     """The lag of each group in each partition of the topics that it has committed for, as ``lag`` tells it. What
-    cannot be looked at is a failure in the report.
+    cannot be looked at, of ``__consumer_offsets`` or of these topics, is a failure in the report, once. Each
+    partition is looked at once, however many groups there are.
+
+    Raises: what keeps the metadata from being read.
     """
-    rows: list[dict[str, Value]] = []
     with context.measured() as measure:
-        listed = groups(context)
-        failures = list(listed.failures)
-        for group in (str(row["group"]) for row in listed.rows):
-            with suppress(GroupIdNotFoundError):  # forgotten meanwhile
-                report = lag(context, group)
-                failures += report.failures
-                rows += (_row(group, row) for row in report.rows if row["lag"] is not None)
+        image = context.metadata.image()
+        found, unread = all_groups(context, image)
+        ends, unlisted = list_ends(context, image, found.values())
+        rows = [
+            _row(name, row)
+            for name, group in sorted(found.items())
+            for row in lag_rows(context, image, group, ends)
+            if row["lag"] is not None
+        ]
+        failures = [*unread, *unlisted]
     return Report("metrics", rows, failures, {}, False, measure.seconds, measure.counts)
 
 

@@ -17,7 +17,7 @@ from partitions import paths
 from partitions.errors import CorruptionError, InvalidCallError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile
-from partitions.segment import read_row_groups
+from partitions.segment import is_of_this_process, read_row_groups
 from partitions.store import Store
 
 RECOVERED_KEY = b"stratalog.recovered"
@@ -94,9 +94,15 @@ def _content(what: Recovered) -> tuple[object, ...]:
 def described(target: Store, path: str) -> Recovered | None:
     """What an exported file says of itself; None when it is none of ours."""
     try:
-        metadata = pq.read_metadata(pa.BufferReader(target.read(path))).metadata or {}
+        data = target.read(path)
+    except FileNotFoundError:
+        return None
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(data)).metadata or {}
         return msgspec.json.decode(metadata.get(RECOVERED_KEY, b""), type=Recovered)
-    except (pa.ArrowException, OSError, ValueError):
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if is_of_this_process(error):
+            raise
         return None
 
 

@@ -16,11 +16,12 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.operations.healing.export import Recovered, export, parts_at, write_manifest
 from engine.operations.healing.history import leaders_lineage, log_under
+from engine.operations.reading.look import check_partitions
 from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
 from partitions import paths
 from partitions.discarded import Truncated, discarded
-from partitions.errors import InvalidCallError, SourceChangedError, StratalogError, UnknownTopicOrPartitionError
+from partitions.errors import InvalidCallError, SourceChangedError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile
 from partitions.paths import DataName
@@ -221,9 +222,7 @@ def _plan(
 ) -> list[RecoverWork]:
     works: list[RecoverWork] = []
     for topic in context.topics(image, topics):
-        for partition in partitions or ():
-            if partition >= len(topic.partitions):
-                raise UnknownTopicOrPartitionError(f"topic {topic.name!r} has no partition {partition}")
+        check_partitions(topic, partitions or ())
         for view in image.views(topic.name):
             if partitions is None or view.partition in partitions:
                 brokers = tuple(b for b in view.replicas if broker in (None, b))

@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.operations.reading.look import remote_pieces
 from engine.operations.reading.nearest import Chosen, crosses_racks, leader_log, leader_of, nearest
 from engine.reading.fetching import Remote
 from engine.reading.offsets_for_epoch import check_history
@@ -37,7 +38,7 @@ from engine.reading.records import READ_COLUMNS
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.remote_quota import fetch_throttle
 from engine.replication.throttle import Throttle
-from engine.state.group_commits import OffsetAndMetadata, TopicPartition
+from engine.state.group_commits import OffsetAndMetadata, TopicPartition, check_offsets
 from partitions.errors import (
     InvalidCallError,
     OffsetNotAvailableError,
@@ -49,16 +50,15 @@ from partitions.errors import (
     StaleMetadataError,
     StratalogError,
     ThrottlingQuotaExceededError,
+    UnknownTopicOrPartitionError,
 )
 from partitions.growth import widest
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
 from partitions.paths import DataName
-from partitions.records import physical_schema, type_from_json
+from partitions.records import schema_of
 from partitions.runner import Outcome, values
 from partitions.transactions import Isolation, isolation_of, transactions_of, visible
-from tiering.divergence import readable
-from tiering.remote_file import remote_file
 from tiering.remote_log import RemoteLog
 
 T = TypeVar("T")
@@ -167,11 +167,15 @@ def fetch_many(
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at once, ``max_bytes`` of each: an outcome for each, as they come, local ones
-    without waiting for remote ones. ``known`` is the metadata, where the caller has read it of late: it is read
-    again only where something fails.
+    without waiting for remote ones. The fetches begin with the call, and end ``timeout_s`` after it. ``known`` is
+    the metadata, where the caller has read it of late: it is read again only where something fails.
 
-    Raises: InvalidCallError; what keeps the metadata from being read.
+    Raises: InvalidCallError, also where there is nothing to fetch; UnknownTopicOrPartitionError for a key that is
+        no partition; what keeps the metadata from being read.
     """
+    positions = check_offsets(offsets, least=None)
+    if not positions:
+        raise InvalidCallError("offsets is empty: name a partition to fetch from")
     if max_bytes < 1 or timeout_s <= 0:
         raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
     level = isolation_of(isolation)
@@ -180,17 +184,30 @@ def fetch_many(
     throttle = fetch_throttle(context, context.cluster_config(image))
 
     def begin(key: TopicPartition) -> Fetched | Remote[Fetched]:
-        given = offsets[key]
-        position = given if isinstance(given, OffsetAndMetadata) else OffsetAndMetadata(given)
+        position = positions[key]
         one = _Fetch(
-            context, key, position.offset, position.leader_epoch, max_bytes, deadline_s, throttle, client, level
+            context=context,
+            key=key,
+            offset=position.offset,
+            leader_epoch=position.leader_epoch,
+            max_bytes=max_bytes,
+            deadline_s=deadline_s,
+            throttle=throttle,
+            client=client,
+            isolation=level,
         )
         return one.until_it_passes(lambda fresh: one.begin(context.metadata.image() if fresh else image))
 
-    return context.fetching.run(begin, list(offsets), context.clock, deadline_s, timeout_s)
+    def leader(key: TopicPartition) -> int | None:
+        try:
+            return image.partition(image.topic(key[0]).topic_id, key[1]).leader
+        except UnknownTopicOrPartitionError:
+            return None  # as its fetch will say
+
+    return context.fetching.run(begin, list(positions), leader, context.clock, deadline_s, timeout_s)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Fetch:
     """One fetch in the course of its tries."""
 
@@ -296,13 +313,13 @@ class _Fetch:
         store = self.context.remote_store(f"topic {seen.topic.name!r} is tiered")
         folder = self.context.remote_folder(seen.topic)
         covering = remote.covering(seen.view.partition, self.offset, seen.log.local_start)
-        segments = list(readable(covering, seen.log.lineage))
-        if not segments or not segments[0][0].base_offset <= self.offset < segments[0][1]:
+        pieces = remote_pieces(store, folder, covering, seen.log.lineage)
+        if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
             raise RemoteNotReadyError(
                 f"{seen}: offset {self.offset} is not on the leader any more, and not in the remote log; verify "
                 "the topic"
             )
-        return [Piece(store, remote_file(folder, one), one.base_offset, end) for one, end in segments]
+        return pieces
 
     def _fetched(
         self,
@@ -321,7 +338,8 @@ class _Fetch:
                 self._pay(size_bytes)
             read_bytes += size_bytes
 
-        schema = _schema(seen.topic)
+        physical = schema_of(seen.topic.key_schema, seen.topic.value_schema)
+        schema = pa.schema([physical.field(name) for name in READ_COLUMNS])
         records, next_offset = schema.empty_table(), self.offset
         while not records.num_rows:
             found = self.context.fetching.reader.read(str(seen), pieces, next_offset, self.max_bytes, pay)
@@ -361,11 +379,3 @@ def _without(records: pa.Table, left_out: Sequence[tuple[int, int]]) -> pa.Table
         offsets = records.column("offset")
         records = records.filter(pc.or_(pc.less(offsets, start), pc.greater_equal(offsets, end)))
     return records
-
-
-def _schema(topic: TopicImage) -> pa.Schema:
-    key, value = (
-        None if text is None else type_from_json(text) for text in (topic.key_schema, topic.value_schema)
-    )
-    physical = physical_schema(key, value)
-    return pa.schema([physical.field(name) for name in READ_COLUMNS])

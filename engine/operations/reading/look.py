@@ -18,6 +18,7 @@ from partitions.errors import LogGapError, RetriableError, StorageError, Unknown
 from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
+from partitions.numbers import whole
 from partitions.offsets import OffsetSpec, Positions
 from partitions.paths import DataName
 from partitions.replica import Replica
@@ -216,15 +217,20 @@ def remote_pieces(store: Store, folder: str, segments: Iterable[RemoteSegment], 
     """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
     with collector_paused():
         return [
-            Piece(store, remote_file(folder, segment), segment.base_offset, end)
+            Piece(store, remote_file(folder, segment), segment.base_offset, end, _latest_us(segment))
             for segment, end in readable(segments, lineage)
         ]
 
 
+def _latest_us(segment: RemoteSegment) -> int:
+    """Statistics of timestamps are in milliseconds, and need not be rounded up (Delta protocol)."""
+    return segment.max_timestamp_ms * 1000 + 999
+
+
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:
-    """Raises: UnknownTopicOrPartitionError."""
+    """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
     for partition in partitions:
-        if not 0 <= partition < len(topic.partitions):
+        if not 0 <= whole(partition, f"topic {topic.name!r}: partition") < len(topic.partitions):
             raise UnknownTopicOrPartitionError(
                 f"topic {topic.name!r} has no partition {partition}: it has {len(topic.partitions)}, from 0 on"
             )

@@ -6,7 +6,8 @@ from engine.context import Context
 from engine.reading.offsets_for_epoch import EpochEndOffset, end_for_consumers
 from engine.replication.damage import check_whole
 from engine.replication.leader import check_not_fenced
-from partitions.errors import FencedLeaderEpochError, InvalidCallError, UnknownLeaderEpochError
+from partitions.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from partitions.numbers import whole
 from partitions.offsets import UnknownOffset
 
 
@@ -25,8 +26,7 @@ def offset_for_leader_epoch(
         elected of late, does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
         ``current_leader_epoch`` is another one; InvalidCallError; what keeps the leader from being listed.
     """
-    if isinstance(leader_epoch, bool) or not isinstance(leader_epoch, int) or leader_epoch < 0:
-        raise InvalidCallError(f"leader epoch {leader_epoch!r}: it is a number from 0 on")
+    leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = context.metadata.image()
     site = context.site(image.view(image.topic(topic).topic_id, partition))
     if current_leader_epoch is not None and current_leader_epoch != site.epoch:

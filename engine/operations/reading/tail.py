@@ -7,7 +7,8 @@
 A poll without records is one listing of each leader. The metadata is read again when it is older than
 ``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing says so, and before an error
 is believed; partitions that are new are picked up then, from their first record on. What ``delete_records``
-deletes may be handed on until then.
+deletes may be handed on until then. While the metadata is away, a tail goes on by what it knows, for as long as
+the leaders answer.
 
 The leader epoch of the last record goes into every fetch: an unclean election is found out, and not read over
 (KIP-320).
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -31,7 +33,7 @@ from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch
 from engine.operations.reading.last import start_of_last
 from engine.operations.reading.list_offsets import position
 from engine.operations.reading.look import PartitionState, check_partitions, look
-from engine.reading.bounds import Bound, Committed, ReadQuery
+from engine.reading.bounds import Bound, Committed, ReadQuery, check_some
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.report import Report, Value
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
@@ -40,6 +42,8 @@ from partitions.errors import (
     LogTruncationError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
+    RetriableError,
+    StaleMetadataError,
     StratalogError,
     UnknownTopicOrPartitionError,
 )
@@ -133,6 +137,9 @@ class Tail:
         self._client = client
         self._stopped = threading.Event()
         self._served: dict[tuple[int, int | None], Served] = {}
+        self._failing_since_s: dict[int, float] = {}
+        """Since when it cannot be told how to go on, by partition."""
+        check_some(partitions)
         states = _look(context, topic, partitions)
         self._image = context.metadata.last_known.image
         self._read_s = context.clock.monotonic_s()
@@ -166,7 +173,8 @@ class Tail:
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
             if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
-                self._refresh()
+                with suppress(RetriableError, StaleMetadataError):  # until the next poll, what is known will do
+                    self._refresh()
             for fetched in self._poll():
                 pause_s, idle_since_s = 0.0, clock.monotonic_s()
                 yield fetched.records
@@ -197,6 +205,7 @@ class Tail:
         wanted = iter(self._wanted())
         at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
         while some := list(islice(wanted, at_once)):
+            began_s = self._context.clock.monotonic_s()
             outcomes = fetch_many(
                 self._context,
                 {(self._topic, partition): self._positions[partition] for partition in some},
@@ -209,8 +218,9 @@ class Tail:
             for outcome in outcomes:
                 partition = outcome.item[1]
                 if not isinstance(outcome, Done):
-                    self._failed(partition, outcome.error)
+                    self._failed(partition, outcome.error, began_s)
                     continue
+                self._failing_since_s.pop(partition, None)
                 fetched, start = outcome.value, self._positions[partition].offset
                 if fetched.next_offset > start:  # markers and records of aborted transactions are passed over
                     self._positions[partition] = OffsetAndMetadata(fetched.next_offset, fetched.leader_epoch)
@@ -218,29 +228,47 @@ class Tail:
                     self._note(start, fetched)
                     yield fetched
 
-    def _failed(self, partition: int, error: StratalogError) -> None:
-        """Go on in another way, or raise it. An error under metadata that has changed since is not believed."""
+    def _failed(self, partition: int, error: StratalogError, began_s: float) -> None:
+        """Go on in another way, or raise it. While that cannot be told, as the metadata is away, the next poll
+        tries again, until it has failed for ``timeout_s``."""
+        since_s = self._failing_since_s.pop(partition, began_s)
         if isinstance(error, OffsetNotAvailableError):
             return  # nothing yet, as at the high watermark
+        try:
+            if self._goes_on(partition, error):
+                return
+        except (RetriableError, StaleMetadataError):
+            if self._context.clock.monotonic_s() - since_s < self._options.timeout_s:
+                self._failing_since_s[partition] = since_s
+                return
+        raise error
+
+    def _goes_on(self, partition: int, error: StratalogError) -> bool:
+        """Whether there is another way, which the next poll takes. An error under metadata that has changed since
+        is not believed.
+
+        Raises: as ``_refresh``, ``look``.
+        """
         before = self._image
         self._refresh()
         if _partition(before, self._topic_id, partition) != _partition(self._image, self._topic_id, partition):
-            return  # the next poll tells
+            return True
         if self._options.auto_offset_reset == "none" or not isinstance(error, OffsetOutOfRangeError):
-            raise error
+            return False
         if isinstance(error, LogTruncationError):
             self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
-            return
+            return True
         (state,) = _look(self._context, self._topic, [partition])
         self._positions[partition] = _in_range(state, self._positions[partition], self._options)
+        return True
 
     def _refresh(self) -> None:
         """Read the metadata, and begin with the partitions that are new.
 
-        Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name.
+        Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name;
+            what keeps the metadata from being read, or new partitions from being looked at.
         """
         self._image = self._context.metadata.image()
-        self._read_s = self._context.clock.monotonic_s()
         topic = self._image.topic(self._topic)
         if topic.topic_id != self._topic_id:
             raise UnknownTopicOrPartitionError(
@@ -250,6 +278,7 @@ class Tail:
             fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]
             for state in _look(self._context, self._topic, fresh) if fresh else ():
                 self._positions[state.view.partition] = OffsetAndMetadata(state.positions.log_start)
+        self._read_s = self._context.clock.monotonic_s()
 
     def _wait(self, pause_s: float) -> None:
         while pause_s > 0 and not self._stopped.is_set():
@@ -305,9 +334,10 @@ def _begin(
     bounds: Mapping[int, int | OffsetSpec] = {}
     if last is not None:
         # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
-        ReadQuery(
+        query = ReadQuery(
             topics=(name,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
         )
+        last = query.last or 0
     elif isinstance(start, Committed):
         existing_group(context, context.metadata.last_known.image, start.group)
         known = committed(context, start.group, [name])
@@ -316,6 +346,7 @@ def _begin(
     else:
         query = ReadQuery(topics=(name,), start=cast(Bound, start))
         query.check_times(context.clock.now_ms())
+        start = query.start
         bounds = query.named([name]).get("start", {}).get(name, {})
         check_partitions(topic, bounds)
     found: dict[int, OffsetAndMetadata] = {}

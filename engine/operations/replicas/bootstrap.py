@@ -50,8 +50,8 @@ def bootstrap(
     that begins at the leader's first local offset would have copied besides; ``remote_bytes``, which lie in the
     remote tier; and when the followers joined the ISR, in seconds from the beginning.
 
-    Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; everything else is a failure of
-        its partition in the report.
+    Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; what keeps the metadata from being
+        read. Everything else is a failure of its partition in the report.
     """
     change = _change(context, brokers, topics, add, instead_of)
     failures: list[Failure] = []

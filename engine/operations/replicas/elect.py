@@ -228,7 +228,7 @@ def _commit(
             for one in chosen
         ]
     command = ElectLeaders(tuple(elections))
-    answers = context.metadata.decide(command) if dry_run else context.metadata.submit(command)
+    answers = context.metadata.submit(command, dry_run=dry_run)
     by_key: dict[PartitionKey, _Chosen] = {partition_key(one.view): one for one in chosen}
     elected: list[_Chosen] = []
     for answer in answers:

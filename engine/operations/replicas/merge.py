@@ -125,7 +125,8 @@ def _remote_ends(
 def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
     """Merge what may be merged, in the topics (all when None).
 
-    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
     """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []

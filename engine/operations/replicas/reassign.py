@@ -16,7 +16,14 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionImage
 from engine.metadata.partition_commands import Refused
 from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan, check_plan, goal, plan_change
+from engine.metadata.reassignment_plan import (
+    ReplicaChange,
+    ReplicaPlan,
+    check_plan,
+    goal,
+    plain_plan,
+    plan_change,
+)
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.replicas.in_sync import PartitionKey
 from engine.operations.replicas.replicate import replicate
@@ -63,8 +70,9 @@ def reassign(
     the others go on. ``force`` also removes the last replica in sync, and loses what only that has.
 
     Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a plan that is
-        wrong as a whole, InvalidCallError for a throttle of nothing; nothing is changed then.
+        wrong as a whole, InvalidCallError for what is no plan, or a throttle of nothing; nothing is changed then.
     """
+    plan = plain_plan(plan)
     throttle = None if throttle_bytes_per_s is None else Throttle(throttle_bytes_per_s, context.clock)
     failures: list[Failure] = []
     notes: list[str] = []
@@ -142,7 +150,7 @@ def _commit(
     if not requests:
         return
     command = AlterPartitionReassignments(requests)
-    for answer in context.metadata.decide(command) if dry_run else context.metadata.submit(command):
+    for answer in context.metadata.submit(command, dry_run=dry_run):
         if isinstance(answer, Refused):
             one = planned[answer.topic_id, answer.partition]
             one.refused = True

@@ -106,13 +106,16 @@ def replicate(
     """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
     ``throttle`` bounds what each task copies.
 
-    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; what keeps the metadata from being read. Everything
+        else is a failure of its partition in the report.
     """
     notes: list[str] = []
     failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
         context.topics(image, topics)
+        for broker in brokers or ():
+            image.broker(broker)
         if not dry_run:
             settled = settle_brokers(context, image)
             image, elected = elect_uncleanly_where_allowed(context, settled.image)

@@ -80,5 +80,6 @@ def _checked(
 
 def _listed(remote: Store, cluster_id: str) -> list[tuple[int, str]]:
     """Offset and digest of each description, in order."""
-    names = (paths.base_name(stored.name) for stored in remote.list(paths.descriptions_path(cluster_id)))
+    folder = paths.descriptions_path(cluster_id)
+    names = (paths.name_in(folder, stored.name) for stored in remote.list(folder))
     return sorted(parsed for name in names if (parsed := paths.parse_description(name)) is not None)

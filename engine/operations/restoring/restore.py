@@ -20,7 +20,6 @@ snapshots.
 from __future__ import annotations
 
 import msgspec
-import pyarrow as pa
 
 from engine.context import Context
 from engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
@@ -33,7 +32,7 @@ from engine.operations.restoring.plan import RestorePlan
 from engine.operations.restoring.point import write_description
 from engine.report import Failure, Report, Value
 from partitions.errors import InvalidCallError
-from partitions.records import physical_schema, type_from_json
+from partitions.records import schema_of
 from tiering.handover import hand_over
 
 
@@ -74,7 +73,8 @@ def take_over(context: Context, plan: RestorePlan, former: str) -> None:
             table = context.remote_table(as_image(topic))
             options, clock = context.file.store_options, context.clock
             if not hand_over(table.uri, former, context.file.cluster_id, options, clock):
-                table.ensure(_schema(topic))  # else the former cluster might still create it
+                # Else the former cluster might still create it.
+                table.ensure(schema_of(topic.key_schema, topic.value_schema))
 
 
 def bring_back(context: Context, plan: RestorePlan) -> Report:
@@ -134,10 +134,3 @@ def as_image(topic: TopicDescription) -> TopicImage:
 
 def _ids(plan: RestorePlan) -> set[str]:
     return {topic.topic_id for topic in plan.topics}
-
-
-def _schema(topic: TopicDescription) -> pa.Schema:
-    key, value = (
-        None if text is None else type_from_json(text) for text in (topic.key_schema, topic.value_schema)
-    )
-    return physical_schema(key, value)

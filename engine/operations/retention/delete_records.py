@@ -30,6 +30,7 @@ from partitions.errors import (
     PolicyViolationError,
     StratalogError,
 )
+from partitions.numbers import whole
 from partitions.paths import METADATA_TOPIC
 from partitions.runner import Done, Failed
 
@@ -51,9 +52,13 @@ def delete_records(context: Context, before: Mapping[TopicPartition, int], *, dr
     """Delete the records below these offsets (``HIGH_WATERMARK``: all that are committed). One row a partition:
     its low watermark, the offset at which its log starts then. Below that one there is nothing to delete.
 
-    Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark:
-        nothing was changed. A leader that cannot be looked at is a failure of its partition.
+    Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
+        InvalidCallError: nothing was changed. A leader that cannot be looked at is a failure of its partition.
     """
+    before = {
+        (topic, whole(number, f"topic {topic!r}: partition")): whole(offset, f"{topic}-{number}: offset")
+        for (topic, number), offset in before.items()
+    }
     rows: dict[TopicPartition, dict[str, Value]] = {}
     refused: dict[TopicPartition, StratalogError] = {}
     waiting = dict(before)

@@ -30,7 +30,8 @@ from partitions.runner import Done, Failed
 def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
     """Apply retention to the topics (all when None). What belongs to no partition is left to ``vacuum``.
 
-    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
     """
     failures: list[Failure] = []
     notes: list[str] = []
@@ -147,10 +148,14 @@ def _wanted(
 
 def _note(work: RetainWork, wanted: Wanted, notes: list[str]) -> None:
     if wanted.ahead is not None:
-        when = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
+        try:
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
+            when = f"{moment:%F %T}Z"
+        except OverflowError:  # the log takes what Python's calendar has no name for
+            when = f"{wanted.ahead.max_timestamp_ms} ms after 1970"
         notes.append(
             f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
-            f"{when:%F %T}Z; retention counts from when they were written"
+            f"{when}; retention counts from when they were written"
         )
 
 
@@ -167,9 +172,10 @@ def _commit_log_starts(
     refused: set[PartitionKey] = set()
     for answer in context.metadata.submit(AdvanceLogStart(changes)):
         if isinstance(answer, Refused):
-            refused.add((answer.topic_id, answer.partition))
-            del log_starts[answer.topic_id, answer.partition]
-            failures.append(Failure.of(f"{answer.topic_id}-{answer.partition}", answer.error))
+            key = answer.topic_id, answer.partition
+            refused.add(key)
+            del log_starts[key]
+            failures.append(Failure.of(wanted[key][0], answer.error))
     if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
         failures += describe_first(context, context.metadata.image())
     return refused

@@ -5,11 +5,13 @@ is *closed* before it is emptied: a zombie whose view still says that this repli
 otherwise, take over its own epoch a second time, and copy a second history of that epoch to followers that
 both views have in common. So one small file stays of each removed replica until its topic is deleted: the
 lineage of an epoch above all others, which tells everybody that their view is out of date.
+
+What others have put beside our folders, or into those that are owned, is theirs and stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
@@ -18,7 +20,7 @@ from partitions import paths
 from partitions.errors import StratalogError
 from partitions.lineage import Lineage
 from partitions.paths import EpochName
-from partitions.replica import read_broker_file
+from partitions.root import read_broker_file
 from partitions.store import Store, StoredObject
 
 CLOSED = EpochName(9_999_999_999)
@@ -62,16 +64,25 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
                 continue  # about to be registered, or not there: not ours to judge
             if broker_id in awaited:
                 continue  # what an earlier incarnation left may be all that there is of a partition
-            kept = {"", paths.voter_path(registered.directory_id), paths.schedule_folder(registered.home)}
+            kept = {paths.voter_path(registered.directory_id), paths.schedule_folder(registered.home)}
             litter: dict[str, list[str]] = {}
             for stored in objects:
                 folder = paths.folder_of(stored.name)
-                if folder not in kept and (broker_id, folder) not in owned:
+                if any(above in kept or (broker_id, above) in owned for above in _and_above(folder)):
+                    continue
+                if paths.is_top_folder(folder.partition("/")[0]):
                     litter.setdefault(folder, []).append(stored.name)
             swept += sum(_sweep_folder(store, folder, names, image, dry_run) for folder, names in litter.items())
         except StratalogError as error:
             failures.append(Failure.of(f"broker {broker_id}", error))
     return swept
+
+
+def _and_above(folder: str) -> Iterator[str]:
+    """A folder and those it lies in, but for the root."""
+    while folder:
+        yield folder
+        folder = paths.folder_of(folder)
 
 
 def _sweep_folder(store: Store, folder: str, names: Sequence[str], image: ClusterImage, dry_run: bool) -> int:

@@ -28,7 +28,6 @@ from engine.context import Context, TaskRunner
 from engine.metadata.image import ClusterImage, TopicImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
 from engine.metrics import GEN_LATENCY, LAG, SIZE
-from engine.operations.appending.append import append_options
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.groups.admin import forget_expired
 from engine.operations.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
@@ -45,6 +44,7 @@ from partitions.errors import (
     UnknownLeaderEpochError,
 )
 from partitions.paths import METADATA_TOPIC
+from partitions.records import schema_of
 from partitions.runner import Done, Failed, Runner, SerialRunner
 from snapshots.snapshot_id import EMPTY
 
@@ -88,8 +88,8 @@ def snapshot(
     named as ``__cluster_metadata``. ``by_hand``: of all that is new, whatever the policy says. Partitions larger
     than ``memory_bytes`` need ``spark``.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; everything else is a
-        failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; what keeps the metadata
+        from being read. Everything else is a failure of its partition in the report.
     """
     notes: list[str] = []
     failures: list[Failure] = []
@@ -151,7 +151,7 @@ def _works(
         works += [
             SnapshotWork(
                 site=context.site(view),
-                schema=append_options(topic, config, "all").schema,
+                schema=schema_of(topic.key_schema, topic.value_schema),
                 policy=config.snapshotting,
                 by_hand=by_hand,
                 delete_retention_ms=config.delete_retention_ms,

@@ -11,15 +11,13 @@ A leader that cannot be reached is fenced, where that is due, and the one after 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeVar
 
 from engine.context import Context
-from engine.metadata.image import PartitionView, TopicImage
-from engine.operations.brokers.brokers import settle_brokers
+from engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from engine.operations.brokers.brokers import with_leaders
 from engine.operations.reading.list_offsets import list_offsets
 from engine.operations.reading.look import local_pieces, remote_pieces
 from engine.operations.reading.nearest import footer_nearby, nearest
@@ -41,12 +39,10 @@ from engine.reading.stream_options import SourceOptions
 from engine.reading.stream_tasks import Part, pack, part, split, task_bytes
 from engine.replication.damage import check_whole
 from partitions.errors import (
-    BrokerUnreachableError,
     InvalidCallError,
     LogGapError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
-    StaleMetadataError,
 )
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
@@ -56,8 +52,6 @@ from partitions.runner import values
 from partitions.transactions import FooterOf, Isolation, LogTransactions, transactions_of
 from tiering.delta_table import DeltaTopicTable
 from tiering.remote_log import RemoteLog
-
-T = TypeVar("T")
 
 _LOOKS = 3
 
@@ -261,10 +255,9 @@ class StreamSource:
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
     def _look(self) -> tuple[TopicImage, dict[int, _Leader]]:
-        return self._surely(self._look_once)
+        return with_leaders(self._context, self._look_once)
 
-    def _look_once(self) -> tuple[TopicImage, dict[int, _Leader]]:
-        image = self._context.metadata.image()
+    def _look_once(self, image: ClusterImage) -> tuple[TopicImage, dict[int, _Leader]]:
         topic = image.topic(self._options.topic)
         tiered = self._context.topic_config(image, topic).remote_storage_enable
         views = [image.view(topic.topic_id, one.partition) for one in topic.partitions]
@@ -285,13 +278,6 @@ class StreamSource:
 
         leaders = values(self._context.threads.run(leader, views))
         return topic, {one.view.partition: one for one in sorted(leaders, key=lambda one: one.view.partition)}
-
-    def _surely(self, attempt: Callable[[], T]) -> T:
-        """Once more after the brokers were looked at, where a leader is gone."""
-        with suppress(BrokerUnreachableError, StaleMetadataError):
-            return attempt()
-        settle_brokers(self._context)
-        return attempt()
 
     def _remote_table(self, topic: TopicImage) -> DeltaTopicTable | None:
         image = self._context.metadata.last_known.image

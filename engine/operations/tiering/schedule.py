@@ -33,8 +33,9 @@ class _Place:
 
     def versions(self) -> list[int]:
         """The versions that are there, in order. Raises: StratalogError."""
-        listed = self.store.list(paths.schedule_folder(self.home))
-        found = (paths.parse_schedule_name(paths.base_name(stored.name)) for stored in listed)
+        folder = paths.schedule_folder(self.home)
+        names = (paths.name_in(folder, stored.name) for stored in self.store.list(folder))
+        found = (paths.parse_schedule_name(name) for name in names)
         return sorted(version for version in found if version is not None)
 
     def read(self, version: int) -> Schedule:

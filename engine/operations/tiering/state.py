@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.appending.append import append_options
+from engine.metadata.image import TopicImage
 from engine.operations.tiering.tasks import Planned
 from engine.replication.site import Site
 from engine.report import Value
 from engine.settings import TopicConfig
 from partitions.errors import StratalogError
 from partitions.merge import Run
+from partitions.records import schema_of
 from tiering.delta_table import DeltaTopicTable
 from tiering.divergence import Histories
 from tiering.remote_log import RemoteLog
@@ -38,7 +38,7 @@ class TopicTiering:
     pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
     """Uploaded, in order, and not committed yet."""
 
-    def open(self, context: Context, image: ClusterImage, *, dry_run: bool) -> None:
+    def open(self, context: Context, *, dry_run: bool) -> None:
         """Read the table, once; a topic that has none yet gets one.
 
         Raises: as ``DeltaTopicTable.load`` and ``ensure``.
@@ -46,7 +46,7 @@ class TopicTiering:
         table = context.remote_table(self.topic)
         remote = table.load()
         if remote.version < 0 and not dry_run:
-            table.ensure(_schema(context, image, self.topic))
+            table.ensure(_schema(self.topic))
             remote = table.load()
         self.table, self.remote = table, remote
 
@@ -59,13 +59,12 @@ class TopicTiering:
         assert self.table is not None
         if not self.ready:
             image = context.metadata.image()
-            self.table.ensure(_schema(context, image, image.topics.get(self.topic.topic_id, self.topic)))
+            self.table.ensure(_schema(image.topics.get(self.topic.topic_id, self.topic)))
             self.ready = True
 
 
-def _schema(context: Context, image: ClusterImage, topic: TopicImage) -> pa.Schema:
-    """The physical schema of the topic's segments."""
-    return append_options(topic, context.topic_config(image, topic), "all").schema
+def _schema(topic: TopicImage) -> pa.Schema:
+    return schema_of(topic.key_schema, topic.value_schema)
 
 
 @dataclass(slots=True, eq=False)

@@ -20,7 +20,7 @@ from partitions.store import Store
 from partitions.transactions import transactions_of
 from tiering.copier import upload
 from tiering.divergence import agreeing
-from tiering.plan import CopyLag, UploadPlan, changes_at_ms, plan_uploads, uploads_from
+from tiering.plan import CopyLag, UploadPlan, changes_at_ms, earliest_pending_upload, plan_uploads
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.schedule import Entry
 
@@ -59,13 +59,13 @@ def plan_partition(work: PlanWork) -> Planned:
     """The task. A partition that looks as it did when nothing was due costs one listing, and no look at its
     root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
 
-    Raises: as ``leader_log`` and ``plan_uploads``.
+    Raises: as ``leader_log`` and ``earliest_pending_upload``.
     """
     now_ms = work.clock.now_ms()
     leader = work.site.leader
     if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
         objects = leader.store.list(leader.folder)
-        if _seen(work, parse(objects)) == work.entry.seen:
+        if _seen(work, parse(leader.folder, objects)) == work.entry.seen:
             start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
             entry = work.entry
             plan = UploadPlan(start, ())
@@ -75,32 +75,23 @@ def plan_partition(work: PlanWork) -> Planned:
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms
 
+    log_start, foreign = work.site.view.log_start_offset, False
     if work.segments is None:
-        start = max(work.entry.remote_end or 0, work.site.view.log_start_offset, log.local_start)
-        plan = uploads_from(
-            log,
-            start,
-            policy=work.policy,
-            now_ms=now_ms,
-            lag=work.lag,
-            latest_ms=latest_ms,
-            transactions=transactions_of(log, leader.footer, start),
-        )
+        start = max(work.entry.remote_end or 0, log_start, log.local_start)
     else:
         segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
-        plan = plan_uploads(
-            log,
-            segments,
-            log_start=work.site.view.log_start_offset,
-            policy=work.policy,
-            now_ms=now_ms,
-            what=str(work.site),
-            lag=work.lag,
-            latest_ms=latest_ms,
-            transactions=transactions_of(log, leader.footer, segments[-1].next_offset if segments else 0),
-        )
+        foreign = len(segments) < len(work.segments)
+        start = earliest_pending_upload(log, segments, log_start, str(work.site))
+    plan = plan_uploads(
+        log,
+        start,
+        policy=work.policy,
+        now_ms=now_ms,
+        lag=work.lag,
+        latest_ms=latest_ms,
+        transactions=transactions_of(log, leader.footer, start),
+    )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
-    foreign = work.segments is not None and len(segments) < len(work.segments)
     if plan.runs or foreign or work.segments is None:
         return Planned(plan, pending, log.lineage, foreign)
     until_ms = changes_at_ms(log, plan, policy=work.policy, lag=work.lag, now_ms=now_ms)

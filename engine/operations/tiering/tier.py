@@ -38,7 +38,8 @@ def tier(
     come. ``totals["next_ms"]`` says in how many milliseconds the next one of them is due, None where none is on
     the list. A topic that was named and is not copied is noted.
 
-    Raises: UnknownTopicOrPartitionError; everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
     """
     failures: list[Failure] = []
     notes: list[str] = []
@@ -55,8 +56,8 @@ def tier(
         times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
         parts = _partitions(context, image, tiered, schedule, [key for key in times if key[0] in chosen])
         failures += describe_first(context, image) if parts and not dry_run else []
-        _open(context, image, parts, failures, dry_run=dry_run)
-        _plan(context, image, parts, failures)
+        _open(context, parts, failures, dry_run=dry_run)
+        _plan(context, parts, failures)
         if not dry_run:
             uploads = Uploads(context, image, parts)
             context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
@@ -143,17 +144,10 @@ def _partitions(
     ]
 
 
-def _open(
-    context: Context,
-    image: ClusterImage,
-    parts: Sequence[PartitionTiering],
-    failures: list[Failure],
-    *,
-    dry_run: bool,
-) -> None:
+def _open(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure], *, dry_run: bool) -> None:
     """Step 2."""
     topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
-    for outcome in ask_remote(context, lambda of: of.open(context, image, dry_run=dry_run), topics):
+    for outcome in ask_remote(context, lambda of: of.open(context, dry_run=dry_run), topics):
         if isinstance(outcome, Failed):
             of, of.error = outcome.item, outcome.error
             failures.append(Failure.of(of.topic.name, of.error))
@@ -162,9 +156,7 @@ def _open(
                     part.error, part.excused = of.error, True
 
 
-def _plan(
-    context: Context, image: ClusterImage, parts: Sequence[PartitionTiering], failures: list[Failure]
-) -> None:
+def _plan(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure]) -> None:
     """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
     segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
     let go of, and before that an unclean election may have lost what was tiered.
@@ -175,7 +167,7 @@ def _plan(
         return
     for of in {id(part.of): part.of for part in gaps}.values():
         try:
-            of.open(context, image, dry_run=True)
+            of.open(context, dry_run=True)
         except StratalogError as error:
             failures.append(Failure.of(of.topic.name, error))
             of.error = error

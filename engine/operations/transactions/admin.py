@@ -13,12 +13,11 @@ from dataclasses import dataclass
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
-from engine.operations.groups.groups import utc_text
 from engine.operations.state_log import read_state
 from engine.operations.transactions import coordinator
 from engine.operations.transactions.markers import write_markers
 from engine.replication.damage import check_whole
-from engine.report import Failure, Report, Value
+from engine.report import Failure, Report, Value, utc_text
 from engine.state import transaction_steps as steps
 from engine.state.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from engine.state.keyed import TRANSACTIONS

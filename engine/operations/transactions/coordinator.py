@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from engine.operations.groups.groups import with_leaders
+from engine.operations.brokers.brokers import with_leaders
 from engine.operations.state_log import append_state, ensure_topic, read_state
 from engine.operations.transactions.markers import MarkersWritten, write_markers
 from engine.state import transaction_steps as steps
@@ -28,6 +28,7 @@ from partitions.errors import (
     RetriableError,
     StratalogError,
 )
+from partitions.numbers import whole
 
 MAX_ID_LENGTH = 255
 _ATTEMPTS = 10
@@ -41,11 +42,12 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     A transaction that was left open is aborted first, one that was decided is completed. The first call of a
     cluster creates ``__transaction_state``.
 
-    Raises: InvalidCallError for an id that is empty, too long or no text; InvalidTransactionTimeoutError;
-        InvalidReplicationFactorError; ConcurrentTransactionsError when a transaction cannot be completed at
-        present; as ``append_state``.
+    Raises: InvalidCallError for an id that is empty, too long or no text, or a timeout that is no whole number;
+        InvalidTransactionTimeoutError; InvalidReplicationFactorError; ConcurrentTransactionsError when a
+        transaction cannot be completed at present; as ``append_state``.
     """
     check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
+    timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
     image = context.metadata.image()
     config = context.cluster_config(image)
     topic = ensure_topic(context, image, transactions_topic(config))

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.appending.append import append_options, append_with, in_threads
+from engine.operations.appending.append import append_with, in_threads
 from engine.operations.state_log import append_state, read_state
 from engine.report import Failure, Value
 from engine.state.consumer_offsets import EndTransaction
@@ -23,6 +23,7 @@ from engine.state.keyed import OFFSETS
 from engine.state.transaction_state import State, Transaction
 from partitions.errors import StratalogError
 from partitions.producers import marker
+from partitions.records import schema_of
 from partitions.runner import Done, Failed
 
 
@@ -69,8 +70,7 @@ def write_markers(context: Context, ended: Transaction) -> MarkersWritten:
 def _append_markers(
     context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
 ) -> MarkersWritten:
-    schema = append_options(topic, context.topic_config(image, topic), "all").schema
-    row = _marker_row(schema, context.clock.now_ms())
+    row = _marker_row(schema_of(topic.key_schema, topic.value_schema), context.clock.now_ms())
     who = marker(ended.producer_id, ended.producer_epoch, commit=ended.state is State.PREPARE_COMMIT)
     run = in_threads(context, {partition: [row] for partition in partitions})
     report = append_with(context, image, topic, run, who)

@@ -24,7 +24,7 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.listing import DataFile
-from partitions.paths import METADATA_TOPIC, DataName, base_name, parse_name
+from partitions.paths import METADATA_TOPIC, DataName, name_in, parse_name
 from partitions.segment_check import check_segment
 from snapshots.snapshot_id import SnapshotId
 from snapshots.start_offset import check_invariant
@@ -77,7 +77,7 @@ def _wrong(cluster_id: str, listing: VoterListing, state: LogState, deep: bool) 
     start = live[0].base_offset if live else listing.snapshot_end
     try:
         for stored in voter.store.list(voter.folder):
-            if parse_name(base_name(stored.name)) is None:
+            if parse_name(name_in(voter.folder, stored.name)) is None:
                 yield CorruptSegmentError(
                     f"{voter.store.uri_of(stored.name)} is a foreign file: nobody of ours writes such names; it "
                     "is left alone"

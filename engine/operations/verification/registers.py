@@ -9,7 +9,7 @@ from engine.operations.verification.findings import BadEpoch, Finding
 from partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import Listing
-from partitions.paths import EpochName, LocalStartName, WatermarkName, base_name, parse_name
+from partitions.paths import EpochName, LocalStartName, WatermarkName, name_in, parse_name
 from partitions.producers import decode
 from partitions.replica import Replica
 
@@ -58,16 +58,17 @@ def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
 def check_registers(replica: Replica, leader: Replica | None) -> list[Finding]:
     """Read every register of a replica; epochs are compared with the leader's of the same name."""
     found: list[Finding] = []
+    folder = replica.folder
 
     def note(error: StratalogError, damage: BadEpoch | None = None) -> None:
         found.append(Finding(str(replica), error, replica.broker_id, damage))
 
     try:
-        objects = replica.store.list(replica.folder)
+        objects = replica.store.list(folder)
     except StratalogError as error:
         note(error)
         return found
-    names = [(parse_name(base_name(stored.name)), stored) for stored in objects]
+    names = [(parse_name(name_in(folder, stored.name)), stored) for stored in objects]
     joined = max((name.epoch for name, _ in names if isinstance(name, EpochName)), default=0)
     start = max((name.offset for name, _ in names if isinstance(name, LocalStartName)), default=0)
     for name, stored in names:

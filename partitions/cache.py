@@ -47,6 +47,12 @@ class BoundedCache(Generic[K, V]):
             while self._weight > self._most:
                 self._forget(next(iter(self._values)))
 
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._values.clear()
+            self._weight = 0
+
     def _forget(self, key: K) -> None:
         found = self._values.pop(key, None)
         if found is not None:

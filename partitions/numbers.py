@@ -1,0 +1,45 @@
+"""Whole numbers that callers give: offsets, epochs, partitions, brokers. Pure.
+
+What is written is read by a decoder that takes integers for integers: a float such as 1000.0, or a bool, in a
+record or a footer would keep everybody from it for ever.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable
+from typing import SupportsIndex
+
+from partitions.errors import InvalidCallError
+
+GREATEST = (1 << 63) - 1
+"""Of 64 bits; the least one is ``-GREATEST - 1``."""
+
+
+def whole(given: object, what: str, least: int | None = None, greatest: int = GREATEST) -> int:
+    """``given`` as a plain int of ``[least, greatest]`` (None: the least of 64 bits), whatever kind of integer it
+    is, such as numpy's; ``what`` names it in the error.
+
+    Raises: InvalidCallError for everything else; a bool is none, nor is a float such as 2.0.
+    """
+    try:
+        if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+            number = operator.index(given)
+            if (-GREATEST - 1 if least is None else least) <= number <= greatest:
+                return number
+    except TypeError:  # an array of several numbers, say
+        pass
+    until = "on" if greatest == GREATEST else f"to {greatest}"
+    span = "of 64 bits" if least is None else f"from {least} {until}"
+    raise InvalidCallError(f"{what} {given!r}: it is a whole number {span}")
+
+
+def whole_or_none(given: object, what: str) -> int | None:
+    """As ``whole``, of 64 bits; None stays None."""
+    return None if given is None else whole(given, what)
+
+
+def wholes(given: Iterable[object] | object, what: str) -> tuple[int, ...]:
+    """One number or several, as plain ints. Raises: as ``whole``."""
+    several = given if isinstance(given, Iterable) else (given,)
+    return tuple(whole(one, what) for one in several)

@@ -1,0 +1,38 @@
+"""The fetch of the jars, as far as it needs no network."""
+
+from __future__ import annotations
+
+import importlib.resources
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from jobs import jars
+from partitions.errors import EnvironmentUnusableError
+
+
+def test_a_fetch_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network that swallows packets: Ivy waits for it."""
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text('#!/bin/sh\n[ "$1" = -version ] || exec sleep 60\necho \'openjdk version "17.0.15"\' >&2\n')
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "java"))
+    monkeypatch.setenv("STRATALOG_JARS", str(tmp_path / "jars"))
+    monkeypatch.setattr(jars, "_FETCH_TIMEOUT_S", 0.01)
+    with pytest.raises(
+        EnvironmentUnusableError, match=r"cannot fetch the jars of jars\.xml .* no end after 0\.01 s"
+    ):
+        jars.fetch_jars(tmp_path / "jars")
+    assert list((tmp_path / "jars").iterdir()) == []
+    assert jars.main([]) == 1
+
+
+def test_a_file_of_conf_is_found_in_a_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``spark-submit --py-files`` puts one before everything else, for the driver too."""
+    with zipfile.ZipFile(tmp_path / "packages.zip", "w") as packed:
+        packed.writestr("conf/jars.xml", "text")
+    root = zipfile.Path(tmp_path / "packages.zip", "conf/")
+    monkeypatch.setattr(importlib.resources, "files", lambda package: root)
+    assert jars.conf_file("jars.xml").read_text() == "text"

@@ -1,0 +1,62 @@
+"""The command line of jobs/append, and the stream behind it, as far as they need no session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from engine import Report
+from jobs.append import main as append
+from jobs.streaming import append_stream
+
+STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (("--producer", ""), "argument --producer: give a name"),
+        (("--sequence", "0"), "--sequence needs --producer"),
+        (("--epoch", "0"), "--epoch needs --producer"),
+        (("--producer", "p"), "--producer needs --sequence or --stream"),
+        (("--stream",), "--stream needs --checkpoint"),
+        (("--stream", "--checkpoint", "c"), "--stream needs --producer"),
+        (("--checkpoint", "c"), "--checkpoint needs --stream"),
+        ((*STREAM, "--sequence", "0"), "--stream and --sequence do not go together"),
+        ((*STREAM, "--dry-run"), "--stream and --dry-run do not go together"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_a_wrong_call_is_found_before_anything_is_opened(
+    argv: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert append(["--cluster", "none.toml", "--topic", "t", "--input", "in", *argv]) == 2
+    assert said in capsys.readouterr().err
+
+
+class Query:
+    """A query that somebody interrupts; it can be told to start, and is then its own frame."""
+
+    stopped = False
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *_, **__: self
+
+    @property
+    def writeStream(self) -> Query:  # noqa: N802 - Spark's name
+        return self
+
+    def awaitTermination(self) -> None:  # noqa: N802 - Spark's name
+        raise KeyboardInterrupt
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+def test_an_interrupted_stream_does_not_go_on_in_a_session_of_somebody_else() -> None:
+    query: Any = Query()
+    with pytest.raises(KeyboardInterrupt):
+        append_stream(query, "checkpoint", lambda batch, batch_id: Report("append", ()))
+    assert query.stopped

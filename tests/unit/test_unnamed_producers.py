@@ -1,0 +1,56 @@
+"""Appends that name no producer go on under few ids (protocol section 2, Append step 2)."""
+
+from __future__ import annotations
+
+import itertools
+import os
+
+import pytest
+
+from engine.unnamed_producers import UnnamedProducers
+from partitions.identity import NewId
+
+
+@pytest.fixture
+def new_id() -> NewId:
+    numbers = itertools.count(1)
+    return lambda: f"{next(numbers):032x}"
+
+
+def test_an_id_that_came_back_goes_on_with_the_next_sequence(new_id: NewId) -> None:
+    producers = UnnamedProducers()
+    first = producers.take(new_id)
+    producers.give_back(first)
+    second = producers.take(new_id)
+    assert (second.producer_id, second.sequence) == (first.producer_id, first.sequence + 1)
+    assert second.epoch == first.epoch, "nobody is fenced"
+
+
+def test_an_id_is_of_one_append_at_a_time(new_id: NewId) -> None:
+    """And one that does not come back, since its outcome is unknown, of no other one ever."""
+    producers = UnnamedProducers()
+    first, second = producers.take(new_id), producers.take(new_id)
+    producers.give_back(second)
+    third, fourth = producers.take(new_id), producers.take(new_id)
+    assert third.producer_id == second.producer_id
+    assert len({first.producer_id, second.producer_id, fourth.producer_id}) == 3
+
+
+def test_the_id_that_came_back_last_is_taken_first(new_id: NewId) -> None:
+    """So that those of a rare crowd expire."""
+    producers = UnnamedProducers()
+    crowd = [producers.take(new_id) for _ in range(3)]
+    for one in crowd:
+        producers.give_back(one)
+    taken = [producers.take(new_id) for _ in range(3)]
+    assert [one.producer_id for one in taken] == [one.producer_id for one in reversed(crowd)]
+
+
+def test_after_a_fork_only_one_process_goes_on_under_an_id(new_id: NewId, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the other one's append would be taken for this one's, and its records not be appended."""
+    producers = UnnamedProducers()
+    before = producers.take(new_id)
+    producers.give_back(before)
+    child = os.getpid() + 1
+    monkeypatch.setattr(os, "getpid", lambda: child)
+    assert producers.take(new_id).producer_id != before.producer_id
