@@ -1,0 +1,271 @@
+"""A Kafka broker, as a ``Log``: by librdkafka, which talks to it in Kafka's own protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import (
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
+
+from tests.kafka.kafka_clients import (
+    CONSUMER,
+    PRODUCER,
+    WAIT_S,
+    KafkaClients,
+    answers,
+    check,
+    only,
+    produce,
+    wait_until,
+)
+from tests.kafka.log import At, Committed, Found, Got, Log, Transaction
+
+_NOTHING_COMES_S = 0.2
+_NAMED = {
+    At.EARLIEST: OffsetSpec.earliest(),
+    At.LATEST: OffsetSpec.latest(),
+    At.MAX_TIMESTAMP: OffsetSpec.max_timestamp(),
+}
+_ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Kafka takes no times more than an hour ahead, by default."""
+
+
+class KafkaLog(Log):
+    """Topics, groups and transactional ids whose names begin with ``prefix``, on a broker."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self._clients, self._prefix = clients, prefix
+        self._admin = clients.admin
+        self._producers: dict[str, Producer] = {}
+
+    def name(self, name: str) -> str:
+        """On the broker. Internal topics are everybody's."""
+        return name if name.startswith("__") else f"{self._prefix}{name}"
+
+    @answers
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> None:
+        new = NewTopic(self.name(topic), partitions, replication_factor, config={**_ANY_TIME, **(configs or {})})
+        only(self._admin.create_topics([new]))
+        self._wait_for(topic, partitions)
+
+    @answers
+    def create_partitions(self, topic: str, partitions: int) -> None:
+        only(self._admin.create_partitions([NewPartitions(self.name(topic), partitions)]))
+        self._wait_for(topic, partitions)
+
+    @answers
+    def alter_configs(self, topic: str, configs: Mapping[str, str]) -> None:
+        entries = [
+            ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in configs.items()
+        ]
+        resource = ConfigResource(ResourceType.TOPIC, self.name(topic), incremental_configs=entries)
+        only(self._admin.incremental_alter_configs([resource]))
+
+    @answers
+    def delete_topic(self, topic: str) -> None:
+        only(self._admin.delete_topics([self.name(topic)]))
+
+    @answers
+    def append(
+        self, topic: str, values: Sequence[str], partition: int = 0, times_ms: Sequence[int] = ()
+    ) -> list[int]:
+        self.end(topic, partition)  # librdkafka waits for a partition that is missing
+        return produce(self._clients.producer, self.name(topic), values, partition, times_ms)
+
+    @answers
+    def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got:
+        waits = self.end(topic, partition, committed=committed) < start <= self.end(topic, partition)
+        with self._clients.consumer("read_committed" if committed else "read_uncommitted") as consumer:
+            consumer.assign([TopicPartition(self.name(topic), partition, start)])
+            consumer.list_topics(self.name(topic), WAIT_S)  # so that it need not wait for its next look at topics
+            records: dict[int, str] = {}
+            while True:
+                messages = consumer.consume(1, _NOTHING_COMES_S if waits else WAIT_S)
+                if waits and not messages:
+                    return Got({}, start)
+                (message,) = messages
+                offset, error = message.offset(), message.error()
+                if error is None:
+                    records[offset] = message.value().decode()
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    return Got(records, offset)
+                else:
+                    raise KafkaException(error)
+
+    @answers
+    def list_offsets(self, topic: str, at: At | int, *, committed: bool = False) -> dict[int, int | Found | None]:
+        described = only(self._admin.describe_topics(TopicCollection([self.name(topic)])))
+        spec = _NAMED[at] if isinstance(at, At) else OffsetSpec.for_timestamp(at)
+        found = self._ask(topic, (partition.id for partition in described.partitions), spec, committed)
+        return {partition: _position(answer) for partition, answer in sorted(found.items())}
+
+    @answers
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
+        wanted = [TopicPartition(self.name(topic), partition, offset) for partition, offset in before.items()]
+        asked = self._admin.delete_records(wanted)
+        return {where.partition: answer.result(WAIT_S).low_watermark for where, answer in asked.items()}
+
+    def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
+        if anew or transactional_id not in self._producers:
+            settings = {"transactional.id": self.name(transactional_id), "transaction.timeout.ms": timeout_ms}
+            producer = Producer({**self._clients.server, **PRODUCER, **settings})
+            producer.init_transactions(WAIT_S)
+            self._producers[transactional_id] = producer
+        return _KafkaTransaction(self, self._producers[transactional_id])
+
+    @answers
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        metadata: str = "",
+        leader_epoch: int | None = None,
+    ) -> None:
+        epoch = {} if leader_epoch is None else {"leader_epoch": leader_epoch}
+        wanted = [
+            TopicPartition(self.name(topic), partition, offset, metadata, **epoch)
+            for partition, offset in offsets.items()
+        ]
+        done = only(self._admin.alter_consumer_group_offsets([_of_group(self.name(group), wanted)]))
+        check(done.topic_partitions)
+
+    @answers
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int] = (0,), *, require_stable: bool = False
+    ) -> dict[int, Committed]:
+        wanted = [TopicPartition(self.name(topic), partition) for partition in partitions]
+        request = [_of_group(self.name(group), wanted)]
+        found = only(self._admin.list_consumer_group_offsets(request, require_stable=require_stable))
+        check(found.topic_partitions)
+        return {
+            one.partition: Committed(one.offset, one.metadata or "", one.leader_epoch)
+            for one in found.topic_partitions
+            if one.offset >= 0
+        }
+
+    @answers
+    def delete_group(self, group: str) -> None:
+        only(self._admin.delete_consumer_groups([self.name(group)]))
+
+    def groups(self) -> set[str]:
+        listed = self._admin.list_consumer_groups().result(WAIT_S).valid
+        return {
+            group.group_id.removeprefix(self._prefix)
+            for group in listed
+            if group.group_id.startswith(self._prefix)
+        }
+
+    def _wait_for(self, topic: str, partitions: int) -> None:
+        """A broker learns of new partitions a moment after they were made."""
+
+        def known() -> bool:
+            ends = self.list_offsets(topic, At.LATEST)
+            return isinstance(ends, dict) and len(ends) == partitions
+
+        wait_until(known)
+
+    def group_metadata(self, group: str) -> Any:
+        """What a consumer of a group gives its producer."""
+        consumer = Consumer({**self._clients.server, **CONSUMER, "group.id": self.name(group)})
+        try:
+            return consumer.consumer_group_metadata()
+        finally:
+            consumer.close()
+
+    def end(self, topic: str, partition: int, *, committed: bool = False) -> int:
+        """The high watermark, or the last stable offset. Raises: KafkaException."""
+        asked = self._ask(topic, [partition], OffsetSpec.latest(), committed)
+        end: int = asked[partition].offset
+        return end
+
+    def _ask(self, topic: str, partitions: Iterable[int], spec: OffsetSpec, committed: bool) -> dict[int, Any]:
+        """ListOffsets, by partition. Raises: KafkaException."""
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        wanted = {TopicPartition(self.name(topic), partition): spec for partition in partitions}
+        asked = self._admin.list_offsets(wanted, isolation_level=level)
+        return {where.partition: answer.result(WAIT_S) for where, answer in asked.items()}
+
+
+class _KafkaTransaction(Transaction):
+    """A broker answers the end of a transaction when it is decided, and writes the markers afterwards: the end
+    here waits until they are there. No two transactions with offsets of groups may end at once."""
+
+    def __init__(self, log: KafkaLog, producer: Producer) -> None:
+        self._log, self._producer = log, producer
+        self._partitions: set[tuple[str, int]] = set()
+        self._has_offsets = False
+        producer.begin_transaction()
+
+    @answers
+    def append(self, topic: str, values: Sequence[str], partition: int = 0) -> list[int]:
+        self._log.end(topic, partition)  # as ``KafkaLog.append``
+        offsets = produce(self._producer, self._log.name(topic), values, partition, ())
+        self._partitions.add((topic, partition))
+        return offsets
+
+    @answers
+    def commit_offsets(self, group: str, offsets: Mapping[int, int], topic: str) -> None:
+        wanted = [TopicPartition(self._log.name(topic), number, offset) for number, offset in offsets.items()]
+        self._producer.send_offsets_to_transaction(wanted, self._log.group_metadata(group), WAIT_S)
+        self._has_offsets = True
+
+    @answers
+    def commit(self) -> None:
+        self._end(self._producer.commit_transaction)
+
+    @answers
+    def abort(self) -> None:
+        self._end(self._producer.abort_transaction)
+
+    def time_out(self) -> None:
+        self._end(lambda _: None)
+
+    def _end(self, end: Callable[[float], None]) -> None:
+        before = self._ends()
+        end(WAIT_S)
+        wait_until(lambda: all(now > then for now, then in zip(self._ends(), before, strict=True)))
+
+    def _ends(self) -> list[int]:
+        """Of the partitions of the transaction. Those of its groups are among all of ``__consumer_offsets``."""
+        ends = [self._log.end(*one) for one in sorted(self._partitions)]
+        if self._has_offsets:
+            offsets = self._log.list_offsets("__consumer_offsets", At.LATEST)
+            assert isinstance(offsets, dict)
+            ends.append(sum(end for end in offsets.values() if isinstance(end, int)))
+        return ends
+
+
+def _of_group(group: str, partitions: Sequence[TopicPartition]) -> ConsumerGroupTopicPartitions:
+    return ConsumerGroupTopicPartitions(group, list(partitions))
+
+
+def _position(answer: Any) -> int | Found | None:
+    if answer.offset < 0:
+        return None
+    return answer.offset if answer.timestamp < 0 else Found(answer.offset, answer.timestamp)

@@ -1,0 +1,135 @@
+"""A log as the scripts of this folder use it: few operations, plain answers, the same here and in Kafka.
+
+Every operation that is refused answers with Kafka's name of the error, as a text, and raises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+Code: TypeAlias = str
+"""Kafka's name of an error."""
+
+Trace: TypeAlias = list[object]
+"""The answers of a script, in the order of its steps."""
+
+LATER_MS = 4_102_444_800_000
+"""The year 2100: later than every marker of a transaction, which has the time of the machine."""
+
+
+class At(Enum):
+    """Named positions of ListOffsets."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    MAX_TIMESTAMP = "max timestamp"
+
+
+class Found(NamedTuple):
+    """A position by time: the record's offset and timestamp, in milliseconds."""
+
+    offset: int
+    time_ms: int
+
+
+class Got(NamedTuple):
+    """What a reader gets: values by offset, and the offset at which it goes on."""
+
+    records: dict[int, str]
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What a group has committed for a partition."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int | None = None
+
+
+class Transaction(Protocol):
+    """One transaction of a transactional id."""
+
+    def append(self, topic: str, values: Sequence[str], partition: int = 0) -> list[int] | Code:
+        """As ``Log.append``."""
+
+    def commit_offsets(self, group: str, offsets: Mapping[int, int], topic: str) -> Code | None:
+        """Offsets of a group by partition, which count when the transaction is committed."""
+
+    def commit(self) -> Code | None:
+        """Commit; afterwards the markers are written."""
+
+    def abort(self) -> Code | None:
+        """Abort; afterwards the markers are written."""
+
+    def time_out(self) -> None:
+        """Its timeout passes, and the cluster aborts it."""
+
+
+class Log(Protocol):
+    """A cluster with one broker. Names are its own: two logs do not see each other's topics, groups and ids."""
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = 1,
+        *,
+        replication_factor: int = 1,
+        configs: Mapping[str, str] | None = None,
+    ) -> Code | None:
+        """Create a topic."""
+
+    def create_partitions(self, topic: str, partitions: int) -> Code | None:
+        """Let a topic have so many partitions."""
+
+    def alter_configs(self, topic: str, configs: Mapping[str, str]) -> Code | None:
+        """Set configs of a topic."""
+
+    def delete_topic(self, topic: str) -> Code | None:
+        """Delete a topic."""
+
+    def append(
+        self, topic: str, values: Sequence[str], partition: int = 0, times_ms: Sequence[int] = ()
+    ) -> list[int] | Code:
+        """Append records in one batch, with these times (of the year 2100, one millisecond apart, where none are
+        given); their offsets."""
+
+    def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got | Code:
+        """Read from an offset to the end, also with the isolation level read_committed."""
+
+    def list_offsets(
+        self, topic: str, at: At | int, *, committed: bool = False
+    ) -> dict[int, int | Found | None] | Code:
+        """A named position, or the first record at or after a time in milliseconds, by partition; None where there
+        is no such record."""
+
+    def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int] | Code:
+        """Delete the records below these offsets, by partition; the low watermarks."""
+
+    def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
+        """Begin a transaction; ``anew``: in another incarnation of the producer, which takes the id over."""
+
+    def commit(
+        self,
+        group: str,
+        topic: str,
+        offsets: Mapping[int, int],
+        metadata: str = "",
+        leader_epoch: int | None = None,
+    ) -> Code | None:
+        """Commit offsets of a group, by partition, of no member."""
+
+    def committed(
+        self, group: str, topic: str, partitions: Sequence[int] = (0,), *, require_stable: bool = False
+    ) -> dict[int, Committed] | Code:
+        """What a group has committed for those of the partitions for which it has."""
+
+    def delete_group(self, group: str) -> Code | None:
+        """Forget a group."""
+
+    def groups(self) -> set[str]:
+        """Every group that has committed."""
