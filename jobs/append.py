@@ -57,14 +57,19 @@ def arguments() -> argparse.ArgumentParser:
     source.add_argument("--schema", metavar="DDL", help="of formats that have none (csv, json)")
     source.add_argument("--where", metavar="EXPR", help="only these rows")
     source.add_argument(
-        "--select", metavar="EXPR", action="append", help='columns to make first, as "air_time / 60 AS hours"'
+        "--select",
+        metavar="EXPR",
+        action="append",
+        help='columns to make first, as "air_time / 60 AS hours"; repeatable',
     )
     record = parser.add_argument_group("records: columns of the input, or expressions of them")
     record.add_argument("--key", metavar="EXPR")
     record.add_argument("--value", metavar="EXPR")
     record.add_argument("--partition", metavar="EXPR", help="default: a hash of the key")
     record.add_argument("--headers", metavar="EXPR", help="array<struct<key: string, value: binary>>")
-    record.add_argument("--timestamp", metavar="EXPR", help="default: now")
+    record.add_argument(
+        "--timestamp", metavar="EXPR", help="a time, not a number: timestamp_millis(at); default: now"
+    )
     record.add_argument(
         "--order-by", metavar="A,B", type=names, default=[], help="within a partition: timestamp, key, value.x ..."
     )

@@ -70,6 +70,7 @@ def fetch_jars(folder: Path, pins: str = JARS) -> None:
     if not missing_jars(folder, pins):
         return
     java = find_java(os.environ).executable
+    print(f"fetching the jars of {pins} from Maven Central to {folder}, once", file=sys.stderr)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         # 1. Resolve and download into a scratch folder: an interrupted fetch leaves no half a jar.

@@ -28,6 +28,9 @@ _REFUSED = "stratalog refuses the record: "
 ColumnOrName = Column | str
 TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], bytes]
 
+_TIMES = ("timestamp", "timestamp_ntz", "date", "void")
+"""What a record's timestamp may be given as."""
+
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
@@ -70,8 +73,7 @@ def to_records(
         )
         timestamp = F.current_timestamp()
         if columns.timestamp is not None:
-            given = _named(frame, columns.timestamp, f"{what}: timestamp").cast("timestamp")
-            timestamp = F.coalesce(given, F.current_timestamp())
+            timestamp = F.coalesce(_time(frame, columns.timestamp, what), F.current_timestamp())
         chosen = {
             PARTITION: (
                 F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
@@ -122,6 +124,18 @@ def _typed(frame: DataFrame, column: ColumnOrName, wanted: DataType, what: str) 
     if wanted.simpleString() == "binary" and given.simpleString() == "string":
         return expression.cast("binary")
     raise InvalidRecordError(f"{what} is {given.simpleString()}, declared is {wanted.simpleString()}: cast it")
+
+
+def _time(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
+    """A point in time. Nobody knows the unit of a number: Spark takes it for seconds, Kafka's are milliseconds.
+    And text that is no time would be null, which is now, in a session without ANSI's rules."""
+    expression = _named(frame, column, f"{what}: timestamp")
+    given = frame.select(expression.alias("c")).schema[0].dataType.simpleString()
+    if given not in _TIMES:
+        raise InvalidRecordError(
+            f"{what}: timestamp is {given}: make it a time, by timestamp_millis(...), to_timestamp(...), or a cast"
+        )
+    return expression.cast("timestamp")
 
 
 def _plain(data_type: DataType) -> str:

@@ -25,7 +25,7 @@ def why_given_up(error: Exception) -> str | None:
 
 def _message(error: Py4JJavaError) -> str:
     try:
-        return str(error.java_exception.getMessage())
+        return str(error.java_exception.getMessage() or error.java_exception)
     except CONNECTION_ERRORS:  # the JVM has gone since
         return "the JVM of the driver is gone"
 

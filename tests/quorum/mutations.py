@@ -240,7 +240,8 @@ MUTATIONS: Sequence[Mutation] = (
         "upkeep 4: never the greatest claim",
         patched(engine.quorum.upkeep, "doomed_on", variants.doomed_with_all_claims),
         theme="snapshots",
-        seeds=500,
+        first=500,
+        seeds=300,
     ),
     Mutation(
         "deleted without a snapshot",
