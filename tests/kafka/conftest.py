@@ -23,7 +23,7 @@ _NUMBERS = itertools.count(1)
 def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
     missing = missing_jars(jar_folder(), PINS)
     if missing:
-        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make test` fetches them")
+        pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
     settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
     folder = tmp_path_factory.mktemp("kafka")
     with running_kafka(folder, settings=settings) as server, closing(KafkaClients(server)) as made:
