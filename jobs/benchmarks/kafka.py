@@ -18,6 +18,7 @@ from jobs.benchmarks.kafka_server import running_kafka
 from jobs.benchmarks.measuring import TURNS, in_turn, seconds_of
 from jobs.benchmarks.options import OWN_KAFKA
 from jobs.benchmarks.table import Line, speed_line
+from partitions.errors import CorruptionError
 from partitions.identity import random_id
 
 AT_LEAST = 4.0
@@ -30,9 +31,10 @@ def kafka(bench: Bench) -> list[Line]:
         bench.say("kafka: left out; KAFKA=own starts a broker for it, KAFKA=host:port uses one that runs")
         return []
     partitions, size_bytes = bench.options.partitions, bench.options.bytes
-    bench.records()
+    records = bench.records().count()
     with _broker(bench) as server:
         made = bench.filled(partitions)
+        made.cluster.replicate().raise_for_failures()  # up to where the followers are, it can be read
         topics = [f"stratalog-bench-{random_id()}" for _ in range(TURNS)]
         unwritten = iter(topics)
         options = {"kafka.bootstrap.servers": server}
@@ -49,11 +51,11 @@ def kafka(bench: Bench) -> list[Line]:
             return seconds_of(writer.option("kafka.acks", "1").option("topic", next(unwritten)).save)
 
         def scan() -> float:
-            return seconds_of(lambda: _lengths(made.cluster.read(TOPIC)))
+            return seconds_of(lambda: _scan(made.cluster.read(TOPIC), records))
 
         def scan_kafka() -> float:
             frame = bench.spark.read.format("kafka").options(**options, subscribe=topics[0]).load()
-            return seconds_of(lambda: _lengths(frame))
+            return seconds_of(lambda: _scan(frame, records))
 
         bench.say(f"kafka, append, to {server}")
         append_s, kafka_append_s = in_turn(append, append_to_kafka)
@@ -65,8 +67,10 @@ def kafka(bench: Bench) -> list[Line]:
     ]
 
 
-def _lengths(frame: DataFrame) -> None:
-    frame.agg(F.count("*"), F.sum(F.length("value"))).collect()
+def _scan(frame: DataFrame, records: int) -> None:
+    (row,) = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()
+    if row[0] != records:
+        raise CorruptionError(f"{row[0]:,} records were read, {records:,} were written")
 
 
 @contextmanager
