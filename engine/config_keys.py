@@ -119,7 +119,8 @@ TOPIC_CONFIGS = table(
         1,
         1,
         "replicas",
-        "An append with acks=all needs an ISR of at least this size.",
+        "An append with acks=all needs an ISR of at least this size, and below it nothing more is committed "
+        "(KIP-966); of a partition with fewer replicas, all of them.",
     ),
     word(
         Scope.TOPIC,

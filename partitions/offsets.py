@@ -49,9 +49,9 @@ Answer = FoundOffset | UnknownOffset
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """The bounds of a partition on its leader:
-    ``log_start <= local_start <= high_watermark <= log_end``; the remote log ends at ``remote_end``,
-    None when nothing is tiered.
+    """The bounds of a partition on its leader: ``log_start`` and ``local_start`` are at most ``high_watermark``,
+    that at most ``log_end``. The log start lies above the local start where what was deleted is still on the
+    leader. The remote log ends at ``remote_end``, None when nothing is tiered.
     """
 
     log_start: int
@@ -85,8 +85,8 @@ def _earliest_pending_upload(positions: Positions) -> Answer:
     if not positions.tiered:
         return UnknownOffset("the topic is not tiered")
     if positions.remote_end is not None:
-        return FoundOffset(positions.remote_end)
-    if positions.log_start == positions.local_start:
-        # KIP-1023, "ReplicaFetcher Changes": no segments were uploaded, all of the local log is pending.
-        return FoundOffset(positions.local_start)
+        return FoundOffset(max(positions.remote_end, positions.log_start))
+    if positions.log_start >= positions.local_start:
+        # KIP-1023, "ReplicaFetcher Changes": no segments were uploaded, all of the log is local and pending.
+        return FoundOffset(positions.log_start)
     return UnknownOffset("the remote log is not known yet")

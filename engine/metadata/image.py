@@ -175,6 +175,12 @@ class PartitionView:
     """As in ``PartitionImage``; ``joining`` likewise."""
     joining: tuple[int, ...] = ()
 
+    def has_min_isr(self, min_insync_replicas: int) -> bool:
+        """Whether the ISR is large enough that what it holds may be acknowledged, and counts as committed: of a
+        partition with fewer replicas than ``min.insync.replicas`` it is all of them (KIP-966).
+        """
+        return len(self.isr) >= min(min_insync_replicas, len(self.replicas))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterImage:

@@ -191,7 +191,7 @@ def _append_to_leader(
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
         log = leader_log(site)
-        if options.acks_all and len(site.view.isr) < options.min_insync_replicas:
+        if options.acks_all and not site.view.has_min_isr(options.min_insync_replicas):
             raise NotEnoughReplicasError(
                 f"{site}: {len(site.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"

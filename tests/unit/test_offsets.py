@@ -70,16 +70,24 @@ def test_before_the_first_upload_the_whole_local_log_is_pending() -> None:
     assert named_offset(fresh, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(7)
 
 
+def test_what_was_deleted_and_is_still_local_is_not_pending() -> None:
+    """Kafka 4.3: nothing is tiered, and the log start lies above the local start, after DeleteRecords; for good
+    where it lies inside a file."""
+    deleted = replace(TIERED, log_start=65, remote_end=None)
+    assert named_offset(deleted, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(65)
+
+
 def test_a_leader_that_does_not_know_the_remote_log_yet_does_not_guess() -> None:
     """KIP-1023: local start above log start, so something is remote; the leader will learn what."""
     unaware = replace(TIERED, remote_end=None)
     assert isinstance(named_offset(unaware, OffsetSpec.EARLIEST_PENDING_UPLOAD), UnknownOffset)
 
 
-def test_the_pending_offset_may_lie_below_the_log_start() -> None:
-    """KIP-1023: the remote log may end much lower than the log start; the follower draws the conclusion."""
+def test_the_pending_offset_is_never_below_the_log_start() -> None:
+    """Kafka 4.3 raises it, where KIP-1023 says that the remote log may end much lower: there is nothing to upload
+    below the log start. (Followers go by the end of the remote log itself.)"""
     deleted_beyond = replace(TIERED, log_start=85, local_start=85)
-    assert named_offset(deleted_beyond, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(80)
+    assert named_offset(deleted_beyond, OffsetSpec.EARLIEST_PENDING_UPLOAD) == FoundOffset(85)
 
 
 def test_the_earliest_local_offset_is_never_below_the_log_start() -> None:

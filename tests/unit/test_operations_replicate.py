@@ -94,6 +94,33 @@ def test_with_too_small_an_isr_nothing_is_appended(live: LiveCluster) -> None:
     assert live.read() == {0: ["a", "c", "d"]}
 
 
+def test_nothing_is_committed_while_the_isr_is_below_min_insync_replicas(live: LiveCluster) -> None:
+    """KIP-966: the high watermark does not advance, whatever acks was (I9); a consumer never gets a record that
+    an unclean election may replace. It advances in the run that lets the others in again."""
+    live.topic(min_insync_replicas="2")
+    live.append(["a"]).raise_for_failures()
+    live.cluster.fence([2, 3]).raise_for_failures()
+    live.append(["b"], acks="leader").raise_for_failures()
+    assert rows_of(live.cluster.replicate(), "isr", "log_end", "high_watermark") == [("1", 2, 1)]
+    assert live.read() == {0: ["a"]}
+    live.cluster.unfence(2).raise_for_failures()
+    assert rows_of(live.cluster.replicate(), "isr", "log_end", "high_watermark") == [("1 2", 2, 2)]
+    assert live.read() == {0: ["a", "b"]}
+
+
+def test_a_partition_with_fewer_replicas_than_min_insync_replicas_needs_all_of_them(live: LiveCluster) -> None:
+    """Kafka's effective minimum (KIP-966), so that such a topic can be appended to at all."""
+    live.topic(copies=2, min_insync_replicas="3")
+    live.append(["a"]).raise_for_failures()
+    live.append(["b"], acks="leader").raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert live.read() == {0: ["a", "b"]}
+    live.cluster.fence([min(live.followers())]).raise_for_failures()
+    assert "NOT_ENOUGH_REPLICAS:" in the_failure(live.append(["c"]))
+    live.append(["c"], acks="leader").raise_for_failures()
+    assert rows_of(live.cluster.replicate(), "log_end", "high_watermark") == [(3, 2)]
+
+
 def test_batches_that_do_not_fit_the_topic_are_refused(live: LiveCluster) -> None:
     """Bad input: partition out of range; other columns."""
     live.topic(partitions=2)

@@ -14,7 +14,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
 from engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal
 from engine.operations.brokers.brokers import settle_brokers
-from engine.operations.replicas.in_sync import is_current, without
+from engine.operations.replicas.in_sync import is_current, lags, without
 from engine.replication.append import Appended, replicate
 from engine.replication.watermark import advance_high_watermark
 from partitions.errors import (
@@ -30,6 +30,8 @@ _ROUNDS = 200
 """How often the ISRs may change meanwhile. Waiting for a member counts for nothing: its patience ends."""
 _FIRST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
+_JUST_OVER_S = 0.001
+"""Past the end of a wait: at the end itself nobody is out of sync yet."""
 
 
 @dataclass(slots=True)
@@ -84,25 +86,31 @@ class _Patience:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._wait_s = _FIRST_WAIT_S
-        self._end_s: float | None = None
+        self._since_s: float | None = None
+        self._lag_ms = 0
 
     @property
     def had_to_wait(self) -> bool:
-        return self._end_s is not None
+        return self._since_s is not None
 
     @property
     def over(self) -> bool:
-        return self._end_s is not None and self._context.clock.monotonic_s() >= self._end_s
+        return self._since_s is not None and lags(self._waited_ms, self._lag_ms)
+
+    @property
+    def _waited_ms(self) -> float:
+        assert self._since_s is not None
+        return (self._context.clock.monotonic_s() - self._since_s) * 1000
 
     def wait(self) -> bool:
         """Wait a while; False when it is over already."""
         clock = self._context.clock
-        if self._end_s is None:
-            config = self._context.cluster_config(self._context.metadata.image())
-            self._end_s = clock.monotonic_s() + config.replica_lag_time_max_ms / 1000
+        if self._since_s is None:
+            self._since_s = clock.monotonic_s()
+            self._lag_ms = self._context.cluster_config(self._context.metadata.image()).replica_lag_time_max_ms
         if self.over:
             return False
-        clock.sleep(min(self._wait_s, self._end_s - clock.monotonic_s()))
+        clock.sleep(min(self._wait_s, (self._lag_ms - self._waited_ms) / 1000 + _JUST_OVER_S))
         self._wait_s = min(2 * self._wait_s, _LONGEST_WAIT_S)
         return True
 
@@ -160,7 +168,7 @@ def _record(context: Context, states: dict[int, PendingAppend], min_insync_repli
 
     def write(partition: int) -> None:
         state = states[partition]
-        if len(state.view.isr) < min_insync_replicas:
+        if not state.view.has_min_isr(min_insync_replicas):
             raise NotEnoughReplicasAfterAppendError(
                 f"{len(state.view.isr)} replicas are in sync by now, min.insync.replicas is "
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"

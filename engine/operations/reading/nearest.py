@@ -19,7 +19,7 @@ from functools import cache
 
 from engine.context import Context
 from engine.metadata.image import PartitionView
-from engine.operations.replicas.in_sync import behind_since_ms
+from engine.operations.replicas.in_sync import behind_since_ms, lags
 from engine.reading.out_of_range import Bounds, FetchAnswer, fetch_answer
 from engine.reading.replica_selector import (
     ClientMetadata,
@@ -204,7 +204,7 @@ def _eligible(
         behind_since = behind_since_ms(leader, chosen.log.log_end)
         behind_ms = 0 if behind_since is None else max(0, now_ms - behind_since)
         seen = _replica_view(chosen, view, behind_ms)
-        in_sync = seen.broker in view.isr or behind_ms <= lag_ms
+        in_sync = seen.broker in view.isr or not lags(behind_ms, lag_ms)
         bounds = Bounds(seen.log_start_offset, chosen.high_watermark, seen.log_end_offset)
         if in_sync and fetch_answer(offset, bounds, whole) is FetchAnswer.FROM_REPLICA:
             found.append(seen)

@@ -23,6 +23,13 @@ PartitionKey = tuple[str, int]
 """Topic id and partition."""
 
 
+def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
+    """Whether a replica that has been behind its leader for so long is out of sync: for longer than
+    ``replica.lag.time.max.ms``, as in Kafka, not for exactly as long.
+    """
+    return behind_ms > lag_time_max_ms
+
+
 @dataclass(frozen=True, slots=True)
 class Missed:
     """A follower that a sync did not bring to its leader's log end."""
@@ -33,8 +40,9 @@ class Missed:
 
     def is_out(self, now_ms: int, lag_ms: int) -> bool:
         """Whether it is no longer in sync: damaged, or behind for ``replica.lag.time.max.ms``."""
-        damaged = isinstance(self.error, CorruptionError)
-        return damaged or (self.behind_since_ms is not None and now_ms - self.behind_since_ms >= lag_ms)
+        if isinstance(self.error, CorruptionError):
+            return True
+        return self.behind_since_ms is not None and lags(now_ms - self.behind_since_ms, lag_ms)
 
 
 @dataclass(slots=True)
@@ -42,6 +50,7 @@ class Progressed:
     """One partition in the course of a run: what was seen of it, and what went wrong."""
 
     site: Site
+    min_insync_replicas: int
     copied_files: int = 0
     copied_bytes: int = 0
     avoided_bytes: int = 0
@@ -57,6 +66,11 @@ class Progressed:
     notes: list[str] = field(default_factory=list)
     again: bool = False
     """The view has changed on the way: what remains to be done rests on another one."""
+
+    @property
+    def has_min_isr(self) -> bool:
+        """Whether what the ISR holds counts as committed."""
+        return self.site.view.has_min_isr(self.min_insync_replicas)
 
     def begin(self, site: Site) -> None:
         """A fresh start under another view; what was copied and noted stays."""

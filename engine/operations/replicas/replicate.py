@@ -5,10 +5,10 @@
 2. leaders whose storage has lost data resign in favour of a whole member of the ISR
 3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; where the partition has not changed, the high watermark advances to what
-   every member of the maximal ISR holds
+   every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
 5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
    (the two commits of the protocol's Expand), one commit for all partitions each
-6. partitions whose view has changed on the way start again from 1
+6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
 7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
 """
 
@@ -58,6 +58,7 @@ class SyncWork(SiteWork):
 
     followers: tuple[int, ...]
     options: SyncOptions
+    min_insync_replicas: int
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
@@ -196,7 +197,7 @@ def plan(
                 throttle=throttle,
                 snapshots=config.snapshots,
             )
-            works.append(SyncWork(site, followers, options))
+            works.append(SyncWork(site, followers, options, config.min_insync_replicas))
     return works
 
 
@@ -224,7 +225,7 @@ def _run(
     context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
 ) -> list[Progressed]:
     began_s = context.clock.monotonic_s()
-    states = {partition_key(work.site.view): Progressed(work.site) for work in works}
+    states = {partition_key(w.site.view): Progressed(w.site, w.min_insync_replicas) for w in works}
     for _ in range(_ROUNDS):
         present = {key: states[key] for key in (partition_key(work.site.view) for work in works)}
         _sync_all(context, works, present)
@@ -352,8 +353,10 @@ def _prove(context: Context, states: Sequence[Progressed]) -> None:
 
 
 def _proven(state: Progressed) -> int:
-    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen."""
-    if state.log_end == 0:
+    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen, or when they
+    are too few to commit anything.
+    """
+    if state.log_end == 0 or not state.has_min_isr:
         return 0
     ends = [state.log_end]
     for broker in state.site.acknowledging:
@@ -387,8 +390,13 @@ def _expand(
     # 3. In the ISR: those that were reached again.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     wanted = [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
+    too_few = {key for key, state in states.items() if not state.has_min_isr}
     for key in propose(context, states, wanted):
-        states[key].joined_s = context.clock.monotonic_s() - began_s
+        state = states[key]
+        state.joined_s = context.clock.monotonic_s() - began_s
+        # What was held back while they were too few is proved in the next round.
+        held_back = key in too_few and state.log_end > state.high_watermark
+        state.again = state.again or (held_back and state.has_min_isr)
 
 
 def _total(rows: Sequence[Mapping[str, Value]], column: str) -> int:
