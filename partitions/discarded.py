@@ -3,6 +3,9 @@
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
 takes its place (a truncation, in the words of a log that is rewritten; here the file stays). Deletion comes late
 in each case (``file.delete.delay.ms``), and for a history that lost only once it can never come alive again.
+
+The three are told apart by the lineage first: a file of another history is truncated wherever the log starts, for
+a replica that follows a tiered history starts over above what it had.
 """
 
 from __future__ import annotations
@@ -76,17 +79,12 @@ def discarded(log: ReplicaLog) -> list[Discarded]:
 
 
 def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
-    base, end = file.name.base_offset, file.name.next_offset
-    passed = base < log.local_start if end is None else end <= log.local_start
-    if passed:
-        # The first register that says so; later ones move nothing for this file.
-        written = [
-            stored.modified_ms
-            for name, stored in log.listing.local_starts
-            if (base < name.offset if end is None else end <= name.offset)
-        ]
-        return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
     decides = _epoch_offset(file.name)
+    epoch = log.lineage.epoch_at(decides)
+    if epoch == file.name.epoch or (epoch is None and decides < log.local_start):
+        # The first register that says so; later ones move nothing for this file.
+        written = [stored.modified_ms for name, stored in log.listing.local_starts if decides < name.offset]
+        return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
     why = _truncation(log, file.name)
     if decides >= log.high_watermark:
         return Discarded(file, why, None)
@@ -100,7 +98,7 @@ def _truncation(log: ReplicaLog, name: DataName) -> Truncated:
     """
     later = next((entry for entry in log.lineage if entry.epoch > name.epoch), None)
     if later is not None and later.start_offset <= _epoch_offset(name):
-        return Truncated(later.epoch, max(later.start_offset, log.local_start))
+        return Truncated(later.epoch, later.start_offset)
     return Truncated(log.lineage.epoch_at(_epoch_offset(name)) or 0, name.base_offset)
 
 

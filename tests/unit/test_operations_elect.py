@@ -182,11 +182,13 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
     unfence(live, behind, ahead)
     with live.unchanged():
         plan = live.cluster.elect(unclean=True, dry_run=True)
-    assert rows_of(plan, "leader_before", "leader", "lost_records") == [(None, ahead, 0)]
+    assert rows_of(plan, "leader_before", "leader", "lost_records_at_least") == [(None, ahead, None)]
     report = live.cluster.elect("t", unclean=True)
     assert rows_of(report, "leader", "leader_epoch") == rows_of(plan, "leader", "leader_epoch")
     note = report.notes[-1]
-    assert f"whatever only broker {leader} held" in note
+    assert f"lost is whatever only broker {leader} held" in note
+    assert "nobody else knows how many" in note
+    assert report.totals == {"elected": 1, "lost_records_at_least": None}
     assert live.isr() == {ahead}
     live.append(["d"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
@@ -214,8 +216,10 @@ def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(l
     fence(live, two)
     unfence(live, one, three)
     report = live.cluster.elect(unclean=True, dry_run=True)
-    assert rows_of(report, "leader", "lost_records") == [(three, 2)]
-    assert rows_of(live.cluster.elect(unclean=True), "leader", "lost_records") == [(three, 2)]
+    assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
+    report = live.cluster.elect(unclean=True)
+    assert rows_of(report, "leader", "lost_records_at_least") == [(three, 2)]
+    assert "lost is at least 2 acknowledged records and whatever only broker" in report.notes[-1]
     live.append(["g"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "e", "g"]}
@@ -275,6 +279,7 @@ def test_a_run_elects_uncleanly_by_itself_only_where_the_topic_allows_it(live: L
     image, notes = elect_uncleanly_where_allowed(context, before)
     (note,) = notes
     assert note.startswith("allowed-0: unclean election of broker ")
+    assert "nobody else knows how many records" in note  # "b" and "c": it does not say 0
     assert image.topic("allowed").partitions[0].leader is not None
     assert image.topic("forbidden") == before.topic("forbidden")
     assert elect_uncleanly_where_allowed(context, image) == (image, ())
@@ -296,7 +301,8 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
     unfence(live, *behind)
     with live.unchanged():
         plan = live.cluster.elect(unclean=True, dry_run=True)
-    assert rows_of(plan, "lost_records") == [(0,)]
+    assert rows_of(plan, "lost_records_at_least") == [(None,)]
+    assert plan.totals["lost_records_at_least"] is None
     report = live.cluster.elect(unclean=True).raise_for_failures()
     assert "its local log starts over at offset 6" in report.notes[-1]
     live.append(["x"]).raise_for_failures()

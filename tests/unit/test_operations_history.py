@@ -19,7 +19,7 @@ from engine.operations.healing.export import described, parts_at
 from partitions.errors import InvalidCallError, LogDirError, UnknownBrokerError, UnknownTopicOrPartitionError
 from partitions.lineage import Lineage
 from partitions.store.memory import MemoryStore
-from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.tampering import Spot
 
 DELAY_MS = 60_000
@@ -114,6 +114,51 @@ def test_nothing_truncated_is_deleted_before_its_delay_counted_from_the_truncati
     live.cluster.retain().raise_for_failures()
     assert live.cluster.history().rows == []
     assert live.read() == {0: list("abXYZ")}
+
+
+def passed_by(live: LiveCluster) -> int:
+    """The old leader of a diverged tiered topic, which comes back when its leader's local start has passed what it
+    alone holds: ``c`` and ``d``, acknowledged, at offsets 2 and 3."""
+    live.tiered(copies=2, file_delete_delay_ms=str(DELAY_MS))
+    old, other = live.leader(), live.followers()[0]
+    live.fill("ab")
+    fence(live, other)
+    live.fill("cd", at_ms=5)
+    live.clock.advance_ms(100 * DELAY_MS)
+    live.cluster.fence(old, force=True).raise_for_failures()
+    unfence(live, other)
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    live.fill("VWXYZ")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    assert live.log(other).local_start > 4
+    unfence(live, old)
+    live.cluster.replicate().raise_for_failures()
+    assert live.log(old).local_start > 4
+    return old
+
+
+def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp_path: Path, out: Path) -> None:
+    """A file whose epoch is not the lineage's at its offsets is of another history, wherever the log starts."""
+    live = LiveCluster(tmp_path, brokers=2)
+    old = passed_by(live)
+    lost = [row for row in live.cluster.history().rows if str(row["why"]).startswith("truncated")]
+    assert [(row["broker"], row["start"]) for row in lost] == [(old, 2), (old, 3)]
+    live.cluster.recover("t", str(out)).raise_for_failures()
+    assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
+
+
+def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_path: Path, out: Path) -> None:
+    """Of the files that are old, only those that retention let go are gone at once."""
+    live = LiveCluster(tmp_path, brokers=2)
+    passed_by(live)
+    live.clock.advance_ms(DELAY_MS - 1)
+    live.cluster.retain().raise_for_failures()
+    live.cluster.recover("t", str(out)).raise_for_failures()
+    assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
+    live.clock.advance_ms(1)
+    live.cluster.retain().raise_for_failures()
+    assert [row for row in live.cluster.history().rows if str(row["why"]).startswith("truncated")] == []
 
 
 def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_path: Path) -> None:

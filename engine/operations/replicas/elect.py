@@ -37,8 +37,10 @@ class _Chosen:
     view: PartitionView
     leader: int
     candidate: Candidate | None = None
-    lost_records: int = 0
-    """Below the high watermark as any replica knows it, and nowhere any more."""
+    lost_at_least: int | None = None
+    """So many acknowledged records that nobody who can be reached holds, by the high watermark as any of the
+    replicas knows it. None where none of them knows of one; what the last members of the ISR alone knew, nobody
+    can say."""
 
     @property
     def election(self) -> Election:
@@ -93,7 +95,8 @@ def elect(
         notes += [_note(one, image) for one in elected if one.candidate is not None]
     totals: dict[str, Value] = {"elected": len(rows)}
     if unclean:
-        totals["lost_records"] = sum(one.lost_records for one in elected)
+        known = [one.lost_at_least for one in elected if one.lost_at_least is not None]
+        totals["lost_records_at_least"] = sum(known) if known or not elected else None
     return Report("elect", rows, failures, totals, dry_run, measure.seconds, measure.counts, notes)
 
 
@@ -185,8 +188,8 @@ def _choose_uncleanly(
                 except StratalogError as error:
                     failures.append(Failure.of(work, error))
                     continue
-                lost = max(0, found.high_watermark - best.log_end)
-                chosen.append(_Chosen(work.site.view, best.broker_id, best, lost))
+                lost = found.high_watermark - best.log_end
+                chosen.append(_Chosen(work.site.view, best.broker_id, best, lost if lost > 0 else None))
     return chosen
 
 
@@ -262,22 +265,24 @@ def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> dic
         "leader": leader,
         "leader_epoch": epoch,
     }
-    return {**row, "lost_records": one.lost_records} if unclean else row
+    return {**row, "lost_records_at_least": one.lost_at_least} if unclean else row
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:
     """What an unclean election costs, as far as it can be known."""
     present = image.partition(one.view.topic_id, one.view.partition)
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
-    unknown = ""
+    lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
     if members:
-        unknown = f", and whatever only broker {', '.join(map(str, members))} held, the last of the ISR"
+        lost.append(f"whatever only broker {', '.join(map(str, members))} held, the last of the ISR")
+    of_it = "" if one.lost_at_least is not None else " (nobody else knows how many records)"
     begin = ""
     if one.candidate is not None and one.candidate.start_over is not None:
         begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
     return (
-        f"{_name(one.view)}: unclean election of broker {one.leader}: {one.lost_records} acknowledged records "
-        f"are lost{unknown}{begin}"
+        f"{_name(one.view)}: unclean election of broker {one.leader}: lost is "
+        f"{' and '.join(lost) or 'what no replica has'}{of_it}; where that storage comes back, history shows what "
+        f"was truncated, and recover exports it{begin}"
     )
 
 
