@@ -24,6 +24,7 @@ from partitions.segment_footer import (
     SegmentFooter,
     checksum_at,
     decode_footer,
+    file_crc32,
 )
 from partitions.store.protocol import Readable, StoredObject
 from partitions.store.reader import RangeReader
@@ -43,6 +44,8 @@ class Segment:
     file: DataFile
     footer: SegmentFooter
     parquet: pq.FileMetaData
+    crc32: int
+    """Of all bytes of the file, as they were written: a copy of it has to come to the same."""
 
     @property
     def memory_bytes(self) -> int:
@@ -74,7 +77,7 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) ->
 
 def _read_segment(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
-    parquet = _read_parquet_footer(store, file.object, what)
+    parquet, crc32 = _read_parquet_footer(store, file.object, what)
     raw = (parquet.metadata or {}).get(FOOTER_KEY)
     if raw is None:
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
@@ -94,10 +97,11 @@ def _read_segment(store: Readable, file: DataFile) -> Segment:
             f"{what}: {parquet.num_rows} rows, but its footer says {footer.records} records for offsets "
             f"[{footer.base_offset}, {footer.next_offset})"
         )
-    return Segment(file, footer, parquet)
+    return Segment(file, footer, parquet, crc32)
 
 
-def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> pq.FileMetaData:
+def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> tuple[pq.FileMetaData, int]:
+    """Parquet's footer, and the CRC-32 that all bytes of the file come to if none was damaged."""
     if stored.size_bytes < len(_MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
     with _translated(what), store.open(stored) as source:
@@ -116,12 +120,15 @@ def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> pq
         if needed > len(tail):
             tail = tail_of(needed)
         parquet = pq.read_metadata(pa.BufferReader(tail))
-    _check_footer(parquet, tail[-needed:-SUFFIX_BYTES], what)
-    return parquet
+    body_crc32 = _checked_footer(parquet, tail[-needed:-SUFFIX_BYTES], what)
+    return parquet, file_crc32(memoryview(tail)[-needed:], body_crc32)
 
 
-def _check_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> None:
-    """Raises: CorruptSegmentError when Parquet's footer, as stored, has not the checksum it says."""
+def _checked_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> int:
+    """What Parquet's footer says of the bytes before it.
+
+    Raises: CorruptSegmentError when it has not, as stored, the checksum that it says.
+    """
     if FOOTER_KEY not in (parquet.metadata or {}):
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
     stated = parquet.metadata.get(CHECKSUM_KEY, b"")[:8]
@@ -133,6 +140,7 @@ def _check_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> None:
     footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
     if stated != b"%08x" % zlib.crc32(footer):
         raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
+    return int(parquet.metadata[CHECKSUM_KEY][8:16], 16)
 
 
 @contextmanager

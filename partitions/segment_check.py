@@ -1,14 +1,17 @@
-"""Every byte of a data file against its checksums, in one sequential pass.
+"""Every byte of a data file against its checksums.
 
-Parquet's footer vouches for itself, says where everything lies, and is looked at first. Then the file is read
-from its first byte to its last: a row group at a time is in memory, decoded there, and given up. What is wrong
-is told with the offsets of the records that it takes along, as small a range as a file can tell: a row group's,
-or the whole file's.
+    copied      ``check_copy``: what passed by on the way, before it gets a name. No request, no second read
+    stored      ``verify_bytes``: one sequential read, nothing decoded. For whoever wants to know *whether*
+    stored      ``check_segment``: one sequential read, every page decoded. For whoever wants to know *which
+                records* of a damaged file are lost, and whether the good ones have the right offsets
+
+Parquet's footer vouches for itself, says where everything lies and what all other bytes come to, and is looked
+at first. ``check_segment`` has a row group at a time in memory. What is wrong it tells with the offsets of the
+records that it takes along, as small a range as a file can tell: a row group's, or the whole file's.
 """
 
 from __future__ import annotations
 
-import hashlib
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -21,10 +24,11 @@ from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.segment import Segment, decode_row_group, read_segment, row_group_start
 from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
-from partitions.store.protocol import Readable
+from partitions.store.protocol import Readable, StagedCopy
 
 _MAGIC = b"PAR1"
 _READ_BYTES = 64 * 1024 * 1024
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +42,46 @@ class BadRange:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """A file of which every byte was read. ``digest`` is of all of them; equal files have equal ones."""
+    """A file of which every byte was read. A good one has come to ``segment.crc32``."""
 
     segment: Segment
-    digest: str
     bad: tuple[BadRange, ...]
     """What is damaged, by offset, not touching each other; empty for a good file."""
 
 
-def new_digest() -> hashlib.blake2b:
-    """What ``CheckedSegment.digest`` is made with, for copies of a file that was checked."""
-    return hashlib.blake2b(digest_size=16)
+def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
+    """A copy of ``segment``, as ``source`` gave it, has all the bytes that were once written.
+
+    Raises: CorruptSegmentError naming the source, for it gave out other bytes (or this process mixed them up). The
+        caller gives the copy no name, and says whose storage the source is.
+    """
+    _compare(source.uri_of(segment.file.object.name), segment, copied.crc32)
+
+
+def verify_bytes(store: Readable, file: DataFile) -> Segment:
+    """A data file of which storage gives every byte as it was written: read once, decoded by nobody.
+
+    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or is another one now.
+    """
+    segment = read_segment(store, file, remembered=False)
+    what = store.uri_of(file.object.name)
+    crc32 = position = 0
+    with store.open(file.object) as source:
+        while position < file.object.size_bytes:
+            data = source.read(min(_PIECE_BYTES, file.object.size_bytes - position))
+            if not data:
+                raise SourceChangedError(f"{what} ended at byte {position}: list it again")
+            crc32 = zlib.crc32(data, crc32)
+            position += len(data)
+    _compare(what, segment, crc32)
+    return segment
+
+
+def _compare(what: str, segment: Segment, crc32: int) -> None:
+    if crc32 != segment.crc32:
+        raise CorruptSegmentError(
+            f"{what} is damaged: its bytes have CRC-32 {crc32:08x}, and were written with {segment.crc32:08x}"
+        )
 
 
 def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
@@ -59,23 +92,23 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
     """
     what = store.uri_of(file.object.name)
     segment = read_segment(store, file, remembered=False)
-    digest = new_digest()
     bad: list[BadRange] = []
+    crc32 = 0
     with store.open(file.object) as source:
         regions = _Regions(source, file.object.size_bytes, segment, what)
         if regions.head != _MAGIC:
             bad.append(_whole(segment, f"{what} does not begin as a Parquet file"))
-        digest.update(regions.head)
+        crc32 = zlib.crc32(regions.head)
         for found in regions.row_groups():
-            digest.update(found.data)
+            crc32 = zlib.crc32(found.data, crc32)
             error = _check_row_group(segment, found, what)
             if error is not None:
                 bad.append(BadRange(found.first, found.first + found.rows, error))
-        for index, data in enumerate(regions.tail()):
-            digest.update(data)
-            if index == 0 and regions.index_crc != b"%08x" % zlib.crc32(data):
-                bad.append(_whole(segment, f"{what}: its page index is damaged, the checksum differs"))
-    return CheckedSegment(segment, digest.hexdigest(), _joined(bad))
+        for data in regions.tail():
+            crc32 = zlib.crc32(data, crc32)
+    if crc32 != segment.crc32 and not bad:  # where no checksum but this one looks: the page index, a page's header
+        bad.append(_whole(segment, f"{what} is damaged outside of its records: the checksum of all bytes differs"))
+    return CheckedSegment(segment, _joined(bad))
 
 
 def verify_segment(store: Readable, file: DataFile) -> Segment:
@@ -104,13 +137,11 @@ class _Regions:
     """A file from its first byte to its last: magic, row groups, page index, footer."""
 
     def __init__(self, source: BinaryIO, size_bytes: int, segment: Segment, what: str) -> None:
-        stated = segment.parquet.metadata[CHECKSUM_KEY]
-        self.index_crc = stated[8:16]
         self._source = source
         self._what = what
         self._segment = segment
         self._size_bytes = size_bytes
-        self._index_at = int(stated[16:], 16)
+        self._index_at = int(segment.parquet.metadata[CHECKSUM_KEY][16:], 16)
         self._footer_at = size_bytes - segment.parquet.serialized_size - SUFFIX_BYTES
         groups = [segment.parquet.row_group(i) for i in range(segment.parquet.num_row_groups)]
         self._starts = [row_group_start(group) for group in groups]

@@ -3,11 +3,14 @@
 The footer tells what listings cannot: the end of an append, the producer state after the file, the lineage
 it was written under, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
-Every byte that decides what a reader sees has a checksum: pages Parquet's own; Parquet's footer and the
-page index, for which Parquet has none, ours, under the key ``log.segment.crc``.
+Every byte has a checksum. Pages have Parquet's own, by which readers find damage in the records they read. Ours,
+under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: whoever moves a file, and
+decodes nothing, compares what passes by with ``file_crc32``, which the last bytes of the file are enough to know.
 """
 
 from __future__ import annotations
+
+import zlib
 
 import msgspec
 
@@ -18,7 +21,7 @@ CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
 SUFFIX_BYTES = 8  # the length of Parquet's footer, and the magic
 NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
-NO_CHECKSUMS = NO_CHECKSUM * 4  # of the footer, of the page index, and (16 digits) where that starts
+NO_CHECKSUMS = NO_CHECKSUM * 4  # of the footer, of all before it, and (16 digits) where the page index starts
 
 
 class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -98,3 +101,10 @@ def checksum_at(footer: bytearray | memoryview) -> int:
     if found < 0:
         raise ValueError("the footer has no checksum")
     return found + len(key) + 2
+
+
+def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
+    """CRC-32 of a whole file: of all bytes before Parquet's footer, as the footer states it, and of ``end``, that
+    footer and all behind it.
+    """
+    return zlib.crc32(end, body_crc32)

@@ -212,14 +212,15 @@ def _encoded(footer: SegmentFooter) -> bytes:
 
 
 class _CheckedTail(io.RawIOBase):
-    """Passes bytes on to a sink; what comes after ``hold`` (the page index and Parquet's footer) waits
-    for its checksums, which stand inside the footer itself.
+    """Passes bytes on to a sink, and takes their checksum on the way; what comes after ``hold`` (the page index
+    and Parquet's footer) waits for the checksums, which stand inside the footer itself.
     """
 
     def __init__(self, sink: BinaryIO) -> None:
         super().__init__()
         self._sink = sink
         self._passed_bytes = 0
+        self._passed_crc32 = 0
         self._held: list[bytes] | None = None
         self._dropped = False
 
@@ -233,6 +234,7 @@ class _CheckedTail(io.RawIOBase):
         if self._held is None:
             self._sink.write(view)
             self._passed_bytes += view.nbytes
+            self._passed_crc32 = zlib.crc32(view, self._passed_crc32)
         else:
             self._held.append(bytes(view))
         return view.nbytes
@@ -249,7 +251,7 @@ class _CheckedTail(io.RawIOBase):
         footer_at = len(tail) - SUFFIX_BYTES - int.from_bytes(tail[-SUFFIX_BYTES:-4], "little")
         footer = memoryview(tail)[footer_at:-SUFFIX_BYTES]
         at = checksum_at(footer)
-        index_crc = zlib.crc32(memoryview(tail)[:footer_at])
-        footer[at + 8 : at + len(NO_CHECKSUMS)] = b"%08x%016x" % (index_crc, self._passed_bytes)
+        body_crc32 = zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
+        footer[at + 8 : at + len(NO_CHECKSUMS)] = b"%08x%016x" % (body_crc32, self._passed_bytes)
         footer[at : at + 8] = b"%08x" % zlib.crc32(footer)
         self._sink.write(tail)

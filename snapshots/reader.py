@@ -50,8 +50,8 @@ class Snapshot:
     created_ms: int
     producers: Mapping[str, ProducerEntry]
     """The producer state at its end."""
-    digest: str
-    """Of all its bytes; equal files have equal ones."""
+    crc32: int
+    """Of all its bytes."""
     _source: Readable = field(repr=False)
     _file: DataFile = field(repr=False)
 
@@ -128,7 +128,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
         size_bytes=stored.size_bytes,
         created_ms=segment.footer.created_ms,
         producers=segment.footer.producers,
-        digest=checked.digest,
+        crc32=checked.segment.crc32,
         _source=source,
         _file=file,
     )

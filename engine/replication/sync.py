@@ -27,6 +27,7 @@ from partitions.producers import ProducerEntry, encode
 from partitions.replica import Replica
 from partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
 from partitions.segment import read_segment
+from partitions.segment_check import check_copy
 from partitions.store import Staged, Store
 from tiering.bootstrap import (
     FromLeader,
@@ -400,12 +401,20 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
-    """Footers and bytes first, then a look at the leader, then the names, in order."""
+    """Footers and bytes first, every byte checked as it passes; then a look at the leader; then the names.
+
+    Raises: CorruptSegmentError when the leader gave out other bytes than it was once given: no file of the group
+        gets a name. LogGapError, SourceChangedError.
+    """
     staged: dict[DataName, Staged] = {}
 
     def stage(link: Link) -> None:
-        _check_end(leader, link)
-        staged[link.name] = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
+        with blaming(leader):
+            segment = read_segment(leader.store, link.file)
+            _check_end(leader, link, segment.footer.next_offset)
+            copy = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
+            staged[link.name] = copy
+            check_copy(leader.store, segment, copy)
 
     try:
         values(copies.run(stage, group))
@@ -420,17 +429,13 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
                 left.abort()
 
 
-def _check_end(leader: Replica, link: Link) -> None:
-    """The listing inferred where an append ends from what follows it; its footer must agree.
+def _check_end(leader: Replica, link: Link, end: int) -> None:
+    """The listing inferred where an append ends from what follows it; its footer says ``end`` and must agree.
 
     Raises: LogGapError when a file between them is missing.
     """
-    if link.name.merged:
-        return
-    with blaming(leader):
-        end = read_segment(leader.store, link.file).footer.next_offset
-        if end != link.end:
-            raise LogGapError(
-                f"{leader}: {link.name} ends at offset {end}, the next file starts at {link.end}: a file "
-                "is missing between them; restore it from another replica"
-            )
+    if not link.name.merged and end != link.end:
+        raise LogGapError(
+            f"{leader}: {link.name} ends at offset {end}, the next file starts at {link.end}: a file "
+            "is missing between them; restore it from another replica"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import BinaryIO
 
-from partitions.store import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 LIST, STAT, READ, COPY, CREATE, DELETE = KINDS = ("list", "stat", "read", "copy", "create", "delete")
 """The kinds of calls. Reading a file's footer is a read; giving staged bytes their name is a create."""
@@ -32,7 +32,7 @@ class CountingStore:
         """See ``Store.stage_writer``. The bytes travel with the call that names them."""
         return _Staged(self.inner.stage_writer(name), lambda: self._told(CREATE, name))
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``."""
         self._told(COPY, name)
         plain = source.inner if isinstance(source, CountingStore) else source
@@ -91,7 +91,7 @@ class CountingStore:
 class _Staged:
     """Staged bytes; their naming is told of."""
 
-    def __init__(self, inner: Staged | StagedWriter, named: Callable[[], None]) -> None:
+    def __init__(self, inner: StagedCopy | StagedWriter, named: Callable[[], None]) -> None:
         self._inner = inner
         self._named = named
         self.file: BinaryIO = getattr(inner, "file", None)  # type: ignore[assignment]  # a copy has none
@@ -99,6 +99,11 @@ class _Staged:
     @property
     def size_bytes(self) -> int:
         return self._inner.size_bytes
+
+    @property
+    def crc32(self) -> int:
+        assert not hasattr(self._inner, "file"), "only a copy tells it"
+        return self._inner.crc32
 
     def commit(self) -> bool:
         self._named()

@@ -7,6 +7,7 @@ to it. ``open_store(uri, options)`` picks the implementation by scheme.
 from partitions.store.opening import open_store
 from partitions.store.protocol import (
     Staged,
+    StagedCopy,
     StagedWriter,
     Store,
     StoreCounts,
@@ -16,6 +17,7 @@ from partitions.store.protocol import (
 
 __all__ = [
     "Staged",
+    "StagedCopy",
     "StagedWriter",
     "Store",
     "StoreCounts",

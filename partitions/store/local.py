@@ -42,7 +42,7 @@ from partitions.store.local_scan import (
     scan_folder,
     version_of,
 )
-from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
 from partitions.store.reader import RangeReader
 from partitions.store.rules import (
     STAGING_FOLDER,
@@ -103,20 +103,20 @@ class LocalStore:
         """See ``Store.stage_writer``."""
         return _StagedFileWriter(self, name)
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
-        """See ``Store.stage_copy``. From another ``LocalStore`` the kernel copies (and shares the blocks
-        where the file system can); else pieces are read a few at once."""
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        """See ``Store.stage_copy``. From another ``LocalStore`` one pass from file to file; else pieces are read
+        a few at once."""
         staged = StagedFile(self, name)
         try:
             if isinstance(source, LocalStore):
                 self._copy_local(source.path_of(source_object.name), source_object, staged)
             else:
 
-                def put(_index: int, start: int, data: bytes) -> None:
+                def put(_index: int, start: int, data: bytes, _crc32: int) -> None:
                     with _translated("write", staged.target):
                         _write_all(staged.descriptor, data, start)
 
-                copy_in_pieces(source, source_object, PIECE_BYTES, put)
+                staged.crc32 = copy_in_pieces(source, source_object, PIECE_BYTES, put)
             staged.seal()
             if staged.size_bytes != source_object.size_bytes:
                 raise StorageError(
@@ -256,7 +256,7 @@ class LocalStore:
         origin = _open_listed(path, source_object)
         try:
             with _translated("copy to", staged.target):
-                copy_file(origin, staged.descriptor, source_object.size_bytes)
+                staged.crc32 = copy_file(origin, staged.descriptor, source_object.size_bytes)
             _must_be(origin, source_object, path)
         finally:
             os.close(origin)
@@ -308,7 +308,7 @@ class LocalStore:
 
 
 class StagedFile:
-    """A file in the staging folder of a ``LocalStore``; ``Staged``."""
+    """A file in the staging folder of a ``LocalStore``; ``Staged``, and ``StagedCopy`` once ``crc32`` is told."""
 
     def __init__(self, store: LocalStore, name: str) -> None:
         self.target = store.path_of(name)
@@ -316,6 +316,7 @@ class StagedFile:
         self._temporary, self.descriptor = store._new_temporary()
         self._state = "open"
         self.size_bytes = 0
+        self.crc32 = 0
 
     def seal(self) -> None:
         """Make the bytes durable and close the file: nothing is written from here on."""

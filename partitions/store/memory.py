@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import threading
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NoReturn
 
 from partitions.clock import Clock, SystemClock
 from partitions.errors import InvalidCallError, SourceChangedError
-from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
 from partitions.store.reader import RangeReader
 from partitions.store.rules import Tally, byte_range, check_exclusive_create, check_name, folder_prefix
 
@@ -53,7 +54,7 @@ class MemoryStore:
         """See ``Store.stage_writer``."""
         return _StagedBytes(self, check_name(name))
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``."""
         staged = _StagedBytes(self, check_name(name))
         with source.open(source_object) as reader:
@@ -153,6 +154,11 @@ class _StagedBytes:
     def size_bytes(self) -> int:
         """Bytes written so far."""
         return len(self._buffer.bytes_written())
+
+    @property
+    def crc32(self) -> int:
+        """Of the bytes written so far."""
+        return zlib.crc32(self._buffer.bytes_written())
 
     def commit(self) -> bool:
         if self._done:

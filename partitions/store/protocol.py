@@ -99,6 +99,18 @@ class Staged(Protocol):
         ...
 
 
+class StagedCopy(Staged, Protocol):
+    """A staged object with the bytes of another one."""
+
+    @property
+    def crc32(self) -> int:
+        """CRC-32 of all bytes, taken of the very buffers that were written or sent (or told by a server of what it
+        has copied itself). Whoever knows what it has to be (``partitions.segment_check``) compares before
+        ``commit``: storage that gave out other bytes than were written is found here, and nothing gets the name.
+        """
+        ...
+
+
 class StagedWriter(Staged, Protocol):
     """A staged object that the caller is still writing."""
 
@@ -140,8 +152,9 @@ class Store(Protocol):
         """Begin an object of any size that the caller streams; invisible until ``commit``."""
         ...
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
-        """Copy the bytes of the listed object the fastest way there is; invisible until ``commit``.
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        """Copy the bytes of the listed object the fastest way that tells their checksum; invisible until
+        ``commit``.
 
         Raises: SourceChangedError when the object is gone, or is not the one that was listed.
         """

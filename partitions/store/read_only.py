@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NoReturn
 
 from partitions.errors import InvalidCallError
-from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 
 class ReadOnlyStore:
@@ -33,7 +33,7 @@ class ReadOnlyStore:
     def stage_writer(self, name: str) -> StagedWriter:
         self._refuse(name)
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         self._refuse(name)
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:

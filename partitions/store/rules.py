@@ -6,6 +6,7 @@ The stores differ in how they reach bytes; a rule that must not differ between t
 from __future__ import annotations
 
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -20,6 +21,7 @@ from partitions.errors import (
     SourceChangedError,
     UnsupportedStoreError,
 )
+from partitions.store.crc32 import PiecewiseCrc32
 from partitions.store.protocol import Store, StoreCounts, StoredObject
 
 STAGING_FOLDER = ".staging"
@@ -116,15 +118,18 @@ def copy_in_pieces(
     source: Store,
     source_object: StoredObject,
     piece_bytes: int,
-    put: Callable[[int, int, bytes], None],
-) -> None:
-    """Read the listed object in pieces, a few at once, and hand each to ``put(index, start, data)``.
+    put: Callable[[int, int, bytes, int], None],
+) -> int:
+    """Read the listed object in pieces, a few at once, and hand each to ``put(index, start, data, crc32)``.
+    Returns the CRC-32 of all bytes.
 
     Pieces come in any order and from several threads; at most ``TRANSFER_THREADS`` are in memory. All
     bytes are those of the listed object: each piece is read through a reader that checks.
 
     Raises: SourceChangedError, and what ``put`` raises.
     """
+
+    passed = PiecewiseCrc32()
 
     def move(index: int, start: int, end: int) -> None:
         with source.open(source_object) as reader:
@@ -135,12 +140,15 @@ def copy_in_pieces(
                 f"{source.uri_of(source_object.name)} ended at byte {start + len(data)} of "
                 f"{source_object.size_bytes}: list it again"
             )
-        put(index, start, data)
+        crc32 = zlib.crc32(data)
+        put(index, start, data, crc32)
+        passed.add(index, crc32, len(data))
 
     size = source_object.size_bytes
     starts = range(0, max(size, 1), piece_bytes)  # an empty object has one empty piece: opening it checks it
     pieces = [(i, start, min(start + piece_bytes, size)) for i, start in enumerate(starts)]
     run_pieces([partial(move, *piece) for piece in pieces])
+    return passed.value
 
 
 def run_pieces(actions: Sequence[Callable[[], None]]) -> None:

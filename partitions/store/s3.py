@@ -24,7 +24,7 @@ from partitions.errors import (
 )
 from partitions.identity import NewId, random_id
 from partitions.paths import is_top_folder, join
-from partitions.store.protocol import Staged, StagedWriter, Store, StoredObject, StoreOptions
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
 from partitions.store.reader import RangeReader
 from partitions.store.rules import (
     STAGING_FOLDER,
@@ -88,6 +88,8 @@ class S3Store:
         self.counts = self._tally.counts
         connection = S3Connection(options, clock, random.Random() if rng is None else rng)
         self._objects = Bucket(connection, bucket, self._tally)
+        self._tells_what_it_copied = True
+        """Until a copied part comes without its checksum: some servers tell none."""
         self._complete_exclusively = (
             options.endpoint_url is None if options.exclusive_multipart is None else options.exclusive_multipart
         )
@@ -107,10 +109,11 @@ class S3Store:
         """See ``Store.stage_writer``."""
         return UploadWriter(self._place(name), self.options.part_bytes, self._complete_exclusively)
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``. The server copies what lies on the same endpoint under the same
-        credentials; else parts are read and uploaded a few at once, or (``StoreOptions.bytes_with_name``) what
-        would be moved twice is streamed once, when it gets its name."""
+        credentials, where it tells the checksum of what it has copied; else parts are read and uploaded a few at
+        once, or (``StoreOptions.bytes_with_name``) what would be moved twice is streamed once, when it gets its
+        name."""
         place = self._place(name)
         size = source_object.size_bytes
         same_server = isinstance(source, S3Store) and source.options == self.options
@@ -125,13 +128,21 @@ class S3Store:
             return StagedPut(place, source, source_object)
         upload = StagedUpload(place, self._complete_exclusively)
         try:
-            if isinstance(source, S3Store) and same_server:
-                self._copy_on_server(source, source_object, upload)
-            else:
+            told = (
+                isinstance(source, S3Store)
+                and same_server
+                and self._tells_what_it_copied
+                and self._copy_on_server(source, source_object, upload)
+            )
+            if not told:
                 piece_bytes = max(self.options.part_bytes, -(-size // MOST_PARTS))
-                copy_in_pieces(
-                    source, source_object, piece_bytes, lambda i, _start, data: upload.put_part(i, data)
-                )
+
+                def put(index: int, _start: int, data: bytes, crc32: int) -> None:
+                    upload.put_part(index, data, crc32)
+
+                copy_in_pieces(source, source_object, piece_bytes, put)
+            if upload.size_bytes != size:
+                raise StorageError(f"{place.uri}: {upload.size_bytes} of {size} bytes arrived")
         except BaseException:
             upload.abort()
             raise
@@ -234,7 +245,7 @@ class S3Store:
             for _ in range(2):
                 upload = StagedUpload(self._place(probe), self._complete_exclusively)
                 try:
-                    upload.put_part(0, b"probe")
+                    upload.put_part(0, b"probe", zlib.crc32(b"probe"))
                     taken.append(not upload.commit())
                 finally:
                     upload.abort()
@@ -312,13 +323,16 @@ class S3Store:
                 ) from refused
             raise StorageError(f"cannot look for {self.uri_of(listed.name)}: {refused}") from refused
 
-    def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> None:
+    def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> bool:
+        """False: the server does not tell what it has copied; the parts are to be put instead."""
         key, size = source._key(listed.name), listed.size_bytes
         condition = only_if(listed, "CopySourceIfMatch")
         part_bytes = max(COPY_PART_BYTES, -(-size // MOST_PARTS))
-        run_pieces(
-            [
-                partial(upload.copy_part, i, source.bucket, key, condition, start, min(start + part_bytes, size))
-                for i, start in enumerate(range(0, size, part_bytes))
-            ]
-        )
+        parts = [(start, min(start + part_bytes, size)) for start in range(0, size, part_bytes)]
+
+        def copy(index: int) -> None:
+            if self._tells_what_it_copied:
+                self._tells_what_it_copied = upload.copy_part(index, source.bucket, key, condition, *parts[index])
+
+        run_pieces([partial(copy, index) for index in range(len(parts))])
+        return self._tells_what_it_copied

@@ -22,7 +22,7 @@ _BUFFER_BYTES = 1024 * 1024
 
 
 class StagedPut:
-    """An object of another store, read and found whole, whose bytes travel when it gets its name; ``Staged``."""
+    """An object of another store, read and found whole, whose bytes travel with its name; ``StagedCopy``."""
 
     def __init__(self, place: Place, source: Store, source_object: StoredObject) -> None:
         """Reads the object once, for the checksum by which the server refuses bytes that were damaged on the way.
@@ -34,7 +34,7 @@ class StagedPut:
         self._object = source_object
         self._done = False
         self.size_bytes = source_object.size_bytes
-        self._crc32 = self._checksum()
+        self.crc32 = self._checksum()
 
     def commit(self) -> bool:
         """See ``Staged.commit``. Raises also SourceChangedError."""
@@ -50,7 +50,7 @@ class StagedPut:
                     Key=self._place.key,
                     Body=body,
                     ContentLength=self.size_bytes,
-                    ChecksumCRC32=self._crc32,
+                    ChecksumCRC32=crc32_text(self.crc32),
                     IfNoneMatch="*",
                 )
 
@@ -67,7 +67,7 @@ class StagedPut:
         """The HTTP client reads a few kilobytes at a time."""
         return io.BufferedReader(cast(io.RawIOBase, self._source.open(self._object)), _BUFFER_BYTES)
 
-    def _checksum(self) -> str:
+    def _checksum(self) -> int:
         crc32 = length = 0
         with self._reader() as reader:
             while data := reader.read(_BUFFER_BYTES):
@@ -75,4 +75,4 @@ class StagedPut:
                 length += len(data)
         if length != self.size_bytes:
             raise SourceChangedError(f"{self._source.uri_of(self._object.name)} is not as it was listed")
-        return crc32_text(crc32)
+        return crc32

@@ -29,6 +29,7 @@ from partitions.errors import (
     StorageError,
     StoreTimeoutError,
 )
+from partitions.store.crc32 import PiecewiseCrc32
 from partitions.store.protocol import Staged
 from partitions.store.rules import Tally
 from partitions.store.s3_connection import Refused, S3Connection
@@ -61,6 +62,11 @@ class Place:
 def crc32_text(crc32: int) -> str:
     """The header with which the server refuses bytes that were damaged on the way (``ChecksumCRC32``)."""
     return base64.b64encode(crc32.to_bytes(4, "big")).decode()
+
+
+def crc32_of_text(text: str) -> int:
+    """What ``crc32_text`` was made of."""
+    return int.from_bytes(base64.b64decode(text), "big")
 
 
 def put_exclusively(place: Place, data: bytes, crc32: int | None = None) -> bool:
@@ -123,25 +129,26 @@ def _exists(place: Place) -> bool:
 
 
 class StagedBytes:
-    """A small object that waits in memory; ``Staged``."""
+    """A small object that waits in memory; ``StagedCopy``."""
 
     def __init__(self, place: Place, data: bytes) -> None:
         self._place = place
         self._data: bytes | None = data
         self.size_bytes = len(data)
+        self.crc32 = zlib.crc32(data)
 
     def commit(self) -> bool:
         if self._data is None:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
         data, self._data = self._data, None
-        return put_exclusively(self._place, data)
+        return put_exclusively(self._place, data, self.crc32)
 
     def abort(self) -> None:
         self._data = None
 
 
 class StagedUpload:
-    """An uncompleted multipart upload; ``Staged``. Parts come in any order, from any thread."""
+    """An uncompleted multipart upload; ``StagedCopy``. Parts come in any order, from any thread."""
 
     def __init__(self, place: Place, complete_exclusively: bool) -> None:
         self._place = place
@@ -151,7 +158,7 @@ class StagedUpload:
         self._parts: dict[int, dict[str, str]] = {}
         self._completed = False
         self._done = False
-        self.size_bytes = 0
+        self._passed = PiecewiseCrc32()
 
         def attempt(client: Any) -> str:
             place.tally.add(creates=1)
@@ -160,23 +167,35 @@ class StagedUpload:
 
         self._upload_id = self._request("begin", attempt)
 
-    def put_part(self, index: int, data: bytes) -> None:
-        """Upload part ``index``, counted from zero."""
-        crc32 = crc32_text(zlib.crc32(data))
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the parts so far."""
+        return self._passed.size_bytes
+
+    @property
+    def crc32(self) -> int:
+        """See ``StagedCopy.crc32``."""
+        return self._passed.value
+
+    def put_part(self, index: int, data: bytes, crc32: int) -> None:
+        """Upload part ``index``, counted from zero; the server refuses it unless ``crc32`` is that of the bytes
+        that arrive."""
+        checksum = crc32_text(crc32)
 
         def attempt(client: Any) -> dict[str, str]:
             self._place.tally.add(creates=1)
-            answer = client.upload_part(**self._address, PartNumber=index + 1, Body=data, ChecksumCRC32=crc32)
-            return {"ETag": answer["ETag"], "ChecksumCRC32": crc32}
+            answer = client.upload_part(**self._address, PartNumber=index + 1, Body=data, ChecksumCRC32=checksum)
+            return {"ETag": answer["ETag"], "ChecksumCRC32": checksum}
 
         part = self._request("upload a part of", attempt)
         self._place.tally.add(written_bytes=len(data))
-        self._arrived(index, part, len(data))
+        self._arrived(index, part, crc32, len(data))
 
     def copy_part(
         self, index: int, bucket: str, key: str, condition: dict[str, str], start: int, end: int
-    ) -> None:
-        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``.
+    ) -> bool:
+        """Have the server copy ``[start, end)`` of an object, under ``CopySourceIfMatch``. False: it does not tell
+        the checksum of what it has copied, so nobody knows what that is: the part is to be put instead.
 
         Raises: SourceChangedError, StorageError.
         """
@@ -190,7 +209,7 @@ class StagedUpload:
                 **condition,
                 CopySourceRange=f"bytes={start}-{end - 1}",
             )
-            result = answer["CopyPartResult"]  # a server may leave out the checksum of what it copied itself
+            result = answer["CopyPartResult"]
             return {name: result[name] for name in ("ETag", "ChecksumCRC32") if name in result}
 
         try:
@@ -199,7 +218,10 @@ class StagedUpload:
             if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
                 raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
             raise StorageError(f"cannot copy s3://{bucket}/{key}: {refused}") from refused
-        self._arrived(index, part, end - start)
+        if "ChecksumCRC32" not in part:
+            return False
+        self._arrived(index, part, crc32_of_text(part["ChecksumCRC32"]), end - start)
+        return True
 
     def commit(self) -> bool:
         if self._done:
@@ -255,10 +277,10 @@ class StagedUpload:
             IfNoneMatch="*",
         )
 
-    def _arrived(self, index: int, part: dict[str, str], size: int) -> None:
+    def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
         with self._lock:
             self._parts[index] = part
-            self.size_bytes += size
+        self._passed.add(index, crc32, size_bytes)
 
     @property
     def _address(self) -> dict[str, str]:
@@ -324,7 +346,7 @@ class UploadWriter:
             self._upload = StagedUpload(self._place, self._exclusive)
             self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
         self._wait(PARTS_IN_FLIGHT - 1)
-        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part))
+        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part, zlib.crc32(part)))
         self._count += 1
 
     def _wait(self, most_in_flight: int) -> None:

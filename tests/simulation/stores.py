@@ -5,6 +5,7 @@ changes something may take effect much later, whatever has become of the driver:
 from __future__ import annotations
 
 import io
+import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
@@ -19,7 +20,7 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.paths import BROKER_FILE
-from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 from partitions.store.rules import byte_range, check_exclusive_create, settle
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
@@ -112,7 +113,7 @@ class SimStore:
         """See ``Store.stage_writer``. Staged bytes are seen by nobody: staging them is no step."""
         return _StagedBytes(self, name)
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``."""
         staged = _StagedBytes(self, name)
         with source.open(source_object) as reader:
@@ -230,6 +231,10 @@ class _StagedBytes:
     @property
     def size_bytes(self) -> int:
         return len(self._buffer.written())
+
+    @property
+    def crc32(self) -> int:
+        return zlib.crc32(self._buffer.written())
 
     def commit(self) -> bool:
         store, data = self._store, self._buffer.written()

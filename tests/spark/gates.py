@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from partitions.clock import Clock
-from partitions.store import Staged, StagedWriter, Store, StoreOptions
+from partitions.store import StagedCopy, StagedWriter, Store, StoreOptions
 from partitions.store.local import LocalStore
 from partitions.store.protocol import StoredObject
 from tests.spark.waiting import wait_for
@@ -119,8 +119,8 @@ class GatedStore(LocalStore):
         staged: StagedWriter = self._gated(name, super().stage_writer(name))
         return staged
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
-        staged: Staged = self._gated(name, super().stage_copy(source, source_object, name))
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        staged: StagedCopy = self._gated(name, super().stage_copy(source, source_object, name))
         return staged
 
     def open(self, source_object: StoredObject) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class FaultyStore:
     def stage_writer(self, name: str) -> StagedWriter:
         return _FaultyStaged(self, name, self._through("stage", name, lambda: self.inner.stage_writer(name)))
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         copied = self._through("stage", name, lambda: self.inner.stage_copy(source, source_object, name))
         return _FaultyStaged(self, name, copied)
 
@@ -93,6 +93,10 @@ class _FaultyStaged:
     @property
     def size_bytes(self) -> int:
         return int(self._inner.size_bytes)
+
+    @property
+    def crc32(self) -> int:
+        return int(self._inner.crc32)
 
     def commit(self) -> bool:
         return bool(self._store.hook("commit", self._name, self._inner.commit))

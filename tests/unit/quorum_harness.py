@@ -21,7 +21,7 @@ from partitions.clock import Clock, ManualClock
 from partitions.errors import OutcomeUnknownError, StorageError
 from partitions.root import format_root
 from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Staged, StagedWriter, Store, StoreCounts, StoredObject
+from partitions.store.protocol import Staged, StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 CLUSTER = "c"
 IMPATIENT = Patience(attempts=3, courtesy=1)
@@ -68,7 +68,7 @@ class HookedStore:
         assert isinstance(staged, _HookedStaged)
         return staged
 
-    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> Staged:
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         def call() -> object:
             return _HookedStaged(self, self.inner.stage_copy(source, source_object, name), name)
 
@@ -103,6 +103,10 @@ class _HookedStaged:
     @property
     def size_bytes(self) -> int:
         return self._staged.size_bytes
+
+    @property
+    def crc32(self) -> int:
+        return cast(StagedCopy, self._staged).crc32
 
     def commit(self) -> bool:
         return bool(self._store.hook("commit", self._name, self._staged.commit))

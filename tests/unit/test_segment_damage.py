@@ -16,7 +16,7 @@ from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.segment import is_of_this_process, read_batches, read_row_group, read_segment
-from partitions.segment_check import verify_segment
+from partitions.segment_check import check_copy, verify_bytes, verify_segment
 from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
@@ -103,6 +103,30 @@ def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(regio
 def test_an_intact_file_verifies() -> None:
     data, table = intact()
     assert verify_segment(*damaged(data)).footer.records == table.num_rows
+    assert verify_bytes(*damaged(data)).crc32 == zlib.crc32(data), "its end tells what all of it comes to"
+
+
+@pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
+def test_every_flipped_bit_is_found_without_decoding_a_record(region: str) -> None:
+    """Also in a page's header, where readers do not look: there is no byte without a checksum."""
+    data, _ = intact()
+    for flipped in flips(region, data):
+        with pytest.raises(CorruptSegmentError):
+            verify_bytes(*damaged(flipped))
+
+
+@pytest.mark.parametrize("region", ["leading magic", "pages", "page index", "footer", "footer length"])
+def test_every_flipped_bit_is_found_when_a_file_is_copied(region: str) -> None:
+    """The source's footer may have been looked at when it was good, and be remembered."""
+    data, _ = intact()
+    segment = read_segment(*damaged(data))
+    for flipped in flips(region, data):
+        (source, file), target = damaged(flipped), MemoryStore()
+        copy = target.stage_copy(source, file.object, "copy")
+        with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet is damaged"):
+            check_copy(source, segment, copy)
+    good, file = damaged(data)
+    check_copy(good, segment, MemoryStore().stage_copy(good, file.object, "copy"))
 
 
 def fails(error: Exception) -> Callable[..., object]:
@@ -269,11 +293,12 @@ def test_a_merged_name_that_fits_is_accepted() -> None:
 readers: list[Callable[[Store, DataFile], object]] = [
     read_segment,
     verify_segment,
+    verify_bytes,
     lambda store, file: list(read_batches(store, file, *EVERYTHING)),
 ]
 
 
-@pytest.mark.parametrize("reader", readers, ids=["read_segment", "verify_segment", "read_batches"])
+@pytest.mark.parametrize("reader", readers, ids=["read_segment", "verify_segment", "verify_bytes", "read_batches"])
 def test_a_file_that_is_gone_has_changed_and_is_not_corrupt(reader: Callable[[Store, DataFile], object]) -> None:
     store = MemoryStore()
     file = write_segment(store, BASE, [records([b"a"])])
@@ -282,7 +307,7 @@ def test_a_file_that_is_gone_has_changed_and_is_not_corrupt(reader: Callable[[St
         reader(store, file)
 
 
-@pytest.mark.parametrize("reader", readers, ids=["read_segment", "verify_segment", "read_batches"])
+@pytest.mark.parametrize("reader", readers, ids=["read_segment", "verify_segment", "verify_bytes", "read_batches"])
 def test_v2_another_file_of_the_same_name_is_not_the_listed_one(
     reader: Callable[[Store, DataFile], object],
 ) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import random
 import resource
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,7 +27,7 @@ from partitions.errors import (
 )
 from partitions.store import StoredObject
 from partitions.store.local import LocalStore
-from partitions.store.local_copy import copy_file
+from partitions.store.local_copy import BUFFER_BYTES, copy_file
 from partitions.store.memory import MemoryStore
 from partitions.store.rules import settle
 
@@ -277,26 +279,32 @@ class TestSettling:
 
 
 class TestCopyFile:
-    @pytest.mark.parametrize("missing", [(), ("copy_file_range",), ("copy_file_range", "sendfile")])
-    def test_every_way_copies_the_same(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: tuple[str, ...]
-    ) -> None:
-        def refuse(*_: object) -> int:
-            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
-
-        for call in missing:
-            monkeypatch.setattr(os, call, refuse)
-        data = os.urandom(3 * MIB + 1)
+    @pytest.mark.parametrize("size", [0, 1, BUFFER_BYTES, BUFFER_BYTES + 1, 3 * BUFFER_BYTES + 7])
+    def test_tells_the_checksum_of_what_it_has_written(self, tmp_path: Path, size: int) -> None:
+        data = random.Random(size).randbytes(size)
         Path(tmp_path, "source").write_bytes(data)
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
-            copy_file(source.fileno(), target.fileno(), len(data))
+            assert copy_file(source.fileno(), target.fileno(), len(data)) == zlib.crc32(data)
         assert Path(tmp_path, "target").read_bytes() == data
 
     def test_stops_where_the_source_ends(self, tmp_path: Path) -> None:
         Path(tmp_path, "source").write_bytes(b"short")
         with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "wb") as target:
-            copy_file(source.fileno(), target.fileno(), 100)
+            assert copy_file(source.fileno(), target.fileno(), 100) == zlib.crc32(b"short")
         assert Path(tmp_path, "target").read_bytes() == b"short"
+
+    def test_a_full_disk_is_told_and_not_written_on(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The writing goes on in another thread."""
+
+        def full(*_: object) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        store = LocalStore(str(tmp_path))
+        assert store.create("here", bytes(3 * BUFFER_BYTES))
+        monkeypatch.setattr(os, "pwrite", full)
+        with pytest.raises(StorageError, match="No space left"):
+            store.stage_copy(store, only(store), "there")
+        assert staged_files(store) == []
 
 
 class TestSweep:

@@ -8,6 +8,7 @@ other's file, and puts its own copy of it there at once.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 
@@ -18,7 +19,7 @@ from partitions.errors import CorruptionError, CorruptSegmentError, SourceChange
 from partitions.listing import DataFile
 from partitions.paths import EpochName
 from partitions.replica import Replica
-from partitions.segment_check import check_segment, new_digest
+from partitions.segment_check import check_segment
 from partitions.store import StagedWriter
 
 _READ_BYTES = 8 * 1024 * 1024
@@ -71,14 +72,14 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
 
 def _stage(copy: Copy, target: Replica) -> StagedWriter:
     source = copy.held.file.object
-    digest = new_digest()
+    crc32 = 0
     staged = target.store.stage_writer(target.path(copy.held.name))
     try:
         with copy.store.open(source) as reader:
             while data := reader.read(_READ_BYTES):
-                digest.update(data)
+                crc32 = zlib.crc32(data, crc32)
                 staged.file.write(data)
-        if digest.hexdigest() != copy.content:
+        if crc32 != copy.content:
             raise SourceChangedError(
                 f"{copy.store.uri_of(source.name)} is no longer what was verified a moment ago; verify again"
             )
@@ -101,7 +102,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
             f"{what} was put there, and is gone: somebody else deletes files there; try again"
         )
     checked = check_segment(target.store, listed)
-    if checked.bad or checked.digest != copy.content:
+    if checked.bad or checked.segment.crc32 != copy.content:
         raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
 
 

@@ -70,9 +70,9 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """What came of a group: the good files with their digests, and what is wrong with the others."""
+    """What came of a group: the good files with their checksums, and what is wrong with the others."""
 
-    good: tuple[tuple[HeldFile, str], ...]
+    good: tuple[tuple[HeldFile, int], ...]
     findings: tuple[Finding, ...]
 
 
@@ -94,7 +94,7 @@ def groups_of(
 
 def read_files(work: ReadWork) -> ReadFiles:
     """The task. What is wrong with one file keeps no other from being read."""
-    good: list[tuple[HeldFile, str]] = []
+    good: list[tuple[HeldFile, int]] = []
     findings: list[Finding] = []
     for held in work.files:
         try:
@@ -113,7 +113,7 @@ def read_files(work: ReadWork) -> ReadFiles:
             continue
         footer = checked.segment.footer
         if not checked.bad:
-            good.append((HeldFile(file, footer.base_offset, footer.next_offset), checked.digest))
+            good.append((HeldFile(file, footer.base_offset, footer.next_offset), checked.segment.crc32))
         damage: Damage | None = BadFile(file, footer.base_offset, footer.next_offset)
         for bad in checked.bad:
             findings.append(_finding(work, bad, damage))

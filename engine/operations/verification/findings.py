@@ -82,14 +82,14 @@ class HeldFile:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """A file in which nothing wrong was found. ``content`` is equal for equal files: the digest of all bytes,
+    """A file in which nothing wrong was found. ``content`` is equal for equal files: the CRC-32 of all bytes,
     or only their number where nobody has read them.
     """
 
     place: Place
     store: Store
     held: HeldFile
-    content: str
+    content: int
 
 
 def offsets(start: int, end: int) -> str:
@@ -130,7 +130,7 @@ def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bo
                 )
 
 
-def _expected(votes: Counter[str], contents: Mapping[Place, str], leader: Place) -> str:
+def _expected(votes: Counter[int], contents: Mapping[Place, int], leader: Place) -> int:
     ((first, most), *rest) = votes.most_common()
     if rest and rest[0][1] == most and leader is not None and leader in contents:
         return contents[leader]

@@ -318,7 +318,7 @@ def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> lis
 
 def _compare_sizes(site: Site, looks: Iterable[ReplicaLook], findings: list[Finding]) -> None:
     copies = [
-        Copy(look.broker_id, site.replica(look.broker_id).store, held, str(held.size_bytes))
+        Copy(look.broker_id, site.replica(look.broker_id).store, held, held.size_bytes)
         for look in looks
         for held in look.live
     ]

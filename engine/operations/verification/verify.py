@@ -216,7 +216,7 @@ def _read(context: Context, audits: dict[PartitionKey, Audited]) -> None:
             case Done(_, read):
                 each.findings += read.findings
                 if work.of_log:
-                    each.good += [Copy(work.place, work.store, held, digest) for held, digest in read.good]
+                    each.good += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
         context.progress.advance(work.size_bytes)
     context.progress.finish()
     for each in audits.values():

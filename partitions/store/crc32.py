@@ -1,0 +1,70 @@
+"""CRC-32 of bytes that do not come in order: the checksums of pieces make that of the whole.
+
+A checksum is a polynomial over GF(2) modulo the CRC's own, bits reversed; bytes that follow multiply it by a power
+of x. (Mark Adler's ``crc32_combine`` of zlib, which Python does not offer.)
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import lru_cache
+
+_POLYNOMIAL = 0xEDB88320
+_ONE = 1 << 31
+_X = 1 << 30
+
+
+class PiecewiseCrc32:
+    """The CRC-32 of bytes of which pieces come in any order, from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pieces: dict[int, tuple[int, int]] = {}
+
+    def add(self, index: int, crc32: int, size_bytes: int) -> None:
+        """Piece ``index`` of the bytes has this checksum. One that comes again takes the place of the first."""
+        with self._lock:
+            self._pieces[index] = crc32, size_bytes
+
+    @property
+    def value(self) -> int:
+        """That of the pieces so far, in the order of their indices."""
+        crc32 = 0
+        with self._lock:
+            for index in sorted(self._pieces):
+                following, size_bytes = self._pieces[index]
+                crc32 = combined(crc32, following, size_bytes)
+        return crc32
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the pieces so far."""
+        with self._lock:
+            return sum(size_bytes for _, size_bytes in self._pieces.values())
+
+
+def combined(first: int, second: int, second_bytes: int) -> int:
+    """The CRC-32 of two runs of bytes as one, from that of each and the length of the second."""
+    return _times(_shift(second_bytes), first) ^ second
+
+
+@lru_cache(maxsize=1024)
+def _shift(size_bytes: int) -> int:
+    """x to the power of the bits of so many bytes."""
+    power, square, exponent = _ONE, _X, 8 * size_bytes
+    while exponent:
+        if exponent & 1:
+            power = _times(square, power)
+        square = _times(square, square)
+        exponent >>= 1
+    return power
+
+
+def _times(a: int, b: int) -> int:
+    """The product of two polynomials modulo the CRC's; the highest bit is the coefficient of x to the zero."""
+    product = 0
+    for bit in range(31, -1, -1):
+        if a >> bit & 1:
+            product ^= b
+        b = (b >> 1) ^ (_POLYNOMIAL if b & 1 else 0)
+    return product
