@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
+from engine.metadata.image import PartitionView
 from engine.operations.known_image import known_image
 from engine.operations.tiering.remote_logs import load_remotes
 from engine.operations.tiering.schedule import load_schedule
@@ -14,9 +15,10 @@ from engine.report import Failure, Report, Value
 from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions.errors import BrokerUnreachableError, StratalogError
 from partitions.runner import Done, Failed
+from tiering.remote_log import RemoteLog
 from tiering.schedule import Entry
 
-_LEADER, _IN_SYNC = "leader", "in sync"
+_LEADER, _IN_SYNC, _UNREACHABLE = "leader", "in sync", "unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,45 +36,42 @@ class FileLook:
 
 
 @dataclass(frozen=True, slots=True)
+class LogLook:
+    """The log of one replica."""
+
+    local_start: int
+    high_watermark: int
+    log_end: int
+    files: tuple[FileLook, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaLook:
-    """One replica, or why it cannot be looked at."""
+    """One replica: its log, or why it cannot be looked at."""
 
     broker_id: int
-    local_start: int = 0
-    high_watermark: int = 0
-    log_end: int = 0
-    files: int = 0
-    size_bytes: int = 0
-    ends: tuple[FileLook, ...] = ()
-    error: StratalogError | None = None
+    found: LogLook | StratalogError
 
 
 def look_at_replicas(work: DescribeWork) -> list[ReplicaLook]:
     """The task."""
-    return [_look(work.site, broker) for broker in work.site.view.replicas]
+    return [ReplicaLook(broker, _look(work.site, broker)) for broker in work.site.view.replicas]
 
 
-def _look(site: Site, broker: int) -> ReplicaLook:
+def _look(site: Site, broker: int) -> LogLook | StratalogError:
     try:
         log = site.replica(broker).log()
     except StratalogError as error:
-        return ReplicaLook(broker, error=error)
-    return ReplicaLook(
-        broker,
-        local_start=log.local_start,
-        high_watermark=log.high_watermark,
-        log_end=log.log_end,
-        files=len(log.chain),
-        size_bytes=sum(link.file.object.size_bytes for link in log.chain),
-        ends=tuple(
-            FileLook(link.end, link.file.object.size_bytes, link.file.object.modified_ms) for link in log.chain
-        ),
-    )
+        return error
+    objects = [(link.end, link.file.object) for link in log.chain]
+    files = tuple(FileLook(end, stored.size_bytes, stored.modified_ms) for end, stored in objects)
+    return LogLook(log.local_start, log.high_watermark, log.log_end, files)
 
 
 def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
-    """One row per replica of the topics. Of all of them (None), replicas of the engine's own topics that hold
-    nothing and are as they should be have no row: most never do.
+    """One row per replica of the topics; of one that cannot be looked at only what the metadata knows. Of all
+    topics (None), partitions of the engine's own ones that hold nothing and are as they should be have no rows,
+    and count as ``empty_internal_replicas``: most never do.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, and metadata
         without a majority are failures in the report.
@@ -80,6 +79,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
     unreachable: dict[int, list[StratalogError]] = {}
+    empty = 0
     with context.measured() as measure:
         image = known_image(context, failures)
         chosen = context.topics(image, topics)
@@ -91,62 +91,82 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                 case Failed(work, error):
                     failures.append(Failure.of(work, error))
                 case Done(work, looks):
-                    view = work.site.view
-                    cold = remote.get(view.topic_id)
                     for look in looks:
-                        if isinstance(look.error, BrokerUnreachableError):
-                            unreachable.setdefault(look.broker_id, []).append(look.error)
-                        elif look.error is not None:
-                            failures.append(Failure.of(f"{work} on broker {look.broker_id}", look.error))
-                        rows.append(
-                            {
-                                "topic": view.topic,
-                                "partition": view.partition,
-                                "broker": look.broker_id,
-                                "role": _role(work.site, look.broker_id),
-                                "epoch": view.leader_epoch,
-                                "log_start": view.log_start_offset,
-                                "remote_end": None if cold is None else cold.end(view.partition),
-                                "local_start": look.local_start,
-                                "high_watermark": look.high_watermark,
-                                "log_end": look.log_end,
-                                "files": look.files,
-                                "local_bytes": look.size_bytes,
-                                "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
-                                **_tiering(due.get((view.topic_id, view.partition)), look, context.clock.now_ms()),
-                            }
-                        )
+                        match look.found:
+                            case BrokerUnreachableError() as error:
+                                unreachable.setdefault(look.broker_id, []).append(error)
+                            case StratalogError() as error:
+                                failures.append(Failure.of(f"{work} on broker {look.broker_id}", error))
+                    view = work.site.view
+                    if topics is None and _says_nothing(view, looks):
+                        empty += len(looks)
+                        continue
+                    cold, entry = remote.get(view.topic_id), due.get((view.topic_id, view.partition))
+                    rows += [_row(view, look, cold, entry, context.clock.now_ms()) for look in looks]
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
         failures.append(Failure.of(f"broker {broker}, which has {len(errors)} of these replicas", errors[0]))
-    totals: dict[str, Value] = {"replicas": len(rows)}
-    rows = [row for row in rows if topics is not None or not _says_nothing(row)]
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
+    totals: dict[str, Value] = {"replicas": len(rows)}
+    if empty:
+        totals["empty_internal_replicas"] = empty
     return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts)
 
 
-def _says_nothing(row: Mapping[str, Value]) -> bool:
-    return row["topic"] in INTERNAL_TOPICS and not row["files"] and row["role"] in (_LEADER, _IN_SYNC)
+def _says_nothing(view: PartitionView, looks: Iterable[ReplicaLook]) -> bool:
+    """Whether the partition is of the engine's own topics, and nobody who answers holds, or lacks, anything."""
+    as_it_should_be = (_LEADER, _IN_SYNC, _UNREACHABLE, f"{_LEADER}, {_UNREACHABLE}")
+    return view.topic in INTERNAL_TOPICS and all(
+        _role(view, look) in as_it_should_be and not (isinstance(look.found, LogLook) and look.found.files)
+        for look in looks
+    )
 
 
-def _tiering(entry: Entry | None, look: ReplicaLook, now_ms: int) -> dict[str, Value]:
+def _row(
+    view: PartitionView, look: ReplicaLook, cold: RemoteLog | None, entry: Entry | None, now_ms: int
+) -> dict[str, Value]:
+    """None for what is not known of a replica that cannot be looked at."""
+    log = look.found if isinstance(look.found, LogLook) else None
+    return {
+        "topic": view.topic,
+        "partition": view.partition,
+        "broker": look.broker_id,
+        "role": _role(view, look),
+        "epoch": view.leader_epoch,
+        "log_start": view.log_start_offset,
+        "remote_end": None if cold is None else cold.end(view.partition),
+        "local_start": None if log is None else log.local_start,
+        "high_watermark": None if log is None else log.high_watermark,
+        "log_end": None if log is None else log.log_end,
+        "files": None if log is None else len(log.files),
+        "local_bytes": None if log is None else sum(file.size_bytes for file in log.files),
+        "remote_bytes": None if cold is None else cold.bytes_of(view.partition),
+        **_tiering(entry, log, now_ms),
+    }
+
+
+def _tiering(entry: Entry | None, log: LogLook | None, now_ms: int) -> dict[str, Value]:
     """What of the replica's log is not in the remote tier, and what the last tier run met there: for how long it
     has failed, how often in a row, with what. Nothing where the partition is not tiered.
     """
     if entry is None:
         return {}
     end = 0 if entry.remote_end is None else entry.remote_end
-    behind = [file for file in look.ends if file.end > end]
+    behind = [] if log is None else [file for file in log.files if file.end > end]
     return {
-        "copy_lag_bytes": sum(file.size_bytes for file in behind),
-        "copy_lag_ms": max([0, *(now_ms - file.modified_ms for file in behind)]),
+        "copy_lag_bytes": None if log is None else sum(file.size_bytes for file in behind),
+        "copy_lag_ms": None if log is None else max([0, *(now_ms - file.modified_ms for file in behind)]),
         "copy_error": entry.code or None,
         "copy_attempts": entry.attempts,
         "copy_failing_ms": max(0, now_ms - entry.failing_since_ms) if entry.attempts else 0,
     }
 
 
-def _role(site: Site, broker: int) -> str:
-    view = site.view
+def _role(view: PartitionView, look: ReplicaLook) -> str:
+    """What the replica is to the metadata; or that it cannot be looked at, and whether it leads."""
+    broker = look.broker_id
+    if isinstance(look.found, StratalogError):
+        away = _UNREACHABLE if isinstance(look.found, BrokerUnreachableError) else look.found.code
+        return f"{_LEADER}, {away}" if broker == view.leader else away
     if broker == view.leader:
         return _LEADER
     if broker in view.isr:

@@ -10,12 +10,11 @@ from engine.metadata.settling import Another, Finding, NotOurs, Unreachable
 from engine.operations.brokers.brokers import look_at_brokers
 from engine.operations.known_image import known_image
 from engine.report import Failure, Report, Value
-from partitions.errors import BrokerUnreachableError
 
 
 def describe_brokers(context: Context) -> Report:
-    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that
-    cannot be told from a damaged or a foreign one is a failure in the report.
+    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that does
+    not answer, or is damaged, or somebody else's, is a failure in the report.
     """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
@@ -27,7 +26,7 @@ def describe_brokers(context: Context) -> Report:
             registered = image.brokers.get(broker_id)
             finding = findings.get(broker_id)
             match finding:
-                case NotOurs(error) | Unreachable(error) if not isinstance(error, BrokerUnreachableError):
+                case NotOurs(error) | Unreachable(error):
                     failures.append(Failure.of(f"broker {broker_id}", error))
             rows.append(
                 {

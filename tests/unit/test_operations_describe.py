@@ -38,6 +38,31 @@ def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(
     assert the_failure(report).startswith("broker 3, which has 3 of these replicas")
 
 
+def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_shown(live: LiveCluster) -> None:
+    """Not "in sync", with zeros for what nobody has seen."""
+    with live.unreachable(3):
+        rows = live.cluster.describe("t").rows
+        assert not live.cluster.describe_brokers().ok
+    seen = "local_start", "high_watermark", "log_end", "files", "local_bytes"
+    for row in rows:
+        away = row["broker"] == 3
+        assert [row[name] is None for name in seen] == [away] * len(seen)
+        leads = row["broker"] == live.leader("t", int(str(row["partition"])))
+        other = "leader" if leads else "in sync"
+        assert row["role"] == (other if not away else "leader, unreachable" if leads else "unreachable")
+    assert {row["epoch"] for row in rows} == {1}
+
+
+def test_a_replica_that_cannot_be_read_is_shown_by_its_error(live: LiveCluster) -> None:
+    follower = live.followers()[0]
+    for path in (live.root(follower) / live.replica(follower).folder).glob("*.epoch"):
+        path.write_bytes(b"no lineage")
+    report = live.cluster.describe("t")
+    assert the_failure(report).startswith(f"t-0 on broker {follower}: CORRUPT_MESSAGE: ")
+    (row,) = [row for row in report.rows if (row["partition"], row["broker"]) == (0, follower)]
+    assert (row["role"], row["log_end"]) == ("CORRUPT_MESSAGE", None)
+
+
 def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveCluster) -> None:
     """Protocol section 5: nobody can tell what is committed; that is said, and what is known is of use."""
     known = live.cluster.image
@@ -67,5 +92,10 @@ def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: Live
     for report in (live.cluster.describe(), live.cluster.verify()):
         used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
         assert len(used) == 1
+    report = live.cluster.describe()
+    assert report.totals["replicas"] == len(report.rows) == 12  # three of them in the partition that is in use
+    assert report.totals["empty_internal_replicas"] == 49 * 3
+    with live.unreachable(3):
+        assert live.cluster.describe().totals == report.totals
     assert len({row["partition"] for row in live.cluster.describe(OFFSETS_TOPIC).rows}) == 50
     assert len(live.cluster.verify(OFFSETS_TOPIC).rows) == 50

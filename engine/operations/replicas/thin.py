@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
 from engine.metadata.partition_changes import first_candidate
-from engine.operations.describe import DescribeWork, look_at_replicas
+from engine.operations.describe import DescribeWork, LogLook, look_at_replicas
 from engine.operations.replicas.in_sync import PartitionKey, partition_key
 from engine.report import Failure
 from partitions.runner import Done, Failed
@@ -57,9 +57,9 @@ def preferred_leaders(
             case Done(work, looks):
                 view = work.site.view
                 held = {
-                    look.broker_id: look.log_end - look.local_start
+                    look.broker_id: look.found.log_end - look.found.local_start
                     for look in looks
-                    if look.error is None and look.broker_id in view.isr
+                    if isinstance(look.found, LogLook) and look.broker_id in view.isr
                 }
                 leader = first_candidate(thin_last(view.replicas, held), view.isr, image.brokers)
                 if leader is not None:
