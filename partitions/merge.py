@@ -95,7 +95,7 @@ def sealed_runs(
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
-    return [_settling(run, transactions) for run in sealed]
+    return [settling(run, transactions) for run in sealed]
 
 
 def plan_merges(
@@ -110,7 +110,7 @@ def plan_merges(
     merges = [run for run in sealed if len(run.links) > 1 or run.unsettled]
     active_from = sealed[-1].end if sealed else from_offset
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
-    return merges + [_settling(run, transactions) for run in _crowds(active, policy)]
+    return merges + [settling(run, transactions) for run in _crowds(active, policy)]
 
 
 def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions | None) -> list[Link]:
@@ -123,8 +123,8 @@ def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions 
     ]
 
 
-def _settling(run: Run, transactions: LogTransactions | None) -> Run:
-    """The run with what became of its transactions."""
+def settling(run: Run, transactions: LogTransactions | None) -> Run:
+    """The run with what became of its transactions; None: there are none."""
     if transactions is None or not transactions.fates:
         return run
     fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}

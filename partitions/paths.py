@@ -15,6 +15,7 @@
         <base>.<epoch>.parquet          one committed batch of metadata records
         <end>-<epoch>.checkpoint        a snapshot, as above
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
+    <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 the n-th that a heal has rebuilt of that name
     _clusters/<cluster_id>/<offset>.<digest>.json                   there, too: a cluster as of a metadata offset
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
@@ -249,16 +250,23 @@ def parse_schedule_name(text: str) -> int | None:
     return None if m is None else int(m[1])
 
 
-def remote_segment_path(partition: int, name: DataName) -> str:
-    """A segment in the remote tier, relative to the topic's folder there."""
-    return f"{partition}/{name}"
+def remote_segment_path(partition: int, name: DataName, rebuilt: int = 0) -> str:
+    """A segment in the remote tier, relative to the topic's folder there; ``rebuilt`` counts from 1 on the objects
+    that stand for a damaged one, 0 is the first upload.
+    """
+    return f"{partition}/{rebuilt}/{name}" if rebuilt else f"{partition}/{name}"
 
 
-def parse_remote_segment_path(path: str) -> tuple[int, DataName] | None:
-    """``(partition, name)`` of a segment in the remote tier, or None when it is no segment."""
-    partition, _, rest = path.partition("/")
-    name = parse_name(rest)
-    return (int(partition), name) if _PARTITION.match(partition) and isinstance(name, DataName) else None
+def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
+    """``(partition, name, rebuilt)`` of a segment in the remote tier, or None when it is no segment."""
+    folder, _, last = path.rpartition("/")
+    partition, slash, rebuilt = folder.partition("/")
+    name = parse_name(last)
+    if not isinstance(name, DataName) or not _PARTITION.match(partition):
+        return None
+    if not slash:
+        return int(partition), name, 0
+    return (int(partition), name, int(rebuilt)) if rebuilt != "0" and _PARTITION.match(rebuilt) else None
 
 
 def descriptions_path(cluster_id: str) -> str:

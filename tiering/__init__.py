@@ -12,6 +12,7 @@ KIP-405's pieces, and what they are here
     RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
     unclean leader election         ``divergence``: what of the remote is of the leader's history, and who may say
     leftovers of failed copies      ``remote_objects``: what of a folder is litter
+    none: an object was damaged     ``rebuilder``: made anew from a replica, under a name of its own
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
     auxiliary state                 the footer of the last remote segment (``bootstrap``)

@@ -67,10 +67,10 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         with suppress(Exception):
             staged.abort()
         raise
-    there = _found(remote, name)
+    there = found_object(remote, name)
     if not created:
         return _reused(leader, run, remote, there)
-    segment = _segment_of(leader, run, expected, staged.size_bytes)
+    segment = segment_of(leader, run, expected, staged.size_bytes)
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
         raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
@@ -89,7 +89,8 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
     return remote.stage_copy(leader.store, file.object, name), footer
 
 
-def _found(remote: Store, name: str) -> StoredObject:
+def found_object(remote: Store, name: str) -> StoredObject:
+    """The object that was just given its name. Raises: SourceChangedError when it is gone."""
     try:
         return remote.stat(name)
     except FileNotFoundError as error:
@@ -113,7 +114,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
         found = verify_segment(remote, file)
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
-    segment = _segment_of(leader, run, found.footer, there.size_bytes)
+    segment = segment_of(leader, run, found.footer, there.size_bytes)
     return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), 0)
 
 
@@ -125,7 +126,11 @@ def _digest(store: Store, stored: StoredObject) -> bytes:
     return digest.digest()
 
 
-def _segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
+def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
+    """What the table lists of a run of a replica that was uploaded; ``footer`` is the one of the object.
+
+    Raises: CorruptionError when it is of another partition.
+    """
     if footer.topic_id != leader.topic_id or footer.partition != leader.partition:
         raise CorruptionError(
             f"{leader}: {run.segment_name} says it is of partition {footer.partition} of topic {footer.topic_id}"

@@ -9,7 +9,7 @@ then. So does whoever got no answer: the table itself says whether a commit has 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn, cast
 
@@ -34,7 +34,7 @@ from partitions.store.protocol import Store, StoreOptions
 from tiering import delta_options
 from tiering.delta_schema import delta_schema, grown_fields
 from tiering.divergence import Histories
-from tiering.remote_change import Committed, decide
+from tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemoteObjects, RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
@@ -156,20 +156,31 @@ class DeltaTopicTable:
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
             StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
         """
+        return self._commit(lambda log: decide(log, adds, removes, histories))
+
+    def replace(self, rebuilt: Sequence[Rebuilt]) -> Committed:
+        """Let rebuilt segments take the place of those of which the objects are damaged or missing, in one version
+        that changes no data.
+
+        Raises: as ``commit``.
+        """
+        return self._commit(lambda log: decide_rebuilt(log, rebuilt))
+
+    def _commit(self, decision: Callable[[RemoteLog], Change | Committed]) -> Committed:
         failures: list[Exception] = []
         while True:
             table = self._open()
             if table is None:
                 raise CorruptionError(f"there is no table at {self.uri}: create it first, or restore it")
             log = self._fold(table)
-            change = decide(log, adds, removes, histories)
+            change = decision(log)
             if isinstance(change, Committed):
                 return change
             races = sum(isinstance(failure, CommitFailedError) for failure in failures)
             if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
                 self._give_up(failures)
             try:
-                self._put(table, change.adds, change.removes)
+                self._put(table, change)
             except (DeltaError, OSError) as error:
                 failures.append(error)
                 longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** len(failures))
@@ -336,7 +347,7 @@ class DeltaTopicTable:
         except (DeltaError, OSError) as error:
             self._failed(what, error)
 
-    def _put(self, table: DeltaTable, adds: Iterable[Uploaded], removes: Iterable[RemoteSegment]) -> None:
+    def _put(self, table: DeltaTable, change: Change) -> None:
         now_ms = self._clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(
@@ -344,12 +355,15 @@ class DeltaTopicTable:
                 size=upload.segment.size_bytes,
                 partition_values={},
                 modification_time=upload.modified_ms,
-                data_change=True,
+                data_change=change.of_data,
                 stats=upload.statistics,
             )
-            for upload in adds
+            for upload in change.adds
         ]
-        actions += [RemoveAction(segment.path, True, now_ms, segment.size_bytes, {}) for segment in removes]
+        actions += [
+            RemoveAction(segment.path, change.of_data, now_ms, segment.size_bytes, {})
+            for segment in change.removes
+        ]
         table.create_write_transaction(
             actions,
             mode="append",

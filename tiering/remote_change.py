@@ -26,11 +26,25 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """Segments of which the objects are damaged or missing, neighbours, and what stands for them: the same
+    records, from the log start on."""
+
+    lost: tuple[RemoteSegment, ...]
+    uploads: tuple[Uploaded, ...]
+    """None where all of it lies below the log start, and nobody needs it."""
+    log_start: int
+
+
+@dataclass(frozen=True, slots=True)
 class Change:
     """What a version is to add and remove; false when that is nothing."""
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
+    of_data: bool = True
+    """Delta's ``dataChange``: false where the same records lie in other files, so that nobody who follows the
+    table takes them for new ones."""
 
     def __bool__(self) -> bool:
         return bool(self.adds or self.removes)
@@ -56,6 +70,34 @@ def decide(
         change = _lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
     if not change:
         return _committed(log, adds, fenced)
+    log.after([add.segment for add in change.adds], change.removes, log.version + 1)
+    return change
+
+
+def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> Change | Committed:
+    """As ``decide``, of segments that are rebuilt: they take the place of the lost ones, where these are still
+    listed. Where not, retention, or another heal, was faster. Who leads is no question: the records are the same.
+
+    Raises: LogGapError, CorruptionError when the batch would break the log.
+    """
+    listed = {segment.path for segment in log.all_segments()}
+    uploads = [upload for each in rebuilt for upload in each.uploads]
+    adds: list[Uploaded] = []
+    removes: dict[str, RemoteSegment] = {}
+    for each in rebuilt:
+        lost = [segment for segment in each.lost if segment.path in listed]
+        new = [upload for upload in each.uploads if upload.segment.path not in listed]
+        if len(lost) < len(each.lost) or len(new) < len(each.uploads):
+            continue  # or the very objects were put back: nothing is to be changed
+        adds += new
+        removes |= {segment.path: segment for segment in lost}
+        first = each.lost[0]
+        if first.base_offset < each.log_start:  # what is rebuilt begins there
+            below = (s for s in log.of_partition(first.partition) if s.next_offset <= each.log_start)
+            removes |= {segment.path: segment for segment in below}
+    change = Change(tuple(adds), tuple(removes.values()), of_data=False)
+    if not change:
+        return _committed(log, uploads, ())
     log.after([add.segment for add in change.adds], change.removes, log.version + 1)
     return change
 

@@ -14,7 +14,7 @@ def remote_file(folder: str, segment: RemoteSegment) -> DataFile:
     """A remote segment as a data file of the remote store; ``folder`` is the topic's. No listing: the table
     vouches for the size, and names in the remote tier are never used again.
     """
-    name = f"{folder}/{paths.remote_segment_path(segment.partition, segment.name)}"
+    name = paths.join(folder, segment.path)
     return DataFile(segment.name, StoredObject(name, segment.size_bytes, 0, ""))
 
 

@@ -74,7 +74,8 @@ class RemoteObjects:
             path = stored.name.removeprefix(folder + "/")
             parsed = paths.parse_remote_segment_path(path)
             if parsed is not None:
-                segments[path] = RemoteObject(path, *parsed, stored)
+                partition, name, _ = parsed
+                segments[path] = RemoteObject(path, partition, name, stored)
             elif path.startswith(paths.DELTA_LOG + "/"):
                 log_entries.append(stored)
             else:

@@ -31,6 +31,8 @@ class RemoteSegment:
     max_timestamp_ms: int = LATEST_MS
     modified_ms: int = field(default=0, compare=False)
     """When its object appeared in the remote, by the clock there; 0 where nobody has said it yet."""
+    rebuilt: int = 0
+    """Which object of that name: 0 is the one that was uploaded first, others stand for one that was damaged."""
 
     def __post_init__(self) -> None:
         if self.next_offset <= self.name.base_offset or self.name.next_offset not in (None, self.next_offset):
@@ -41,7 +43,7 @@ class RemoteSegment:
     @property
     def path(self) -> str:
         """Its path in the table, relative to the topic's folder."""
-        return paths.remote_segment_path(self.partition, self.name)
+        return paths.remote_segment_path(self.partition, self.name, self.rebuilt)
 
     @property
     def base_offset(self) -> int:
@@ -88,7 +90,7 @@ class RemoteSegment:
             raise CorruptionError(
                 f"{what} lists {path!r}, which is no segment: somebody else wrote (or compacted) this table"
             )
-        partition, name = parsed
+        partition, name, rebuilt = parsed
         if records is None and name.next_offset is None:
             raise CorruptionError(f"{what} lists {path!r} without numRecords: where it ends is unknown")
         next_offset = name.next_offset if records is None else name.base_offset + records
@@ -102,6 +104,7 @@ class RemoteSegment:
             EARLIEST_MS if min_timestamp_ms is None else min_timestamp_ms,
             LATEST_MS if max_timestamp_ms is None else max_timestamp_ms,
             modified_ms,
+            rebuilt,
         )
 
 

@@ -183,16 +183,6 @@ def test_a_replica_outside_the_isr_is_healed_as_well(live: LiveCluster) -> None:
 # --------------------------------------------------------------------------- what is not mended
 
 
-def test_remote_objects_are_reported_and_never_rebuilt(tmp_path: Path) -> None:
-    live = LiveCluster(tmp_path)
-    live.tiered(local_retention_bytes="-2")
-    live.fill("abc")
-    live.cluster.tier().raise_for_failures()
-    remote_spot(live, 1).remove()
-    with live.unchanged():
-        assert "a heal never rebuilds remote objects" in the_failure(live.driver().heal())
-
-
 def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
     stranger = Spot(live.store(1), join(live.replica(1).folder, "notes.txt"))
     stranger.replace(b"hello")

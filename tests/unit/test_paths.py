@@ -135,9 +135,9 @@ def test_a_foreign_folder_is_none_of_a_root(folder: str) -> None:
     assert not is_top_folder(folder)
 
 
-@given(st.integers(0, 2**31 - 1), data_names)
-def test_a_remote_path_is_read_back(partition: int, name: DataName) -> None:
-    assert parse_remote_segment_path(remote_segment_path(partition, name)) == (partition, name)
+@given(st.integers(0, 2**31 - 1), data_names, st.integers(0, 99))
+def test_a_remote_path_is_read_back(partition: int, name: DataName, rebuilt: int) -> None:
+    assert parse_remote_segment_path(remote_segment_path(partition, name, rebuilt)) == (partition, name, rebuilt)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +148,9 @@ def test_a_remote_path_is_read_back(partition: int, name: DataName) -> None:
         "00000000000000000000.0000000001.parquet",
         "\N{SUPERSCRIPT TWO}/00000000000000000000.0000000001.parquet",
         "07/00000000000000000000.0000000001.parquet",
+        "7/0/00000000000000000000.0000000001.parquet",
+        "7/01/00000000000000000000.0000000001.parquet",
+        "7/1/1/00000000000000000000.0000000001.parquet",
     ],
 )
 def test_what_else_lies_in_a_remote_table_is_no_segment(path: str) -> None:

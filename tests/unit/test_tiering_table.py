@@ -34,7 +34,7 @@ from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in,
 from tests.unit.together import together
 from tiering import delta_options
 from tiering.delta_table import APPLICATION, COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
-from tiering.remote_segment import RemoteSegment, Uploaded
+from tiering.remote_change import Change
 
 HOUR_MS = 3_600_000
 
@@ -177,10 +177,10 @@ class Faulty(DeltaTopicTable):
         self.__dict__.update(other.__dict__)
         self.failures = failures
 
-    def _put(self, table: DeltaTable, adds: list[Uploaded], removes: list[RemoteSegment]) -> None:  # type: ignore[override]
+    def _put(self, table: DeltaTable, change: Change) -> None:
         landed, error = self.failures.pop(0) if self.failures else (True, None)
         if landed:
-            super()._put(table, adds, removes)
+            super()._put(table, change)
         if error is not None:
             raise error
 

@@ -1,4 +1,4 @@
-"""Heal: what a deep verify found damaged or missing is replaced by good copies.
+"""Heal: what a deep verify found damaged or missing is replaced by good copies, on brokers and in the remote tier.
 
     1. probe the brokers, as every run does; verify every byte
     2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
@@ -6,14 +6,15 @@
     4. per damage: stage, look again, delete, name, look again (``files``), on the driver, which alone can
        find out right before a delete that the replica is still outside the ISR
     5. replicate: what was mended catches up and rejoins the ISR
-    6. verify every byte of these partitions again: what is wrong then is a failure
+    6. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
+    7. verify every byte of these partitions again: what is wrong then is a failure
 
 Running it twice, at once or after a crash, is harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
@@ -23,6 +24,8 @@ from engine.metadata.partition_commands import AlterPartition, PartitionAnswer, 
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.healing.files import mend
 from engine.operations.healing.plan import HealPlan, Repair, plan_heal
+from engine.operations.healing.rebuild import RebuildJob, rebuild_remote
+from engine.operations.healing.rebuild_plan import plan_rebuilds
 from engine.operations.replicas.in_sync import PartitionKey, is_current, partition_key, without
 from engine.operations.replicas.replicate import replicate
 from engine.operations.verification.findings import BadEpoch, BadFile, Missing
@@ -65,25 +68,36 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             image, notes = settled.image, list(settled.notes)
         audits = audit(context, image, context.topics(image, topics), failures, deep=True)
         plans: dict[PartitionKey, tuple[Audited, HealPlan]] = {}
+        jobs: list[RebuildJob] = []
+        touched: set[PartitionKey] = set()
         for each in audits:
+            key = partition_key(each.site.view)
+            rebuilds, lacking = plan_rebuilds(each)
+            jobs += [RebuildJob(each, plan) for plan in rebuilds]
+            notes += [f"{each.site}: {one.remedy}" for one in lacking]
             try:
                 plan = plan_heal(each)
             except StratalogError as error:
                 failures.append(Failure.of(each.site, error))
-                failures += _not_mendable(each)
-                continue
-            if plan is None:
-                failures += failures_of([each])
             else:
-                plans[partition_key(each.site.view)] = each, plan
+                if plan is not None:
+                    plans[key] = each, plan
+            if key in plans or rebuilds:
+                touched.add(key)
+            if key not in touched or dry_run:
+                failures += [Failure.of(f.where, f.error) for f in each.findings if f.damage is None]
+                failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
         if dry_run:
             rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
-            failures += [failure for each, _ in plans.values() for failure in _not_mendable(each)]
-        elif plans:
-            sites = _step_aside(context, plans, notes)
-            rows = _mend(context, plans, sites, notes)
-            failures += _rejoin(context, plans, notes)
-            failures += _verify_again(context, plans)
+            rows += [job.row("planned") for job in jobs]
+        else:
+            if plans:
+                sites = _step_aside(context, plans, notes)
+                rows = _mend(context, plans, sites, notes)
+                failures += _rejoin(context, plans, notes)
+            if jobs:
+                rows += rebuild_remote(context, jobs, image.topics, notes)
+            failures += _verify_again(context, touched)
     return Report(
         operation="heal",
         rows=sorted(rows, key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)]),
@@ -94,10 +108,6 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         counts=measure.counts,
         notes=notes,
     )
-
-
-def _not_mendable(each: Audited) -> list[Failure]:
-    return [Failure.of(f.where, f.error) for f in each.findings if f.damage is None]
 
 
 # ------------------------------------------------------------------------------------ step aside
@@ -220,12 +230,14 @@ def _rejoin(
     return report.failures
 
 
-def _verify_again(context: Context, plans: Mapping[PartitionKey, tuple[Audited, HealPlan]]) -> list[Failure]:
-    """Step 6."""
+def _verify_again(context: Context, touched: Collection[PartitionKey]) -> list[Failure]:
+    """Step 7."""
     failures: list[Failure] = []
+    if not touched:
+        return failures
     image = context.metadata.image()
-    topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in plans}) if topic_id in image.topics]
-    audits = audit(context, image, topics, failures, deep=True, only=set(plans))
+    topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
+    audits = audit(context, image, topics, failures, deep=True, only=touched)
     return failures + failures_of(audits)
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from engine.operations.verification.findings import (
-    NOT_REBUILT,
     BadFile,
     Damage,
     Finding,
@@ -106,6 +105,9 @@ def read_files(work: ReadWork) -> ReadFiles:
         except LogGapError as error:
             findings.append(Finding(work.where, error, work.place, Missing(held.start, held.end)))
             continue
+        except RemoteObjectMissingError as error:
+            findings.append(Finding(work.where, error, None, BadFile(held.file, held.start, held.end)))
+            continue
         except StratalogError as error:
             findings.append(Finding(work.where, error, work.place))
             continue
@@ -125,14 +127,11 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
     message = f"{offsets(bad.start, bad.end)}: {bad.error}"
     if not work.of_log:
         message += "; the log does not use this file, retain deletes it in time"
-    elif work.place is None:
-        message += NOT_REBUILT
-    mendable = work.of_log and work.place is not None
     return Finding(
         work.where,
         CorruptSegmentError(message),
         work.place,
-        damage if mendable else None,
+        damage if work.of_log else None,
         log_is_whole=not work.of_log,
     )
 
@@ -148,7 +147,7 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
             return file, check_segment(work.store, file)
         except SourceChangedError as error:
             if work.place is None:
-                raise RemoteObjectMissingError(f"{error}; the remote table lists it{NOT_REBUILT}") from error
+                raise RemoteObjectMissingError(f"{error}; the remote table lists it") from error
             present = _present(work, held)
             if present is None:
                 return file, None

@@ -15,13 +15,11 @@ Place = int | None
 """Where a copy lies: a broker, or None for the remote tier."""
 
 
-NOT_REBUILT = "; a heal never rebuilds remote objects: restore it from a backup of the remote tier"
-"""Said of every object of the remote tier that is damaged or missing."""
-
-
 @dataclass(frozen=True, slots=True)
 class BadFile:
-    """A file of the log that is not as it was written; with it the log lacks offsets ``[start, end)``."""
+    """A file of the log that is not as it was written; with it the log lacks offsets ``[start, end)``. In the
+    remote tier also one that is not there.
+    """
 
     file: DataFile
     start: int
@@ -59,6 +57,11 @@ class Finding:
     """None where no heal may help: a person has to look."""
     log_is_whole: bool = False
     """The log does not need what is wrong: a foreign file, or one that was discarded."""
+
+    @property
+    def of_remote(self) -> bool:
+        """Whether it is damage of the remote tier."""
+        return self.broker_id is None and self.damage is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from engine.operations.verification.findings import NOT_REBUILT, Finding, HeldFile
+from engine.operations.verification.findings import BadFile, Finding, HeldFile
 from engine.replication.site import Site
 from partitions.errors import (
     CorruptionError,
@@ -18,7 +18,7 @@ from partitions.listing import ReplicaLog
 from partitions.segment import Segment
 from partitions.store import Store
 from tiering.plan import earliest_pending_upload
-from tiering.remote_file import read_remote
+from tiering.remote_file import read_remote, remote_file
 from tiering.remote_segment import RemoteSegment
 
 
@@ -46,7 +46,8 @@ def check_remote(
         try:
             found = _check(where, site, remote, segment)
         except CorruptionError as error:
-            findings.append(Finding(where, type(error)(f"{error}{NOT_REBUILT}")))
+            bad = BadFile(remote_file(remote.folder, segment), segment.base_offset, segment.next_offset)
+            findings.append(Finding(where, error, None, bad))
         except StratalogError as error:
             findings.append(Finding(where, error))
         else:

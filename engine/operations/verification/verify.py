@@ -44,6 +44,8 @@ class Audited:
     good: list[Copy] = field(default_factory=list)
     """With ``deep``: the files of logs and remote of which every byte was read and found right, and which are
     as their copies are."""
+    spare: list[Copy] = field(default_factory=list)
+    """With ``deep``: the files of replicas that no log uses, of which every byte was read and found right."""
 
     @property
     def site(self) -> Site:
@@ -215,16 +217,16 @@ def _read(context: Context, audits: dict[PartitionKey, Audited]) -> None:
                 each.findings.append(Finding(work.where, error, work.place))
             case Done(_, read):
                 each.findings += read.findings
-                if work.of_log:
-                    each.good += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
+                found = each.good if work.of_log else each.spare
+                found += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
         context.progress.advance(work.size_bytes)
     context.progress.finish()
     for each in audits.values():
         for copy, agreed, error in list(odd_copies(each.good, each.site.view.leader)):
-            held, where, damage = copy.held, f"{each.site} in the remote tier", None
+            held, where = copy.held, f"{each.site} in the remote tier"
+            damage = BadFile(held.file, held.start, held.end) if agreed else None
             if copy.place is not None:
                 where = str(each.site.replica(copy.place))
-                damage = BadFile(held.file, held.start, held.end) if agreed else None
             each.findings.append(Finding(where, error, copy.place, damage))
             # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]

@@ -1,0 +1,124 @@
+"""Rebuilding damaged and missing objects of the remote tier from replicas that still have their records.
+
+    1. plan (``rebuild_plan``): which verified files stand for which segments
+    2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
+    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data
+A crash leaves objects that no table lists: litter. What was damaged is deleted by ``retain`` and ``vacuum``, like
+whatever has left the table, after its delay: so what runs, or looks back in time, finds what it found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.context import Context
+from engine.metadata.image import TopicImage
+from engine.operations.healing.rebuild_plan import Piece, RebuildPlan
+from engine.operations.verification.verify import Audited
+from engine.report import Value
+from partitions.errors import CorruptionError, StratalogError
+from partitions.lineage import Lineage
+from partitions.listing import Link, Listing, ReplicaLog
+from partitions.merge import Run, settling
+from partitions.replica import Replica
+from partitions.runner import Done, Failed
+from partitions.transactions import Fate, transactions_of
+from tiering.rebuilder import rebuild
+from tiering.remote_change import Rebuilt
+from tiering.remote_segment import Uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildJob:
+    """One plan of one partition."""
+
+    each: Audited
+    plan: RebuildPlan
+
+    def __str__(self) -> str:
+        return f"{self.each.site} in the remote tier"
+
+    def row(self, outcome: str) -> dict[str, Value]:
+        """Its line in the report."""
+        view = self.each.site.view
+        return {
+            "topic": view.topic,
+            "partition": view.partition,
+            "broker": None,
+            "damage": " ".join(segment.path for segment in self.plan.lost),
+            "start": self.plan.lost[0].base_offset,
+            "end": self.plan.lost[-1].next_offset,
+            "source": self.plan.sources,
+            "outcome": outcome,
+        }
+
+
+def rebuild_remote(
+    context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], notes: list[str]
+) -> list[dict[str, Value]]:
+    """Carry the plans out; ``topics`` by topic id. What could not be rebuilt is noted."""
+    made: dict[str, list[tuple[RebuildJob, Rebuilt]]] = {}
+    context.progress.start("heal", len(jobs), "remote segments")
+    for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
+        match outcome:
+            case Done(job, rebuilt):
+                made.setdefault(job.each.site.view.topic_id, []).append((job, rebuilt))
+            case Failed(job, error):
+                notes.append(f"{job}: {job.plan.lost[0].path} could not be rebuilt: {error.code}: {error}")
+        context.progress.advance()
+    context.progress.finish()
+    done: set[RebuildPlan] = set()
+    for topic_id, rebuilt_here in made.items():
+        try:
+            context.remote_table(topics[topic_id]).replace([rebuilt for _, rebuilt in rebuilt_here])
+        except StratalogError as error:
+            notes.append(f"{topics[topic_id].name}: what was rebuilt is not committed: {error.code}: {error}")
+        else:
+            done |= {job.plan for job, _ in rebuilt_here}
+    return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
+
+
+def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
+    """Step 2. Raises: as ``tiering.rebuilder.rebuild``."""
+    site, remote = job.each.site, job.each.work.remote
+    assert remote is not None
+    topic = topics[site.view.topic_id]
+    compression = context.topic_config(context.metadata.image(), topic).compression_type
+    uploads: list[Uploaded] = []
+    for piece in job.plan.pieces:
+        source = site.replica(piece.broker_id)
+        run = _settled(source, piece)
+        lost = job.plan.lost[0]
+        uploads.append(rebuild(source, run, lost, remote.store, remote.folder, compression=compression))
+    return Rebuilt(job.plan.lost, tuple(uploads), site.view.log_start_offset)
+
+
+def _settled(source: Replica, piece: Piece) -> Run:
+    """The run with what became of the transactions in it.
+
+    Raises: CorruptionError when the replica does not tell.
+    """
+    chain = (*piece.links, *piece.behind)
+    transactions = transactions_of(_as_log(chain), source.footer)
+    for link in piece.links:
+        if transactions.fates.get(link.name) is Fate.OPEN:
+            raise CorruptionError(f"{source}: {link.name} is of a transaction whose end the replica does not have")
+    return settling(Run(piece.links), transactions)
+
+
+def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
+    """Files that may have left their log, as one: what was tiered is decided and committed."""
+    end = chain[-1].end
+    return ReplicaLog(
+        listing=Listing((), (), (), (), ()),
+        lineage=Lineage(),
+        chain=chain,
+        local_start=chain[0].start,
+        log_end=end,
+        high_watermark=end,
+        promised=end,
+        dead=(),
+        hidden=(),
+        stranded=(),
+    )

@@ -1,0 +1,150 @@
+"""Which files of which replicas stand for an object of the remote tier that is damaged or missing. Pure.
+
+Any file of a replica will do that is of the remote segment's history and of which this very run has read every
+byte: also one that the log has passed or that a merge has hidden, as long as nobody has deleted it. The very
+file is best; else the records are taken from what holds them, in whatever pieces, and from several replicas
+where none has all. A file is never cut at its end, since what it says of the producers holds there: where one
+reaches over the end of the segment, the remote segments behind it are rebuilt together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from engine.operations.verification.findings import BadFile, Copy, Finding, HeldFile, offsets
+from engine.operations.verification.verify import Audited
+from partitions import paths
+from partitions.lineage import Lineage
+from partitions.listing import Link
+from partitions.paths import DataName
+from tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring files of one replica that become one object."""
+
+    broker_id: int
+    links: tuple[Link, ...]
+    behind: tuple[Link, ...]
+    """What the replica has from there on: markers of transactions stand there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What stands for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
+
+    lost: tuple[RemoteSegment, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def sources(self) -> str:
+        """Where the files come from, for people."""
+        return " ".join(f"broker-{broker}" for broker in dict.fromkeys(piece.broker_id for piece in self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A remote object that nothing can stand for, as it was found, and what is to be done."""
+
+    finding: Finding
+    remedy: str
+
+
+def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
+    """How to rebuild the remote objects that an audit found damaged or missing; and those for which nothing is to
+    be had.
+    """
+    remote, looked = each.work.remote, each.looked
+    if remote is None or looked is None:
+        return [], []
+    bad = {f.damage.file.object.name: f for f in each.findings if f.of_remote and isinstance(f.damage, BadFile)}
+    sources = _Sources(each, looked.lineage)
+    plans: list[RebuildPlan] = []
+    lacking: list[Lacking] = []
+    position = 0
+    for index, segment in enumerate(remote.segments):
+        finding = bad.get(paths.join(remote.folder, segment.path))
+        if index < position or finding is None:
+            continue
+        if not segment.is_of(looked.lineage):
+            lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
+            continue
+        plan = sources.plan(remote.segments[index:], each.site.view.log_start_offset)
+        if plan is None:
+            gone = offsets(segment.base_offset, segment.next_offset)
+            remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
+            lacking.append(Lacking(finding, remedy))
+            continue
+        plans.append(plan)
+        position = index + len(plan.lost)
+    return plans, lacking
+
+
+class _Sources:
+    """The good files of the replicas, the best replica first."""
+
+    def __init__(self, each: Audited, lineage: Lineage) -> None:
+        view = each.site.view
+        self._held: dict[int, list[HeldFile]] = {}
+        for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
+            copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)
+            self._held[broker] = [copy.held for copy in copies if _is_of(copy.held.name, lineage)]
+
+    def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
+        """What stands for the first of these segments, and as many of the others as need be."""
+        first = segments[0]
+        start = max(first.base_offset, log_start)
+        if start >= first.next_offset:
+            return RebuildPlan((first,), ())
+        itself = self._itself(first)
+        if itself is not None:
+            return RebuildPlan((first,), (itself,))
+        for count, last in enumerate(segments, 1):
+            pieces = self._cover(start, last.next_offset)
+            if pieces is not None:
+                return RebuildPlan(tuple(segments[:count]), pieces)
+        return None
+
+    def _itself(self, segment: RemoteSegment) -> Piece | None:
+        """The file of that name and those offsets; of several one of the size that the table says."""
+        range_ = segment.base_offset, segment.next_offset
+        found = [
+            (held.size_bytes != segment.size_bytes, number, broker, held)
+            for number, (broker, files) in enumerate(self._held.items())
+            for held in files
+            if held.name == segment.name and (held.start, held.end) == range_
+        ]
+        if not found:
+            return None
+        *_, broker, held = min(found, key=lambda each: each[:2])
+        return Piece(broker, (Link(*range_, held.file),), ())
+
+    def _cover(self, start: int, end: int) -> tuple[Piece, ...] | None:
+        pieces: list[Piece] = []
+        while start < end:
+            runs = ((broker, tuple(_chain(files, start, end))) for broker, files in self._held.items())
+            there = [(broker, links) for broker, links in runs if links]
+            if not there:
+                return None
+            broker, links = max(there, key=lambda run: run[1][-1].end)
+            start = links[-1].end
+            pieces.append(Piece(broker, links, tuple(_chain(self._held[broker], start, None))))
+        return tuple(pieces)
+
+
+def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:
+    """Files of a replica without a gap from ``start`` on, none of which reaches beyond ``until``."""
+    while True:
+        there = [f for f in files if f.start <= start < f.end and (until is None or f.end <= until)]
+        if not there:
+            return
+        best = max(there, key=lambda held: (held.end, held.name.merged))
+        yield Link(start, best.end, best.file)
+        start = best.end
+
+
+def _is_of(name: DataName, lineage: Lineage) -> bool:
+    last = name.base_offset if name.next_offset is None else name.next_offset - 1
+    return lineage.epoch_at(last) == name.epoch
