@@ -18,7 +18,7 @@ from partitions.merge import Run
 from partitions.replica import Replica
 from partitions.rewrite import stage_run
 from partitions.segment import read_segment
-from partitions.segment_check import verify_segment
+from partitions.segment_check import check_copy, verify_segment
 from partitions.segment_footer import SegmentFooter
 from partitions.store.protocol import Staged, Store
 from tiering.copier import found_object, segment_of
@@ -35,8 +35,8 @@ def rebuild(
     """Bring ``run``, files of a replica, into the topic's ``folder`` of ``remote``: offsets of ``lost``, of which
     the object is damaged or missing.
 
-    1. stage the bytes; 2. give them a name that nobody has; 3. read all of it back, every checksum. What a crash
-    leaves is not committed, and is litter.
+    1. stage the bytes, checked as they pass; 2. give them a name that nobody has; 3. read all of it back, every
+    checksum. What a crash leaves is not committed, and is litter.
 
     Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
         SourceChangedError, StorageError, OutcomeUnknownError.
@@ -76,5 +76,11 @@ def _stage(source: Replica, run: Run, remote: Store, name: str, compression: str
     if not run.is_segment:
         return stage_run(source.store, run, remote, name, compression=compression)
     file = run.links[0].file
-    footer = read_segment(source.store, file, remembered=False).footer
-    return remote.stage_copy(source.store, file.object, name), footer
+    segment = read_segment(source.store, file, remembered=False)
+    staged = remote.stage_copy(source.store, file.object, name)
+    try:
+        check_copy(source.store, segment, staged)
+    except BaseException:
+        staged.abort()
+        raise
+    return staged, segment.footer
