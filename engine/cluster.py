@@ -13,6 +13,7 @@ from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.cluster_quorum import QuorumOfCluster
 from engine.cluster_read import ReadOfCluster
 from engine.cluster_restore import RestoreOfCluster
+from engine.cluster_spark import declared
 from engine.cluster_state import StateOfCluster, Topics, names
 from engine.cluster_stream import StreamOfCluster
 from engine.cluster_tiers import TiersOfCluster
@@ -220,8 +221,6 @@ class Cluster(
 
         Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
         """
-        from engine.spark.types import declared
-
         return topics.create_topic(
             self._context,
             name,
@@ -249,8 +248,6 @@ class Cluster(
         ``value`` (as for ``create_topic``; None: it stays). The fields that were added, such as ``value.gate``:
         records that are there have null in them, and producers that do not know them go on.
         """
-        from engine.spark.types import declared
-
         return topics.alter_topic(
             self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
         )

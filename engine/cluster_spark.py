@@ -9,6 +9,7 @@ from partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.types import DataType
 
 
 class SparkOfCluster:
@@ -22,3 +23,20 @@ class SparkOfCluster:
         if self._spark is None:
             raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
         return self._spark
+
+
+def declared(data_type: DataType | str | None) -> str | None:
+    """As ``engine.spark.types.declared``. None, binary, takes no pyspark.
+
+    Raises: as that; InvalidCallError where there is no pyspark.
+    """
+    if data_type is None:
+        return None
+    try:
+        from engine.spark.types import declared as declared_by_spark
+    except ModuleNotFoundError as error:
+        raise InvalidCallError(
+            f"a type of keys or values is Spark's, and {error.name} is not installed: install stratalog[spark], "
+            "or leave the type out for binary"
+        ) from error
+    return declared_by_spark(data_type)

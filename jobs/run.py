@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from engine import Cluster, Failure, OperationFailedError, Report
 from jobs.progress import terminal_progress
-from partitions.errors import InvalidCallError, StratalogError
+from partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
 from partitions.paths import METADATA_TOPIC
 
 if TYPE_CHECKING:
@@ -83,8 +83,13 @@ class Job:
         running = active_session()
         if running is not None:
             return running
-        from jobs.session import spark_session
-
+        try:
+            from jobs.session import spark_session
+        except ModuleNotFoundError as error:
+            raise EnvironmentUnusableError(
+                f"{self.name} computes with Spark, and {error.name} is not installed: "
+                "pip install 'stratalog[spark]'"
+            ) from error
         self._started = spark_session(
             f"stratalog {self.name}",
             master=getattr(self.arguments, "master", None),

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -403,6 +402,7 @@ def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> I
 
 def committed_runs(control: pa.Array) -> list[tuple[int, int]]:
     """The maximal runs ``[first, until)`` of rows without ``control``."""
-    plain = np.concatenate(([False], pc.is_null(control).to_numpy(zero_copy_only=False), [False]))
-    edges = np.flatnonzero(plain[1:] != plain[:-1]).reshape(-1, 2)
-    return [(int(first), int(until)) for first, until in edges]
+    runs = pc.run_end_encode(pc.is_null(control))
+    ends = runs.run_ends.to_pylist()
+    plain = runs.values.to_pylist()
+    return [(first, until) for first, until, wanted in zip([0, *ends], ends, plain, strict=False) if wanted]
