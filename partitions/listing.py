@@ -161,7 +161,8 @@ class ReplicaLog:
         return frozenset(file.name for file in self.listing.data)
 
 
-def _is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
+def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
+    """Whether a file of that name belongs to the history of ``lineage``, and not wholly below the local start."""
     if name.next_offset is None:
         return name.base_offset >= local_start and lineage.epoch_at(name.base_offset) == name.epoch
     return name.next_offset > local_start and lineage.epoch_at(name.next_offset - 1) == name.epoch
@@ -178,7 +179,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     live: list[DataFile] = []
     dead: list[DataFile] = []
     for file in listing.data:
-        (live if _is_live(file.name, lineage, local_start) else dead).append(file)
+        (live if is_live(file.name, lineage, local_start) else dead).append(file)
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
     appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}

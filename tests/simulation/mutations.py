@@ -169,7 +169,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "live merged segments",
         "a merged segment is live only if it ends above the local start",
-        variants.patched(partitions.listing, "_is_live", variants.is_live),
+        variants.patched(partitions.listing, "is_live", variants.is_live),
         theme="delete",
         shaped=_deleting,
     ),

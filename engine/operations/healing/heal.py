@@ -28,8 +28,8 @@ from engine.operations.healing.rebuild import RebuildJob, rebuild_remote
 from engine.operations.healing.rebuild_plan import plan_rebuilds
 from engine.operations.replicas.in_sync import PartitionKey, is_current, partition_key, without
 from engine.operations.replicas.replicate import replicate
+from engine.operations.verification.audit import Audited, audit, failures_of, notes_of
 from engine.operations.verification.findings import BadEpoch, BadFile, Missing
-from engine.operations.verification.verify import Audited, audit, failures_of
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.errors import InvalidUpdateVersionError, StratalogError
@@ -74,7 +74,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             key = partition_key(each.site.view)
             rebuilds, lacking = plan_rebuilds(each)
             jobs += [RebuildJob(each, plan) for plan in rebuilds]
-            notes += [f"{each.site}: {one.remedy}" for one in lacking]
+            notes += [*notes_of([each]), *(f"{each.site}: {one.remedy}" for one in lacking)]
             try:
                 plan = plan_heal(each)
             except StratalogError as error:
@@ -85,7 +85,8 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             if key in plans or rebuilds:
                 touched.add(key)
             if key not in touched or dry_run:
-                failures += [Failure.of(f.where, f.error) for f in each.findings if f.damage is None]
+                unmended = (f for f in each.findings if f.damage is None and not f.unused)
+                failures += [Failure.of(f.where, f.error) for f in unmended]
                 failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
         if dry_run:
             rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.metadata.image import PartitionView
+from engine.operations.verification.audit import Audited
 from engine.operations.verification.findings import BadEpoch, BadFile, Copy, Damage, Missing, Place, offsets
 from engine.operations.verification.structure import Looked, ReplicaLook
-from engine.operations.verification.verify import Audited
 from partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
 from partitions.lineage import Lineage
 from partitions.paths import DataName

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.metadata.image import TopicImage
 from engine.operations.healing.rebuild_plan import Piece, RebuildPlan
-from engine.operations.verification.verify import Audited
+from engine.operations.verification.audit import Audited
 from engine.report import Value
 from partitions.errors import CorruptionError, StratalogError
 from partitions.lineage import Lineage
@@ -81,7 +81,7 @@ def rebuild_remote(
 
 def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
     """Step 2. Raises: as ``tiering.rebuilder.rebuild``."""
-    site, remote = job.each.site, job.each.work.remote
+    site, remote = job.each.site, job.each.remote
     assert remote is not None
     topic = topics[site.view.topic_id]
     compression = context.topic_config(context.metadata.image(), topic).compression_type

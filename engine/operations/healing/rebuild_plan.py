@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from engine.operations.verification.audit import Audited
 from engine.operations.verification.findings import BadFile, Copy, Finding, HeldFile, offsets
-from engine.operations.verification.verify import Audited
 from partitions import paths
 from partitions.lineage import Lineage
 from partitions.listing import Link
@@ -56,7 +56,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
     """How to rebuild the remote objects that an audit found damaged or missing; and those for which nothing is to
     be had.
     """
-    remote, looked = each.work.remote, each.looked
+    remote, looked = each.remote, each.looked
     if remote is None or looked is None:
         return [], []
     bad = {f.damage.file.object.name: f for f in each.findings if f.of_remote and isinstance(f.damage, BadFile)}

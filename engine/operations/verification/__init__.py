@@ -1,6 +1,7 @@
 """Replicas and the remote against each other, and everything against its checksums.
 
 verify                       one run of it
+audit                        the steps, of some partitions: also a heal's
 structure, registers,        without reading records
 snapshots, remote, metadata
 content                      every byte

@@ -27,7 +27,7 @@ from partitions.errors import (
     SourceChangedError,
     StratalogError,
 )
-from partitions.listing import DataFile
+from partitions.listing import DataFile, is_live
 from partitions.segment_check import BadRange, CheckedSegment, check_segment
 from partitions.store import Store
 
@@ -133,6 +133,7 @@ def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
         work.place,
         damage if work.of_log else None,
         log_is_whole=not work.of_log,
+        unused=not work.of_log,
     )
 
 
@@ -156,7 +157,8 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file of that name now; None where there is none, and none is needed.
+    """The file of that name now; None where there is none, and none is needed: it is of a history that the replica
+    has left meanwhile, or the log goes on without it.
 
     Raises: LogGapError; what keeps the replica from being listed.
     """
@@ -171,7 +173,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
     for file in log.listing.data:
         if file.name == held.name:
             return file
-    if work.of_log and held.end > max(log.log_end, log.local_start):
+    if work.of_log and is_live(held.name, log.lineage, log.local_start) and held.end > log.log_end:
         raise LogGapError(
             f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted meanwhile"
         )

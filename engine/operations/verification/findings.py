@@ -57,6 +57,19 @@ class Finding:
     """None where no heal may help: a person has to look."""
     log_is_whole: bool = False
     """The log does not need what is wrong: a foreign file, or one that was discarded."""
+    unused: bool = False
+    """A file that no log uses: worth a note, and no failure."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Bytes and sizes of listed objects stay as they were found. All else is compared between listings, or
+        may pass."""
+        return isinstance(self.error, CorruptSegmentError)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Where, and what: the same of the same thing in every look."""
+        return self.where, str(self.error)
 
     @property
     def of_remote(self) -> bool:

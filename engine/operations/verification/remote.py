@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.operations.verification.findings import BadFile, Finding, HeldFile
-from engine.replication.site import Site
+from engine.replication.site import Site, SiteWork
+from partitions import paths
 from partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -32,13 +33,28 @@ class RemotePart:
     missing: frozenset[str]
     """Paths that the table lists and the store does not hold at that size."""
 
+    def lists(self, object_name: str) -> bool:
+        """Whether the table lists an object, by its name in the store."""
+        return any(paths.join(self.folder, segment.path) == object_name for segment in self.segments)
 
-def check_remote(
-    site: Site, remote: RemotePart, leader: ReplicaLog | None
-) -> tuple[tuple[HeldFile, ...], list[Finding]]:
-    """The objects whose footers are as the table says, and what is wrong with the others. ``leader`` is the
-    log to compare the end of the remote log with; None where it cannot be relied on.
-    """
+
+@dataclass(frozen=True, slots=True)
+class RemoteWork(SiteWork):
+    """Look at what the remote table lists of one partition."""
+
+    part: RemotePart
+    leader: ReplicaLog | None
+    """The log to compare the end of the remote log with, listed before the table was read (what the leader has
+    dropped was remote by then); None where it cannot be relied on."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [self.part.store]
+
+
+def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
+    """The task: the objects whose footers are as the table says, and what is wrong with the others."""
+    site, remote = work.site, work.part
     where = f"{site} in the remote tier"
     sound: list[HeldFile] = []
     findings: list[Finding] = []
@@ -52,8 +68,8 @@ def check_remote(
             findings.append(Finding(where, error))
         else:
             sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
-    if leader is not None:
-        _check_end(where, site, remote.segments, leader, findings)
+    if work.leader is not None:
+        _check_end(where, site, remote.segments, work.leader, findings)
     return tuple(sound), findings
 
 

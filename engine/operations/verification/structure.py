@@ -1,13 +1,18 @@
-"""What listings and footers tell of a partition: names, sizes, contiguity, registers. No records are read.
+"""What listings and footers tell of the replicas of a partition: names, sizes, contiguity, registers. No records
+are read.
 
 Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
 looked at as if it had. Every file of a log says in its footer where it ends, so that a hole is seen which a
 listing alone cannot show.
+
+What two replicas must have of each other rests on the order in which they were listed: a leader holds all that
+was seen of a follower before, a follower all that was known to be committed before. So a look in which a replica
+had to be listed once more begins again, and a member that seems to be short is listed again behind its leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from engine.operations.verification.findings import (
@@ -21,7 +26,6 @@ from engine.operations.verification.findings import (
     offsets,
 )
 from engine.operations.verification.registers import check_registers, lineage_of
-from engine.operations.verification.remote import RemotePart, check_remote
 from engine.operations.verification.snapshots import check_snapshots, read_snapshots
 from engine.replication.site import Site, SiteWork
 from partitions.errors import (
@@ -46,13 +50,12 @@ class LookWork(SiteWork):
 
     deep: bool
     """Also read the registers, and leave differences between copies to those who read all bytes."""
-    remote: RemotePart | None
     snapshots: bool
     """cleanup.policy=snapshot: snapshots stand for what left the log."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
-        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+        return self.site.stores.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +81,10 @@ class Looked:
     """One partition. ``lineage`` is its leader's, as far as anybody knows it."""
 
     replicas: tuple[ReplicaLook, ...]
-    remote: tuple[HeldFile, ...]
-    """The objects of the remote tier whose footers agree with the table."""
     findings: tuple[Finding, ...]
     lineage: Lineage
+    leader_log: ReplicaLog | None
+    """As it was listed; None where it is damaged, or was not seen: it is no measure for the remote tier then."""
 
 
 @dataclass(slots=True)
@@ -96,6 +99,19 @@ class _Seen:
 
 def look_at_partition(work: LookWork) -> Looked:
     """The task."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _look_at_all(work)
+        except SourceChangedError as error:  # retention or a merge took a file away: list all of them again
+            changed = error
+    vanish = SourceChangedError(
+        f"{work}: its files vanish faster than they can be looked at: {changed}; try again"
+    )
+    return Looked((), (Finding(str(work), vanish),), Lineage(), None)
+
+
+def _look_at_all(work: LookWork) -> Looked:
+    """Raises: SourceChangedError when a file that was listed is gone."""
     view = work.site.view
     findings: list[Finding] = []
     seen: dict[int, _Seen] = {}
@@ -106,6 +122,8 @@ def look_at_partition(work: LookWork) -> Looked:
         try:
             replica = work.site.replica(broker)
             seen[broker] = _list(replica, findings)
+        except SourceChangedError:
+            raise
         except StratalogError as error:
             findings.append(Finding(f"{work} on broker {broker}", error, broker))
     reference = _reference(work.site, seen)
@@ -113,6 +131,8 @@ def look_at_partition(work: LookWork) -> Looked:
     for broker, found in seen.items():
         try:
             looks[broker] = _look(found, reference, findings)
+        except SourceChangedError:
+            raise
         except StratalogError as error:
             findings.append(Finding(str(found.replica), error, broker))
     if work.snapshots:
@@ -129,14 +149,9 @@ def look_at_partition(work: LookWork) -> Looked:
             findings += read_snapshots(found.replica, found.listing)
     else:
         _compare_sizes(work.site, looks.values(), findings)
-    cold: tuple[HeldFile, ...] = ()
-    if work.remote is not None:
-        # A leader that is damaged is no measure for the remote.
-        sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
-        log = seen[leader.broker_id].log if leader is not None and sound else None
-        cold, wrong = check_remote(work.site, work.remote, log)
-        findings += wrong
-    return Looked(tuple(looks.values()), cold, tuple(findings), reference)
+    sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
+    log = seen[leader.broker_id].log if leader is not None and sound else None
+    return Looked(tuple(looks.values()), tuple(findings), reference, log)
 
 
 def _list(replica: Replica, findings: list[Finding]) -> _Seen:
@@ -173,16 +188,7 @@ def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
 
 
 def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
-    """Raises: what keeps the replica from being looked at."""
-    for _ in range(_ATTEMPTS):
-        try:
-            return _look_once(found, reference, findings)
-        except SourceChangedError:  # retention or a merge took a file away: list again
-            found.listing = found.replica.list()
-    raise SourceChangedError(f"{found.replica}: its files vanish faster than they can be looked at; try again")
-
-
-def _look_once(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
+    """Raises: SourceChangedError; what keeps the replica from being looked at."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
     if lineage is None or lineage.latest_epoch < reference.latest_epoch:
@@ -256,40 +262,53 @@ def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegme
 def _find_short(
     site: Site,
     seen: Mapping[int, _Seen],
-    looks: dict[int, ReplicaLook],
+    looks: Mapping[int, ReplicaLook],
     leader: ReplicaLook | None,
     reference: Lineage,
     findings: list[Finding],
 ) -> None:
     """Gaps, and ends that are short of what the replica itself or another one knows to have been there."""
-    for broker, look in list(looks.items()):
-        replica, log = seen[broker].replica, seen[broker].log
+    for broker, found in looks.items():
+        replica, log, look = seen[broker].replica, seen[broker].log, found
         assert log is not None
         must_reach, why = log.promised, "the high watermark reached"
         if leader is None:
             pass
         elif look is leader:
-            held = [(other.end, other.broker_id) for other in looks.values() if _follows(other, leader)]
-            if held and max(held)[0] > must_reach:
-                must_reach, why = max(held)[0], f"broker {max(held)[1]} has copied it up to"
+            known = max(_known_of(site, seen, looks.values(), leader), default=(0, ""))
+            must_reach, why = max((must_reach, why), known, key=lambda each: each[0])
         else:
-            if broker in site.view.isr and look.end < leader.high_watermark:
-                # The high watermark may have passed what was listed of the follower: look once more.
+            if broker in site.view.isr and leader.high_watermark > max(must_reach, look.end):
+                # It may have passed what was listed of the follower before.
                 try:
-                    seen[broker].listing = replica.list()
-                    look = looks[broker] = _look(seen[broker], reference, [])
+                    look = _look(_Seen(replica, replica.list(), seen[broker].lineage), reference, [])
+                except SourceChangedError:
+                    raise
                 except StratalogError as unreadable:
                     findings.append(Finding(str(replica), unreadable, broker))
             if broker in site.view.isr and leader.high_watermark > must_reach:
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
-            if look.lineage != leader.lineage and look.joined_epoch == leader.joined_epoch:
-                error = CorruptionError(f"{replica} has another lineage than its leader: {look.lineage}")
+            if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
+                error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
                 findings.append(Finding(str(replica), error, broker))
         findings += _gaps(replica, look, must_reach, why)
 
 
-def _follows(other: ReplicaLook, leader: ReplicaLook) -> bool:
-    return other is not leader and other.joined_epoch == leader.joined_epoch and other.lineage == leader.lineage
+def _known_of(
+    site: Site, seen: Mapping[int, _Seen], looks: Iterable[ReplicaLook], leader: ReplicaLook
+) -> Iterator[tuple[int, str]]:
+    """Up to where others prove that the leader's log went. All that a follower holds came from the leader once
+    both have joined the view's epoch. Before that it may have more, from the leader before, which nobody has
+    acknowledged: then a member of the ISR proves what it knows to be committed.
+    """
+    for other in looks:
+        log = seen[other.broker_id].log
+        if other is leader or log is None:
+            continue
+        if other.joined_epoch == leader.joined_epoch == site.epoch and other.lineage == leader.lineage:
+            yield other.end, f"broker {other.broker_id} has copied it up to"
+        if other.broker_id in site.view.isr:
+            yield log.promised, f"broker {other.broker_id} knows that the high watermark reached"
 
 
 def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> list[Finding]:
