@@ -38,6 +38,18 @@ class StorageError(RetriableError):
     code = "KAFKA_STORAGE_ERROR"
 
 
+class StorageAuthorizationError(StorageError):
+    """A store does not allow who asks to do that; nothing was changed. It takes other rights, or credentials."""
+
+    code = "CLUSTER_AUTHORIZATION_FAILED"
+
+
+class StorageAuthenticationError(StorageAuthorizationError):
+    """A store does not know who asks: no credentials, wrong ones, or such that have expired."""
+
+    code = "SASL_AUTHENTICATION_FAILED"
+
+
 class StoreTimeoutError(RetriableError):
     """A store did not answer within the deadline, and the call changes nothing by itself."""
 

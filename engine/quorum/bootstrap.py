@@ -20,7 +20,7 @@ from engine.quorum.finding import Search
 from engine.quorum.log import MetadataLog
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
-from partitions.errors import InvalidCallError, NoMajorityError
+from partitions.errors import InvalidCallError, NoMajorityError, StorageAuthorizationError
 from partitions.root import read_broker_file
 from partitions.store.protocol import Store
 
@@ -100,8 +100,8 @@ def find_log(
     the file says.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
-        InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError; CorruptionError
-        kinds.
+        InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or
+        StorageAuthorizationError when all of them refuse who asks; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
     search = Search(cluster_id, cached, note, loading)
@@ -109,6 +109,8 @@ def find_log(
     if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
         state = search.at(others)
     if state.end == 0:
+        if search.failures and all(isinstance(error, StorageAuthorizationError) for error in search.failures):
+            raise search.failures[0]
         if search.failures:
             raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, search.failures))}")
         _refuse_lost_log(cluster_id, others)

@@ -232,6 +232,6 @@ class Store(Protocol):
     def check(self) -> None:
         """Find out at once whether the root is there, is writable, and creates exclusively.
 
-        Raises: LogDirError, UnsupportedStoreError.
+        Raises: LogDirError, UnsupportedStoreError, StorageAuthorizationError.
         """
         ...

@@ -19,6 +19,7 @@ from partitions.errors import (
     OutcomeUnknownError,
     RetriableError,
     SourceChangedError,
+    StorageAuthorizationError,
     UnsupportedStoreError,
 )
 from partitions.store.crc32 import PiecewiseCrc32
@@ -171,14 +172,16 @@ def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
 def check_exclusive_create(store: Store, probe: str) -> None:
     """Create ``probe`` twice in a store and delete it: what ``Store.check`` rests on.
 
-    Raises: LogDirError when the store refuses to write, UnsupportedStoreError when it lets the second
-    creation through.
+    Raises: StorageAuthorizationError, LogDirError when the store refuses to write, UnsupportedStoreError when it
+        lets the second creation through.
     """
     try:
         first = store.create(probe, b"first")
         second = store.create(probe, b"second")
         kept = store.read(probe)
         store.delete([probe])
+    except StorageAuthorizationError:
+        raise
     except (RetriableError, OutcomeUnknownError, FileNotFoundError) as error:
         raise LogDirError(f"{store.uri} cannot be written: {error}") from error
     if not first or second or kept != b"first":

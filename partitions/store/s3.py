@@ -19,6 +19,7 @@ from partitions.errors import (
     LogDirError,
     RetriableError,
     SourceChangedError,
+    StorageAuthorizationError,
     StorageError,
     UnsupportedStoreError,
 )
@@ -167,7 +168,7 @@ class S3Store:
                 return b""
             if answer.code in ("NoSuchKey", "404"):
                 raise FileNotFoundError(self.uri_of(name)) from refused
-            raise StorageError(f"cannot read {self.uri_of(name)}: {refused}") from refused
+            raise refused.as_error(f"cannot read {self.uri_of(name)}") from refused
 
     def stat(self, name: str) -> StoredObject:
         """See ``Store.stat``."""
@@ -176,7 +177,7 @@ class S3Store:
         except Refused as refused:
             if refused.answer.status == 404:
                 raise FileNotFoundError(self.uri_of(name)) from refused
-            raise StorageError(f"cannot look for {self.uri_of(name)}: {refused}") from refused
+            raise refused.as_error(f"cannot look for {self.uri_of(name)}") from refused
         return StoredObject(name, found.size_bytes, found.modified_ms, found.version)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
@@ -191,7 +192,7 @@ class S3Store:
                 uri = self.uri_of(source_object.name)
                 if refused.answer.status in (412, 416) or refused.answer.code == "NoSuchKey":
                     raise SourceChangedError(f"{uri} is not the object that was listed") from refused
-                raise StorageError(f"cannot read {uri}: {refused}") from refused
+                raise refused.as_error(f"cannot read {uri}") from refused
 
         if source_object.size_bytes == 0:  # no read will ever find out
             self._must_exist(source_object)
@@ -212,7 +213,7 @@ class S3Store:
         try:
             _, listed = look(partial(self._list_once, folder), where)
         except Refused as refused:
-            raise BrokerUnreachableError(f"cannot list {where}: {refused}") from refused
+            raise BrokerUnreachableError(str(refused.as_error(f"cannot list {where}"))) from refused
         except EndpointUnreachableError as error:
             raise BrokerUnreachableError(f"cannot list {where}: {error}") from error
         return listed
@@ -235,7 +236,14 @@ class S3Store:
         has to refuse bytes that were damaged on the way, too, by their CRC-32."""
         try:
             self._objects.look()
-        except (Refused, RetriableError) as error:
+        except Refused as refused:
+            error = refused.as_error(f"the bucket {self.bucket!r} cannot be used")
+            if isinstance(error, StorageAuthorizationError):
+                raise error from refused
+            raise LogDirError(str(error)) from refused
+        except StorageAuthorizationError:
+            raise
+        except RetriableError as error:
             raise LogDirError(f"the bucket {self.bucket!r} cannot be used: {error}") from error
         probe = f".check-{self._new_id()}"
         check_exclusive_create(self, probe)
@@ -250,6 +258,8 @@ class S3Store:
                 finally:
                     upload.abort()
             self.delete([probe])
+        except StorageAuthorizationError:
+            raise
         except RetriableError as error:
             raise LogDirError(f"{self.uri} cannot be written: {error}") from error
         if damaged:
@@ -290,7 +300,7 @@ class S3Store:
                 self._objects.abort(upload)
             _, staged = self._objects.list(root + STAGING_FOLDER + "/")
         except Refused as refused:
-            raise StorageError(f"cannot sweep {self.uri}: {refused}") from refused
+            raise refused.as_error(f"cannot sweep {self.uri}") from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
         self._objects.delete([] if dry_run else old)
         return len(begun) + len(old)
@@ -321,7 +331,7 @@ class S3Store:
                 raise SourceChangedError(
                     f"{self.uri_of(listed.name)} is not the object that was listed"
                 ) from refused
-            raise StorageError(f"cannot look for {self.uri_of(listed.name)}: {refused}") from refused
+            raise refused.as_error(f"cannot look for {self.uri_of(listed.name)}") from refused
 
     def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> bool:
         """False: the server does not tell what it has copied; the parts are to be put instead."""

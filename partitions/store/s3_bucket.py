@@ -45,8 +45,8 @@ class Bucket:
         """
 
         def attempt(client: Any) -> None:
-            self._tally.add(reads=1)
-            client.head_bucket(Bucket=self.name)
+            self._tally.add(lists=1)
+            client.list_objects_v2(Bucket=self.name, MaxKeys=1)  # its refusal has a body that says why
 
         self.connection.repeatable(f"look for s3://{self.name}", attempt)
 
@@ -120,7 +120,9 @@ class Bucket:
             what = f"delete {batch[0]} and {len(batch) - 1} more of s3://{self.name}"
             try:
                 failed = self.connection.repeatable(what, partial(attempt, batch))
-            except (Refused, RetriableError) as error:
+            except Refused as refused:
+                raise refused.as_error(f"cannot {what}") from refused
+            except RetriableError as error:
                 raise StorageError(f"cannot {what}: {error}") from error
             if failed:
                 raise StorageError(f"cannot delete {', '.join(failed)} of s3://{self.name}")

@@ -19,18 +19,30 @@ from botocore.exceptions import (
     BotoCoreError,
     ClientError,
     ConnectTimeoutError,
+    CredentialRetrievalError,
     EndpointConnectionError,
     HTTPClientError,
     IncompleteReadError,
+    NoAuthTokenError,
+    NoCredentialsError,
+    PartialCredentialsError,
+    ProfileNotFound,
     ProxyConnectionError,
     ReadTimeoutError,
     ResponseStreamingError,
     SSLError,
+    TokenRetrievalError,
 )
 from botocore.parsers import ResponseParserError
 
 from partitions.clock import Clock
-from partitions.errors import OutcomeUnknownError, StorageError, StoreTimeoutError
+from partitions.errors import (
+    OutcomeUnknownError,
+    StorageAuthenticationError,
+    StorageAuthorizationError,
+    StorageError,
+    StoreTimeoutError,
+)
 from partitions.store.protocol import StoreOptions
 
 POOL_CONNECTIONS = 64
@@ -53,6 +65,23 @@ PASSING_CODES = frozenset(
     }
 )
 
+_NO_CREDENTIALS = (
+    *(NoCredentialsError, PartialCredentialsError, CredentialRetrievalError),
+    *(NoAuthTokenError, TokenRetrievalError, ProfileNotFound),
+)
+_UNKNOWN_CALLER = frozenset(
+    {
+        *("InvalidAccessKeyId", "SignatureDoesNotMatch", "AuthFailure", "NotSignedUp"),
+        *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity"),
+    }
+)
+_NOT_ALLOWED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
+
+_SHOW_CREDENTIALS = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) where this runs, executors included, "
+    "or name a profile in [s3] of the cluster file"
+)
+
 T = TypeVar("T")
 
 
@@ -70,8 +99,24 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store kn
     """A final answer other than success; ``answer`` has it."""
 
     def __init__(self, answer: Answer) -> None:
-        super().__init__(f"{answer.status} {answer.code}")
+        named = answer.code not in ("", str(answer.status))  # an answer without a body names no code
+        super().__init__(f"{answer.status} {answer.code}" if named else f"{answer.status}")
         self.answer = answer
+
+    def as_error(self, what: str) -> StorageError:
+        """The error for ``what`` was tried, by its name where it is about who asks."""
+        status, code = self.answer.status, self.answer.code
+        if status == 401 or code in _UNKNOWN_CALLER:
+            return StorageAuthenticationError(
+                f"{what}: {self}: the server does not accept the credentials: {_SHOW_CREDENTIALS}"
+            )
+        if code in _NOT_ALLOWED or code == "403":
+            unless = "" if code != "403" else ", or they are wrong; it does not say which"
+            return StorageAuthorizationError(
+                f"{what}: {self}: the credentials do not allow it{unless}: let their owner get, put, list and "
+                "delete there, or use others"
+            )
+        return StorageError(f"{what}: {self}")
 
 
 class EndpointUnreachableError(StorageError):
@@ -128,6 +173,8 @@ class S3Connection:
             except BotoCoreError as error:
                 if ambiguous and once:
                     raise OutcomeUnknownError(f"{what}: {error}; read before you retry") from None
+                if isinstance(error, _NO_CREDENTIALS):
+                    raise StorageAuthenticationError(f"{what}: {error}: {_SHOW_CREDENTIALS}") from None
                 raise StorageError(f"{what}: {error}") from None
         attempts = f"{self.options.retries + 1} attempts"
         if once and ambiguous:

@@ -106,7 +106,7 @@ def name_exclusively(place: Place, attempt: Callable[[Any], None]) -> bool:
                 if _exists(place):
                     return False
                 raise OutcomeUnknownError(f"create {place.uri}: {refused}; read before you retry") from refused
-            raise StorageError(f"cannot create {place.uri}: {refused}") from refused
+            raise refused.as_error(f"cannot create {place.uri}") from refused
         else:
             return True
     raise StorageError(f"cannot create {place.uri}: {CONFLICT_ATTEMPTS} conflicts in a row, and nobody made it")
@@ -217,7 +217,7 @@ class StagedUpload:
         except Refused as refused:
             if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
                 raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
-            raise StorageError(f"cannot copy s3://{bucket}/{key}: {refused}") from refused
+            raise refused.as_error(f"cannot copy s3://{bucket}/{key}") from refused
         if "ChecksumCRC32" not in part:
             return False
         self._arrived(index, part, crc32_of_text(part["ChecksumCRC32"]), end - start)

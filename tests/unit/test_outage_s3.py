@@ -246,7 +246,7 @@ STAYS = {
     "torn": (answer_torn, "GET", ".", "KAFKA_STORAGE_ERROR|OUTCOME_UNKNOWN", "cannot read the table s3://"),
     "full": (full, "PUT|POST", ".", "KAFKA_STORAGE_ERROR", "QuotaExceeded"),
     "out of space": (refused(507, "InsufficientStorage"), "PUT|POST", ".", "OUTCOME_UNKNOWN", "Insufficient"),
-    "takes no segments": (DENIED, "PUT", SEGMENT, "KAFKA_STORAGE_ERROR", "AccessDenied"),
+    "takes no segments": (DENIED, "PUT", SEGMENT, "CLUSTER_AUTHORIZATION_FAILED", "AccessDenied"),
     "takes no commits": (DENIED, "PUT", LOG_ENTRY, "OUTCOME_UNKNOWN", "lacked the necessary privileges"),
     "answers no uploads": (never, "PUT", SEGMENT, "OUTCOME_UNKNOWN", "read before you retry"),
     "loses every answer": (answer_lost, "PUT", ".", "OUTCOME_UNKNOWN", "read before you retry"),

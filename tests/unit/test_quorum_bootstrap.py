@@ -18,6 +18,7 @@ from partitions.errors import (
     InvalidCallError,
     LogDirError,
     NoMajorityError,
+    StorageAuthenticationError,
     StorageError,
 )
 from partitions.root import format_root
@@ -140,6 +141,23 @@ def test_an_unreachable_minority_does_not_hinder_finding() -> None:
     assert [v.broker_id for v in seen] == [1, 2, 3]
     through[1].hook = through[2].hook = unreachable
     with pytest.raises(NoMajorityError, match="no metadata voter can be read: no such mount"):
+        found(CLUSTER, dict(enumerate(through, start=1)), {})
+
+
+def test_voters_that_all_refuse_who_asks_are_no_lost_majority() -> None:
+    """What helps is other credentials; SASL_AUTHENTICATION_FAILED says so, NO_MAJORITY does not."""
+
+    def refuse(*_: object) -> None:
+        raise StorageAuthenticationError("wrong credentials")
+
+    quorum = Quorum(3)
+    through = quorum.hooked()
+    for store in through:
+        store.hook = refuse
+    with pytest.raises(StorageAuthenticationError, match="wrong credentials"):
+        found(CLUSTER, dict(enumerate(through, start=1)), {})
+    through[0].hook = unreachable
+    with pytest.raises(NoMajorityError, match="no such mount; wrong credentials"):
         found(CLUSTER, dict(enumerate(through, start=1)), {})
 
 

@@ -21,6 +21,8 @@ from partitions.errors import (
     BrokerUnreachableError,
     LogDirError,
     OutcomeUnknownError,
+    StorageAuthenticationError,
+    StorageAuthorizationError,
     StorageError,
     StoreTimeoutError,
     UnsupportedStoreError,
@@ -280,13 +282,44 @@ class TestRead:
         with pytest.raises(StorageError, match=r"prefix/b \(AccessDenied\)"):
             store_on(server.url).delete(["a", "b"])
 
+    @pytest.mark.parametrize(
+        ("status", "code", "error"),
+        [
+            (403, "SignatureDoesNotMatch", StorageAuthenticationError),
+            (403, "InvalidAccessKeyId", StorageAuthenticationError),
+            (400, "ExpiredToken", StorageAuthenticationError),
+            (403, "AccessDenied", StorageAuthorizationError),
+            (403, "", StorageAuthorizationError),
+        ],
+    )
+    def test_who_is_refused_is_told_so_by_name_and_what_to_do(
+        self, server: ScriptedServer, status: int, code: str, error: type[StorageError]
+    ) -> None:
+        """Kafka's SASL_AUTHENTICATION_FAILED and CLUSTER_AUTHORIZATION_FAILED; status and code are said once."""
+        server.script = [lambda request: request.answer(status, code)]
+        store = store_on(server.url)
+        for call in (store.check, lambda: store.read("name"), lambda: store.create("name", b"")):
+            with pytest.raises(StorageError) as refused:
+                call()
+            assert type(refused.value) is error
+            said = str(refused.value)
+            assert f": {status} {code}".rstrip() + ": " in said
+            assert said.count(str(status)) == 1
+            assert "credentials" in said
+
+    def test_an_answer_without_a_body_is_told_by_its_status_once(self, server: ScriptedServer) -> None:
+        server.script = [forbidden]
+        with pytest.raises(StorageAuthorizationError, match=r"name: 403: .* or they are wrong") as refused:
+            store_on(server.url).stat("name")
+        assert str(refused.value).count("403") == 1
+
 
 class TestCheck:
     def test_a_server_that_ignores_the_condition_is_refused(self, server: ScriptedServer) -> None:
         def replace(request: Handler) -> None:
             request.scripted.objects.pop(request.path, None) if request.command == "PUT" else None
-            if request.command == "HEAD" or request.command == "POST":
-                request.answer(200)
+            if request.command == "POST" or "list-type" in request.path:
+                request.answer(200, body=b"<ListBucketResult></ListBucketResult>")
             else:
                 obey(request)
 
@@ -372,5 +405,9 @@ class TestCredentials:
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
         monkeypatch.setenv("AWS_CONFIG_FILE", "no-such-file")
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "no-such-file")
-        with scripted_server() as server, pytest.raises(StorageError, match="credentials"):
-            store_on(server.url).create("name", b"data")
+        with scripted_server() as server:
+            store = store_on(server.url)
+            for call in (store.check, lambda: store.create("name", b"data")):
+                with pytest.raises(StorageAuthenticationError, match="credentials: set AWS_ACCESS_KEY_ID and"):
+                    call()
+            assert server.requests == []
