@@ -24,6 +24,7 @@ from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
 from partitions.errors import InvalidCallError
+from partitions.store.opening import instead_of, scheme_of
 from partitions.store.protocol import StoreOptions
 
 _CLUSTER_ID = re.compile(r"[A-Za-z0-9._-]{1,64}\Z")
@@ -105,7 +106,7 @@ class _Reader:
             raise self._error("[cluster]", f"id = {cluster_id!r}: use 1 to 64 of a-z A-Z 0-9 . _ -")
         remote = self._optional(cluster, "remote", str, "[cluster]")
         cache = self._optional(cluster, "cache", str, "[cluster]")
-        if cache is not None and (cache[0] in "~$" or "://" in cache):
+        if cache is not None and (cache[0] in "~$" or scheme_of(cache) is not None):
             raise self._error("[cluster]", f"cache = {cache!r}: write the path of a folder of this machine")
         brokers = self._brokers(tables.get("brokers"))
         voters = self._voters(cluster, {broker.broker_id for broker in brokers})
@@ -170,8 +171,11 @@ class _Reader:
     def _address(self, text: str, place: str) -> str:
         """The absolute address of a root: no trailing slash, no ``..``."""
         scheme, separator, rest = text.partition("://")
+        named = scheme_of(text)
+        if named is not None and (not separator or scheme not in ("file", "s3", "memory")):
+            raise self._error(place, f"{text!r}: {instead_of(named)}")
         if separator and scheme != "file":
-            if scheme not in ("s3", "memory") or not rest.strip("/"):
+            if not rest.strip("/"):
                 raise self._error(place, f"{text!r}: use a folder, file:///folder or s3://bucket/prefix")
             return f"{scheme}://{rest.strip('/')}"
         folder = rest if separator else text

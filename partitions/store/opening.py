@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 from partitions.clock import Clock, SystemClock
@@ -14,8 +15,30 @@ from partitions.store.s3 import S3Store
 _DEFAULTS = StoreOptions()
 _CLOCK = SystemClock()
 
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_INSTEAD = {
+    "file": "write file:///absolute/folder",
+    "s3a": "write s3://, which is what it means",
+    "s3n": "write s3://, which is what it means",
+    "dbfs": "a mounted path, /dbfs or /Volumes, is a folder, but one that has no hard links: use s3://bucket/prefix",
+}
+
 _memory_lock = threading.Lock()
 _memory_stores: dict[str, MemoryStore] = {}
+
+
+def scheme_of(uri: str) -> str | None:
+    """What stands before the first colon of an address, in small letters; None of a path, as ``./a:b`` is one."""
+    found = _SCHEME.match(uri)
+    return None if found is None else found[1].lower()
+
+
+def instead_of(scheme: str) -> str:
+    """What to write in place of an address with a scheme that no store has."""
+    if len(scheme) == 1:
+        return "drives of Windows are no roots: use a folder of a POSIX file system, or s3://bucket/prefix"
+    known = "use a folder, file:///folder or s3://bucket/prefix"
+    return _INSTEAD.get(scheme, f"{known} (a folder with a colon in its name: ./{scheme}:...)")
 
 
 def open_store(uri: str, options: StoreOptions = _DEFAULTS, clock: Clock = _CLOCK) -> Store:
@@ -38,6 +61,8 @@ def open_store(uri: str, options: StoreOptions = _DEFAULTS, clock: Clock = _CLOC
     if separator and scheme == "memory" and rest:
         with _memory_lock:
             return _memory_stores.setdefault(rest, MemoryStore(uri, clock))
+    if (named := scheme_of(uri)) is not None and named not in ("file", "s3", "memory"):
+        raise UnsupportedStoreError(f"no store can be opened at {uri!r}: {instead_of(named)}")
     raise UnsupportedStoreError(
         f"no store can be opened at {uri!r}: use file:///absolute/folder, /absolute/folder, "
         "s3://bucket/prefix or memory://name"
