@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from partitions import paths
+from partitions.cache import BoundedCache
 from partitions.errors import CorruptionError, RemoteObjectMissingError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.segment import Segment, read_segment
+from partitions.segment_check import verify_bytes
 from partitions.store.protocol import Store, StoredObject
 from tiering.remote_segment import RemoteSegment
+
+REMEMBERED = 100_000
+"""Objects of which a process remembers that it has read them, and that they were whole."""
+
+_verified: BoundedCache[tuple[Store, StoredObject, RemoteSegment], bool] = BoundedCache(REMEMBERED)
 
 
 def remote_file(folder: str, segment: RemoteSegment) -> DataFile:
@@ -23,10 +32,29 @@ def read_remote(remote: Store, folder: str, segment: RemoteSegment) -> Segment:
 
     Raises: RemoteObjectMissingError, CorruptSegmentError, CorruptionError.
     """
-    file = remote_file(folder, segment)
+    return _read(remote, remote_file(folder, segment), segment, read_segment)
+
+
+def verify_remote(remote: Store, segment: RemoteSegment, there: StoredObject) -> None:
+    """Read all bytes of a remote segment's object, as it lies ``there``, and compare them with the checksum that
+    was taken when they were written; once for each object in the life of this process: it is written once, and its
+    version tells it from any other.
+
+    Raises: as ``read_remote``.
+    """
+    key = remote, there, segment
+    if _verified.get(key) is None:
+        _read(remote, DataFile(segment.name, there), segment, verify_bytes)
+        if there.version:
+            _verified.put(key, True)
+
+
+def _read(
+    remote: Store, file: DataFile, segment: RemoteSegment, read: Callable[[Store, DataFile], Segment]
+) -> Segment:
     what = remote.uri_of(file.object.name)
     try:
-        found = read_segment(remote, file)
+        found = read(remote, file)
     except SourceChangedError as error:
         raise RemoteObjectMissingError(
             f"the remote log lists {what} with {segment.size_bytes} bytes, which is not there as such"

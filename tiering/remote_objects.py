@@ -87,14 +87,6 @@ class RemoteObjects:
         found = self.segments.get(segment.path)
         return found is not None and found.object.size_bytes == segment.size_bytes
 
-    def as_committed(self, segment: RemoteSegment) -> bool:
-        """Whether it is the very object that was looked at when it was committed: no other one of that size has
-        taken its place since. (In seconds: that is what object stores tell of one object by itself.)
-        """
-        return self.holds(segment) and (
-            self.segments[segment.path].object.modified_ms // 1000 == segment.modified_ms // 1000
-        )
-
 
 class Why(StrEnum):
     """Why an object is litter."""

@@ -10,18 +10,22 @@ import pyarrow.parquet as pq
 import pytest
 
 from engine.operations.reading.look import remote_pieces
-from engine.operations.retention import tasks as retain_tasks
 from engine.operations.retention.remote import Expiry
 from engine.report import Report
 from partitions.errors import InvalidConfigError
 from partitions.lineage import Lineage
-from partitions.paths import METADATA_TOPIC, DataName, parse_name
+from partitions.listing import DataFile
+from partitions.paths import METADATA_TOPIC, DataName, base_name, parse_name
+from partitions.segment import Segment
+from partitions.store import Store
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import Dying, LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
+from tests.unit.tampering import spot
 from tests.unit.tiering_harness import segment, table_in, uploaded
+from tiering import remote_file
 from tiering.divergence import Histories
 from tiering.remote_segment import RemoteSegment
 
@@ -206,18 +210,70 @@ def test_a_segment_is_read_back_once_when_it_is_first_relied_upon(
     live: LiveCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    real = retain_tasks.read_remote
+    real = remote_file.verify_bytes
 
-    def counted(store: object, folder: str, segment: object) -> object:
-        asked.append(segment.path)  # type: ignore[attr-defined]
-        return real(store, folder, segment)  # type: ignore[arg-type]
+    def counted(store: Store, file: DataFile) -> Segment:
+        asked.append(str(file.name))
+        return real(store, file)
 
-    monkeypatch.setattr(retain_tasks, "read_remote", counted)
+    monkeypatch.setattr(remote_file, "verify_bytes", counted)
     filled(live, "abcd")
     for _ in range(3):
         live.cluster.retain().raise_for_failures()
     assert local_start(live) == 3
-    assert sorted(asked) == sorted(listed(live))[:3], "not once for each replica, nor for each run"
+    assert sorted(asked) == [f"{at:020d}.{1:010d}.parquet" for at in range(3)], "once for all replicas and runs"
+
+
+def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_letting_go(live: LiveCluster) -> None:
+    """Name, size, time, and footer are what they were: only who reads all of it finds out. heal mends it, from
+    what the brokers still have."""
+    filled(live, "abcd")
+    second = remote_files(live)[1]
+    before = second.stat()
+    content = bytearray(second.read_bytes())
+    content[40] ^= 1
+    second.write_bytes(content)
+    os.utime(second, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(2):
+        assert second.name in the_failure(live.cluster.retain())
+    assert [local_start(live, broker) for broker in (1, 2, 3)] == [1, 1, 1]
+    live.cluster.heal().raise_for_failures()
+    retained(live)
+    assert local_start(live) == 3
+    assert live.read() == {0: list("abcd")}
+
+
+def test_an_object_that_goes_bad_while_the_delay_passes_keeps_what_lies_on_the_brokers(live: LiveCluster) -> None:
+    filled(live, "abcd", file_delete_delay_ms="3600000")
+    live.cluster.retain().raise_for_failures()
+    assert local_start(live) == 3
+    second = remote_files(live)[1]
+    content = bytearray(second.read_bytes())
+    content[40] ^= 1
+    second.write_bytes(content)
+    live.clock.advance_ms(2 * 3600_000)
+    before = live.on_brokers()
+    assert second.name in the_failure(live.driver().retain())
+    gone = {base_name(name) for name in before.keys() - live.on_brokers().keys() if "/t-" in name}
+    assert gone == {f"{2:020d}.{1:010d}.parquet"}, "what lies behind it may go"
+    live.driver().heal().raise_for_failures()
+    live.driver().retain().raise_for_failures()
+    assert live.read() == {0: list("abcd")}
+
+
+def test_what_a_merge_has_hidden_goes_once_the_segment_was_read_on_that_replica(live: LiveCluster) -> None:
+    live.topic(segment_bytes="1000000", segment_merge_min_files="2", file_delete_delay_ms="0")
+    live.fill("abcd")
+    live.cluster.merge().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    spot(live, 2, 0).flip(40)
+    for _ in range(2):
+        assert "t-0 on broker 2: CORRUPT_SEGMENT" in the_failure(live.driver().retain())
+    assert [len(live.log(broker).listing.data) for broker in (1, 2, 3)] == [1, 5, 1]
+    live.driver().heal().raise_for_failures()
+    live.driver().retain().raise_for_failures()
+    assert [len(live.log(broker).listing.data) for broker in (1, 2, 3)] == [1, 1, 1]
+    assert live.read() == {0: list("abcd")}
 
 
 def test_an_object_that_was_replaced_by_a_faithful_copy_is_read_whole_and_relied_upon(live: LiveCluster) -> None:

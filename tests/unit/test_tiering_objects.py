@@ -124,14 +124,8 @@ def test_strangers_and_the_tables_own_log_are_nobodys_to_delete() -> None:
     assert judged(found).litter == {}
 
 
-@pytest.mark.parametrize(
-    ("size", "modified_ms", "holds", "as_committed"),
-    [(100, 5_000, True, True), (100, 5_999, True, True), (99, 5_000, False, False), (100, 6_000, True, False)],
-)
-def test_an_object_is_the_committed_one_by_size_and_second(
-    size: int, modified_ms: int, holds: bool, as_committed: bool
-) -> None:
+@pytest.mark.parametrize(("size", "holds"), [(100, True), (99, False)])
+def test_an_object_is_there_at_the_size_that_the_table_says(size: int, holds: bool) -> None:
     name = DataName(0, 10, 1)
-    found = RemoteObjects.of("t", [StoredObject(f"t/{remote_segment_path(0, name)}", size, modified_ms, "v")])
-    committed = RemoteSegment(0, name, 10, 100, modified_ms=5_000)
-    assert (found.holds(committed), found.as_committed(committed)) == (holds, as_committed)
+    found = RemoteObjects.of("t", [StoredObject(f"t/{remote_segment_path(0, name)}", size, 5_000, "v")])
+    assert found.holds(RemoteSegment(0, name, 10, 100, modified_ms=5_000)) == holds

@@ -445,4 +445,3 @@ def test_when_a_segment_appeared_in_the_remote_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "remote" / part.table.path(found)
     assert found.modified_ms == path.stat().st_mtime_ns // 1_000_000
     assert found.extent.written_ms == found.modified_ms
-    assert part.table.objects().as_committed(found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
@@ -37,16 +38,17 @@ def remote_parts(context: Context, topic: TopicImage, failures: list[Failure]) -
                 topic.name,
                 RemoteObjectMissingError(
                     f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
-                    f"{min(missing)}; the brokers keep what they have of them. Restore them, or verify the topic"
+                    f"{min(missing)}; the brokers keep what they have of them, and heal rebuilds them from that"
                 ),
             )
         )
     parts = {}
     for partition in range(len(topic.partitions)):
         listed = log.of_partition(partition)
-        there = next((n for n, segment in enumerate(listed) if segment.path in missing), len(listed))
-        changed = frozenset(segment.path for segment in listed[:there] if not objects.as_committed(segment))
-        parts[partition] = RemotePart(table.remote, table.folder, listed, there, changed)
+        there = list(takewhile(lambda segment: segment.path not in missing, listed))
+        parts[partition] = RemotePart(
+            table.remote, listed, tuple(objects.segments[segment.path].object for segment in there)
+        )
     return parts
 
 

@@ -3,11 +3,15 @@
 What has to be so before a broker lets go of a record that no retention has expired:
     * its segment is in the remote table, and of the history of the replica that lets go
     * the store has its object at its size, as a walk saw it after the table was read
-    * its footer was read back now, with its checksum, and is the one of these offsets. The bytes themselves were
-      compared when they were uploaded; where the object is another one than then (its time differs: a bucket was
-      copied, or somebody replaced it) all of it is read, and every checksum has to hold.
-A segment is read back once for each time that it is newly relied upon, one ranged read each. When the files go at
-last, ``file.delete.delay.ms`` later, the first two are asked again, and objects that were replaced are read again.
+    * all bytes of that object were read where it lies, and have the checksum that was taken when they were
+      written; by this process, which believes what it has read for as long as the object is the same one.
+So a segment is read when logs begin to rely on it, once for all replicas of its partition, and, by another
+driver, once more when the files go at last, ``file.delete.delay.ms`` later.
+
+And before a replica lets go of the files that a merge has made superfluous: the segment that holds their records
+was read on that very replica, all of it. That is once, for then they are gone.
+
+What is found damaged is named, and what it was to stand for stays, so that ``heal`` can make it anew from that.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from engine.replication.damage import blaming, check_whole
 from engine.replication.site import SiteWork
 from engine.replication.snapshots import latest_snapshot
 from partitions.clock import Clock
-from partitions.errors import LogGapError, RemoteObjectMissingError, SourceChangedError, StratalogError
+from partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName, LocalStartName, parse_name
 from partitions.producers import encode
@@ -35,12 +39,12 @@ from partitions.retention import (
     retained_from,
 )
 from partitions.segment import read_segment
-from partitions.segment_check import verify_segment
-from partitions.store import Store
+from partitions.segment_check import verify_bytes
+from partitions.store import Store, StoredObject
 from snapshots.start_offset import follower_start_offset
 from tiering.divergence import agreeing
 from tiering.expiry import both_tiers
-from tiering.remote_file import read_remote, remote_file
+from tiering.remote_file import verify_remote
 from tiering.remote_segment import RemoteSegment
 
 
@@ -49,13 +53,10 @@ class RemotePart:
     """What is remote of one partition."""
 
     store: Store
-    folder: str
     listed: tuple[RemoteSegment, ...]
     """What the table lists."""
-    there: int
-    """How many of them, from the first on, the store has at their size."""
-    changed: frozenset[str]
-    """Paths of those whose object is another one than was committed."""
+    objects: tuple[StoredObject, ...]
+    """Those of them, from the first on, that the store has at their size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ class RetainWork(SiteWork):
         """
         if self.remote is None:
             return ()
-        found = agreeing(self.remote.listed[: self.remote.there], log.lineage)
+        found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
         begins_late = found and found[0].base_offset > max(log.local_start, self.site.view.log_start_offset)
         return () if begins_late else found
 
@@ -210,7 +211,7 @@ class _Dropping:
                 read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
             )
             replica.store.create(replica.path(LocalStartName(start)), encode(producers))
-        names = self._deletable(log)
+        names = self._covered(replica, log, self._deletable(log))
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
@@ -220,7 +221,7 @@ class _Dropping:
 
     def _deletable(self, log: ReplicaLog) -> list[str]:
         """The files whose delay is over, but for those with records that only the remote has besides, and by now
-        has not, or not as they were committed.
+        has not, or not as they were written.
         """
         work, log_start = self.work, self.work.site.view.log_start_offset
         names = removable(log, work.clock.now_ms(), work.delay_ms)
@@ -238,9 +239,22 @@ class _Dropping:
         held_from = log.local_start
         if safe and safe[-1].next_offset >= log.local_start:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
-            changed = [s for s in needed if s.path in work.remote.changed]
-            held_from = max([safe[0].base_offset, *(s.next_offset for s in changed if not self._is_sound(s))])
+            held_from = max([safe[0].base_offset, *(s.next_offset for s in needed if not self._is_sound(s))])
         return [name for name in names if name not in begins or begins[name] >= held_from]
+
+    def _covered(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
+        """Without the files that a merge has hidden whose records cannot be had from what hides them."""
+        doomed, bad = set(names), set[DataName]()
+        hidden = [file.name for file in log.hidden if str(file.name) in doomed]
+        for link in log.chain:
+            over = [name for name in hidden if link.start < _least_end(name) and name.base_offset < link.end]
+            if over:
+                try:
+                    verify_bytes(replica.store, link.file)
+                except CorruptSegmentError as error:
+                    self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
+                    bad |= set(over)
+        return [name for name in names if parse_name(name) not in bad]
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
         """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
@@ -255,15 +269,15 @@ class _Dropping:
         assert remote is not None
         if segment.path not in self.sound and segment.path not in self.bad:
             try:
-                read_remote(remote.store, remote.folder, segment)
-                if segment.path in remote.changed:
-                    verify_segment(remote.store, remote_file(remote.folder, segment))
+                verify_remote(remote.store, segment, remote.objects[remote.listed.index(segment)])
                 self.sound.add(segment.path)
-            except SourceChangedError:
-                self.bad[segment.path] = RemoteObjectMissingError(f"{segment.path} was there, and is gone")
             except StratalogError as error:
                 self.bad[segment.path] = error
         return segment.path in self.sound
+
+
+def _least_end(name: DataName) -> int:
+    return name.base_offset + 1 if name.next_offset is None else name.next_offset
 
 
 def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> int:
