@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import BinaryIO
+from typing import BinaryIO, cast
 
 from partitions.store import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
@@ -102,8 +102,7 @@ class _Staged:
 
     @property
     def crc32(self) -> int:
-        assert not hasattr(self._inner, "file"), "only a copy tells it"
-        return self._inner.crc32
+        return cast(StagedCopy, self._inner).crc32
 
     def commit(self) -> bool:
         self._named()
