@@ -4,23 +4,27 @@ A commit is planned on one version and becomes the next one or nothing: the cond
 entry decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock
 for writers that rebase. Whoever loses reads the table again and drops what the winner has committed by
 then. So does whoever got no answer: the table itself says whether a commit has landed.
+
+The version of that transaction is also the last one at which the table is known to be a remote log. Where others
+have committed since, ``foreign_commits`` tells what that means. Every version that is made here lists a whole
+remote log and nothing else: before a commit a rewrite by others is taken back, in a version of its own that
+changes no data.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import NoReturn, cast
+from typing import NoReturn, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from partitions import paths
-from partitions.bulk import collector_paused
 from partitions.clock import Clock
 from partitions.errors import (
     CorruptionError,
@@ -34,11 +38,15 @@ from partitions.store.protocol import Store, StoreOptions
 from tiering import delta_options
 from tiering.delta_schema import delta_schema, grown_fields
 from tiering.divergence import Histories
+from tiering.foreign_commits import ForeignCommit, Rewrite, read_commits, rewrite_of, standing
+from tiering.listed_files import listed_files, listed_segments, whatever_is_listed
 from tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemoteObjects, RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import INDEXED_COLUMNS
+
+T = TypeVar("T")
 
 APPLICATION = "stratalog"
 CLUSTER_ID = "stratalog.cluster_id"
@@ -105,11 +113,24 @@ class DeltaTopicTable:
     def load(self) -> RemoteLog:
         """The remote log at the newest version; an empty one (version -1) when there is no table.
 
-        Raises: InconsistentClusterIdError, CorruptionError for a table that is not this topic's or was
-            written by somebody else; LogGapError; StorageError.
+        Where others have rewritten the table without a change of data, it is the log before that (``rewrite`` says
+        so).
+
+        Raises: InconsistentClusterIdError, CorruptionError for a table that is not this topic's or whose data
+            somebody else has changed; LogGapError; StorageError.
         """
         table = self._open()
         return RemoteLog.empty(self.uri) if table is None else self._fold(table)
+
+    def undo_rewrites(self) -> RemoteLog:
+        """Take back what others have rewritten: the table lists the segments again, and no foreign file, in one
+        version that changes no data. Without a rewrite it makes no version, and is a ``load``.
+
+        Raises: RemoteObjectMissingError when a segment was vacuumed meanwhile: the table stays as it is, for the
+            foreign files may be all there is of its records; as ``commit``.
+        """
+        log = self.load()
+        return log if log.rewrite is None else self._commit(lambda log: log)[0]
 
     def ensure(self, schema: pa.Schema) -> None:
         """Create the table if there is none; ``schema`` is the physical schema of the topic's segments. A table
@@ -154,19 +175,25 @@ class DeltaTopicTable:
         fails; and if it was elected after step 3, its first commit removes what is not of its history.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
-            StorageError when other writers always came first; OutcomeUnknownError; as ``load``.
+            StorageError when other writers always came first; OutcomeUnknownError; as ``load``, and as
+            ``undo_rewrites``, which comes first.
         """
-        return self._commit(lambda log: decide(log, adds, removes, histories))
+        done, made = self._commit(lambda log: decide(log, adds, removes, histories))
+        return replace(done, made=made)
 
     def replace(self, rebuilt: Sequence[Rebuilt]) -> Committed:
         """Let rebuilt segments take the place of those of which the objects are damaged or missing, in one version
-        that changes no data.
+        that changes no data. Where others have rewritten the table, that is taken back in the same one.
 
         Raises: as ``commit``.
         """
-        return self._commit(lambda log: decide_rebuilt(log, rebuilt))
+        return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
 
-    def _commit(self, decision: Callable[[RemoteLog], Change | Committed]) -> Committed:
+    def _commit(self, decision: Callable[[RemoteLog], Change | T]) -> tuple[T, frozenset[str]]:
+        """Put what is decided on the newest version, until nothing is left to do; and the paths of the files that
+        were added so. Of a version without an answer nobody else is to say that it was theirs.
+        """
+        made: set[str] = set()
         failures: list[Exception] = []
         while True:
             table = self._open()
@@ -174,15 +201,20 @@ class DeltaTopicTable:
                 raise CorruptionError(f"there is no table at {self.uri}: create it first, or restore it")
             log = self._fold(table)
             change = decision(log)
-            if isinstance(change, Committed):
-                return change
+            if log.rewrite is not None:
+                change = self._undoing(log.rewrite, change if isinstance(change, Change) else None)
+            if not isinstance(change, Change):
+                return change, frozenset(made)
             races = sum(isinstance(failure, CommitFailedError) for failure in failures)
             if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
                 self._give_up(failures)
             try:
                 self._put(table, change)
+                made |= {upload.segment.path for upload in change.adds}
             except (DeltaError, OSError) as error:
                 failures.append(error)
+                if not isinstance(error, CommitFailedError):
+                    made |= {upload.segment.path for upload in change.adds}
                 longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2 ** len(failures))
                 self._clock.sleep(longest * self._rng.uniform(0.0, 1.0))
 
@@ -268,10 +300,12 @@ class DeltaTopicTable:
         delta.logRetentionDuration and that it stands for. (Commits do both too, every ``delta.checkpointInterval``
         versions: this is for tables to which nobody commits any more.)
 
+        That of a table that others have rewritten stays: it says what was there before.
+
         Raises: StorageError; as ``load``.
         """
         table = self._open()
-        if table is not None:
+        if table is not None and self._fold(table).rewrite is None:
             try:
                 table.create_checkpoint()
                 table.cleanup_metadata()
@@ -347,6 +381,31 @@ class DeltaTopicTable:
         except (DeltaError, OSError) as error:
             self._failed(what, error)
 
+    def _undoing(self, rewrite: Rewrite, besides: Change | None) -> Change:
+        """The change that takes a rewrite back, and makes another one with it that changes no data either.
+
+        Raises: RemoteObjectMissingError, StorageError.
+        """
+        also = Change((), ()) if besides is None or besides.of_data else besides
+        gone = {segment.path for segment in also.removes}
+        back = {segment.path: segment for segment in rewrite.lacking if segment.path not in gone}
+        found = self.objects()
+        missing = [segment for segment in back.values() if not found.holds(segment)]
+        if missing:
+            raise RemoteObjectMissingError(
+                f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, are not there any "
+                "more; heal uploads again what the replicas have"
+            )
+        lacking = {segment.path for segment in rewrite.lacking}
+        listed = listed_files(self._open_at(rewrite.since), self.uri)
+        return Change(
+            (*also.adds, *(upload for upload in listed if upload.segment.path in back)),
+            tuple(segment for segment in also.removes if segment.path not in lacking),
+            rewrite.files,
+            of_data=False,
+            why=f"takes back: {rewrite}",
+        )
+
     def _put(self, table: DeltaTable, change: Change) -> None:
         now_ms = self._clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
@@ -360,34 +419,47 @@ class DeltaTopicTable:
             )
             for upload in change.adds
         ]
-        actions += [
-            RemoveAction(segment.path, change.of_data, now_ms, segment.size_bytes, {})
-            for segment in change.removes
-        ]
+        gone = [(file.path, file.size_bytes) for file in change.removes]
+        gone += [(file.path, file.size_bytes) for file in change.foreign]
+        actions += [RemoveAction(path, change.of_data, now_ms, size, {}) for path, size in gone]
         table.create_write_transaction(
             actions,
             mode="append",
             schema=table.schema(),
             commit_properties=CommitProperties(
                 max_commit_retries=_ONE_ATTEMPT,
+                custom_metadata={"userMetadata": change.why} if change.why else None,
                 app_transactions=[Transaction(APPLICATION, table.version() + 1, now_ms)],
             ),
         )
 
     def _fold(self, table: DeltaTable) -> RemoteLog:
-        actions = pa.table(table.get_add_actions())
-        listed = zip(
-            actions["path"].to_pylist(),
-            actions["size_bytes"].to_pylist(),
-            actions["num_records"].to_pylist(),
-            _timestamps(actions, "min"),
-            _timestamps(actions, "max"),
-            actions["modification_time"].to_pylist(),
-            strict=True,
-        )
-        with collector_paused():
-            segments = [RemoteSegment.listed(self.uri, *row) for row in listed]
+        since, version = table.transaction_version(APPLICATION) or 0, table.version()
+        if since < version:
+            commits = read_commits(self.remote, self.folder, since + 1, version)
+            if commits is not None and any(commit.touches_files for commit in commits):
+                return self._rewritten(table, since, commits)
+        return RemoteLog.of(self.uri, version, listed_segments(table, self.uri))
+
+    def _rewritten(self, table: DeltaTable, since: int, commits: Sequence[ForeignCommit]) -> RemoteLog:
+        """The log of a table whose files others have changed since it was the log.
+
+        Raises: CorruptionError when its data changed with them.
+        """
+        segments = listed_segments(self._open_at(since), self.uri)
+        commits = standing(segments, commits)
+        if not commits:
             return RemoteLog.of(self.uri, table.version(), segments)
+        rewrite = rewrite_of(self.uri, since, commits, segments, whatever_is_listed(table))
+        return RemoteLog.of(self.uri, table.version(), segments, rewrite)
+
+    def _open_at(self, version: int) -> DeltaTable:
+        try:
+            return DeltaTable(
+                self.uri, version, storage_options=delta_options.storage_options(self.uri, self._options)
+            )
+        except (DeltaError, OSError) as error:
+            self._failed(f"read version {version} of", error)
 
     def _give_up(self, failures: Sequence[Exception]) -> NoReturn:
         said = delta_options.said(failures[-1])
@@ -400,12 +472,3 @@ class DeltaTopicTable:
 
     def _failed(self, what: str, error: Exception) -> NoReturn:
         raise StorageError(f"cannot {what} the table {self.uri}: {delta_options.said(error)}") from None
-
-
-def _timestamps(actions: pa.Table, bound: str) -> list[int | None]:
-    """The bound of the records' timestamps of each action, in milliseconds."""
-    index = actions.schema.get_field_index(bound)
-    if index < 0 or actions.schema.field(index).type.get_field_index("timestamp") < 0:
-        return [None] * actions.num_rows
-    micros = pc.struct_field(actions.column(index), "timestamp").cast(pa.int64()).to_pylist()
-    return [None if us is None else cast(int, us) // 1000 for us in micros]

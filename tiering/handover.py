@@ -8,14 +8,14 @@ however late it wakes up."""
 
 from __future__ import annotations
 
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from partitions.clock import Clock
 from partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageError
 from partitions.store.protocol import StoreOptions
 from tiering import delta_options
-from tiering.delta_table import APPLICATION, CLUSTER_ID, COMMIT_ATTEMPTS
+from tiering.delta_table import CLUSTER_ID, COMMIT_ATTEMPTS
 
 _PAUSE_S = 0.2
 
@@ -48,10 +48,7 @@ def hand_over(uri: str, former: str, to: str, options: StoreOptions, clock: Cloc
             table.alter.set_table_properties(
                 {CLUSTER_ID: to},
                 raise_if_not_exists=False,
-                commit_properties=CommitProperties(
-                    max_commit_retries=0,
-                    app_transactions=[Transaction(APPLICATION, table.version() + 1, clock.now_ms())],
-                ),
+                commit_properties=CommitProperties(max_commit_retries=0),
             )
         except (DeltaError, OSError) as error:  # somebody was faster, or no answer came: the table tells
             failure = error

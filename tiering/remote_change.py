@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from partitions.lineage import Lineage
 from tiering.divergence import Histories
+from tiering.foreign_commits import ListedFile
 from tiering.remote_log import RemoteLog
 from tiering.remote_segment import RemoteSegment, Uploaded
 
@@ -23,6 +24,8 @@ class Committed:
     """Not in the table: other files hold their offsets since. Litter in the remote tier."""
     fenced: tuple[Uploaded, ...] = ()
     """Not in the table: their partitions have a later leader epoch than they were uploaded under."""
+    made: frozenset[str] = frozenset()
+    """Paths of those that are in the table by this very commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +45,16 @@ class Change:
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
+    foreign: tuple[ListedFile, ...] = ()
+    """Files of others that go."""
     of_data: bool = True
     """Delta's ``dataChange``: false where the same records lie in other files, so that nobody who follows the
     table takes them for new ones."""
+    why: str = ""
+    """For people who read the history of the table."""
 
     def __bool__(self) -> bool:
-        return bool(self.adds or self.removes)
+        return bool(self.adds or self.removes or self.foreign)
 
 
 def decide(

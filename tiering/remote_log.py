@@ -15,6 +15,7 @@ from itertools import pairwise
 from partitions.errors import CorruptionError, LogGapError
 from partitions.lineage import Lineage
 from tiering.divergence import agreeing
+from tiering.foreign_commits import Rewrite
 from tiering.remote_segment import RemoteSegment
 
 
@@ -27,9 +28,13 @@ class RemoteLog:
     version: int
     """The version of the table; -1 when there is none yet."""
     segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
+    rewrite: Rewrite | None = None
+    """What others have put in the place of some of them; None where the table lists exactly them."""
 
     @classmethod
-    def of(cls, what: str, version: int, segments: Iterable[RemoteSegment]) -> RemoteLog:
+    def of(
+        cls, what: str, version: int, segments: Iterable[RemoteSegment], rewrite: Rewrite | None = None
+    ) -> RemoteLog:
         """The log of these segments, in any order.
 
         Raises: LogGapError for missing offsets, CorruptionError for offsets that are there twice.
@@ -41,6 +46,7 @@ class RemoteLog:
             what,
             version,
             {partition: _chained(what, found) for partition, found in sorted(by_partition.items())},
+            rewrite,
         )
 
     @classmethod

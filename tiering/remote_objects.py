@@ -61,15 +61,15 @@ class RemoteObjects:
     """By path."""
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
-    strangers: tuple[StoredObject, ...] = ()
-    """Whatever else is there: nobody's to delete."""
+    strangers: Mapping[str, StoredObject] = field(default_factory=dict)
+    """Whatever else is there, by path."""
 
     @classmethod
     def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:
         """The objects of a walk through ``folder``."""
         segments: dict[str, RemoteObject] = {}
         log_entries: list[StoredObject] = []
-        strangers: list[StoredObject] = []
+        strangers: dict[str, StoredObject] = {}
         for stored in objects:
             path = stored.name.removeprefix(folder + "/")
             parsed = paths.parse_remote_segment_path(path)
@@ -79,8 +79,13 @@ class RemoteObjects:
             elif path.startswith(paths.DELTA_LOG + "/"):
                 log_entries.append(stored)
             else:
-                strangers.append(stored)
-        return cls(segments, tuple(log_entries), tuple(strangers))
+                strangers[path] = stored
+        return cls(segments, tuple(log_entries), strangers)
+
+    def at(self, path: str) -> StoredObject:
+        """The object at a path that is there."""
+        found = self.segments.get(path)
+        return self.strangers[path] if found is None else found.object
 
     def holds(self, segment: RemoteSegment) -> bool:
         """Whether a listed segment's object is there, at its size."""
@@ -96,6 +101,7 @@ class Why(StrEnum):
     SUPERSEDED = "superseded"
     LOST_HISTORY = "lost history"
     NOT_TIERED = "not tiered"
+    OF_OTHERS = "of others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +128,11 @@ def find_litter(
     ``lineages`` are those of leaders, as far as they are known; ``before_ms`` is a day ago on the storage's clock.
     """
     listed = {segment.path for segment in log.all_segments()}
-    litter: dict[str, Why] = {}
+    litter: dict[str, Why] = {
+        path: Why.OF_OTHERS
+        for path, stored in objects.strangers.items()
+        if path in removed.due and stored.modified_ms < before_ms
+    }
     undecided: set[int] = set()
     for path, found in objects.segments.items():
         if path in listed:

@@ -88,7 +88,8 @@ class RemoteSegment:
         parsed = paths.parse_remote_segment_path(path)
         if parsed is None:
             raise CorruptionError(
-                f"{what} lists {path!r}, which is no segment: somebody else wrote (or compacted) this table"
+                f"{what} lists {path!r}, which is no segment: somebody else wrote this table, and its log does "
+                "not reach back to what it listed before"
             )
         partition, name, rebuilt = parsed
         if records is None and name.next_offset is None:

@@ -14,7 +14,7 @@ Bounds of strings are cut to a prefix, those of timestamps rounded to millisecon
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, localcontext
@@ -64,6 +64,39 @@ def statistics_json(parquet: pq.FileMetaData) -> str:
         "nullCount": nulls,
     }
     return _ENCODER.encode(stats).decode()
+
+
+def listed_statistics(
+    records: int | None,
+    lowest: Mapping[str, Any] | None,
+    highest: Mapping[str, Any] | None,
+    nulls: Mapping[str, Any] | None,
+) -> str:
+    """The ``stats`` of an add action that delta-rs has read: number of records, bounds and numbers of nulls."""
+    found = {"minValues": lowest, "maxValues": highest, "nullCount": nulls}
+    stats = {name: _listed(tree) for name, tree in found.items() if tree is not None}
+    return _ENCODER.encode(stats if records is None else {"numRecords": records, **stats}).decode()
+
+
+def _listed(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """What is known, in JSON's forms; the bounds were cut and rounded when they were written."""
+    known: dict[str, Any] = {}
+    for name, value in tree.items():
+        match value:
+            case None:
+                continue
+            case Mapping():
+                if inner := _listed(value):
+                    known[name] = inner
+            case datetime():
+                known[name] = value.replace(tzinfo=None).isoformat(timespec="milliseconds") + (
+                    "Z" if value.tzinfo else ""
+                )
+            case date():
+                known[name] = value.isoformat()
+            case _:
+                known[name] = value
+    return known
 
 
 def _leaves(path: tuple[str, ...], data_type: pa.DataType) -> Iterator[_Leaf]:

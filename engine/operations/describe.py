@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from engine.context import Context
 from engine.metadata.image import PartitionView
 from engine.operations.known_image import known_image
-from engine.operations.tiering.remote_logs import load_remotes
+from engine.operations.tiering.remote_logs import load_remotes, rewrites
 from engine.operations.tiering.schedule import load_schedule
 from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
@@ -109,7 +109,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     totals: dict[str, Value] = {"replicas": len(rows)}
     if empty:
         totals["empty_internal_replicas"] = empty
-    return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts)
+    notes = rewrites(image, remote)
+    return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts, notes)
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ReplicaLook]) -> bool:

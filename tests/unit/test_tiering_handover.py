@@ -101,7 +101,8 @@ def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
         over.set()  # or it would commit for ever, and keep the process from ending
         thread.join()
     assert [type(error) for error in stopped] == [InconsistentClusterIdError]
-    assert end == committed[0] > 0
+    assert committed[0] > 0
+    assert end in (committed[0], committed[0] + 10), "of its last commit it may not have heard any more"
     assert table_in(remote, cluster_id="heir", options=options).load().end(0) == end
 
 

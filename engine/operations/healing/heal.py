@@ -7,7 +7,8 @@
        find out right before a delete that the replica is still outside the ISR
     5. replicate: what was mended catches up and rejoins the ISR
     6. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
-    7. verify every byte of these partitions again: what is wrong then is a failure
+    7. tables that others have rewritten list the segments again (``tables``)
+    8. verify every byte of these partitions again: what is wrong then is a failure
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -26,9 +27,10 @@ from engine.operations.healing.files import mend
 from engine.operations.healing.plan import HealPlan, Repair, plan_heal
 from engine.operations.healing.rebuild import RebuildJob, rebuild_remote
 from engine.operations.healing.rebuild_plan import plan_rebuilds
+from engine.operations.healing.tables import put_right, table_row
 from engine.operations.replicas.in_sync import PartitionKey, is_current, partition_key, without
 from engine.operations.replicas.replicate import replicate
-from engine.operations.verification.audit import Audited, audit, failures_of, notes_of
+from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from engine.operations.verification.findings import BadEpoch, BadFile, Missing
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
@@ -69,6 +71,8 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         audits = audit(context, image, context.topics(image, topics), failures, deep=True)
         plans: dict[PartitionKey, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
+        rewritten = rewrites_of(audits)
+        notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
         touched: set[PartitionKey] = set()
         for each in audits:
             key = partition_key(each.site.view)
@@ -91,6 +95,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         if dry_run:
             rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
             rows += [job.row("planned") for job in jobs]
+            rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
         else:
             if plans:
                 sites = _step_aside(context, plans, notes)
@@ -98,6 +103,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
                 failures += _rejoin(context, plans, notes)
             if jobs:
                 rows += rebuild_remote(context, jobs, image.topics, notes)
+            rows += put_right(context, rewritten, image.topics, failures)
             failures += _verify_again(context, touched)
     return Report(
         operation="heal",
@@ -232,7 +238,7 @@ def _rejoin(
 
 
 def _verify_again(context: Context, touched: Collection[PartitionKey]) -> list[Failure]:
-    """Step 7."""
+    """Step 8."""
     failures: list[Failure] = []
     if not touched:
         return failures

@@ -17,6 +17,7 @@ from tiering.divergence import Histories
 from tiering.expiry import expired_segments
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemoteObjects
+from tiering.remote_segment import RemoteSegment
 
 PartitionKey = tuple[str, int]
 
@@ -24,14 +25,21 @@ _NO_HISTORY = Lineage()
 """Of a partition of which nothing is to be remote."""
 
 
-def remote_parts(context: Context, topic: TopicImage, failures: list[Failure]) -> dict[int, RemotePart]:
+def remote_parts(
+    context: Context, topic: TopicImage, failures: list[Failure], notes: list[str], *, dry_run: bool
+) -> dict[int, RemotePart]:
     """What is remote of every partition of a tiered topic. Objects that the table lists and the store lacks are a
-    failure of the topic.
+    failure of the topic. What others have rewritten is taken back first, and noted: until then anybody's VACUUM
+    may delete what the brokers are about to rely on.
 
-    Raises: as ``DeltaTopicTable.load``.
+    Raises: as ``DeltaTopicTable.undo_rewrites``.
     """
     table = context.remote_table(topic)
-    log, objects, missing = _look(table)
+    log = table.load()
+    if log.rewrite is not None:
+        notes.append(f"{topic.name}: {log.rewrite}")
+        log = log if dry_run else table.undo_rewrites()
+    log, objects, missing = _look(table, log)
     if missing:
         failures.append(
             Failure.of(
@@ -52,11 +60,11 @@ def remote_parts(context: Context, topic: TopicImage, failures: list[Failure]) -
     return parts
 
 
-def _look(table: DeltaTopicTable) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
-    """The table and what lies there. What seems to be missing is looked for again: it may have left the table
-    since that was read.
+def _look(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
+    """The table, of which ``log`` was just read, and what lies there. What seems to be missing is looked for
+    again: it may have left the table since that was read.
     """
-    log, objects = table.load(), table.objects()
+    objects = table.objects()
     missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
     if missing:
         log, objects = table.load(), table.objects()
@@ -76,10 +84,10 @@ class Expiry:
     """The partitions that now start where retention wants them to."""
     dry_run: bool
     failures: list[Failure]
-    removed: dict[PartitionKey, int] = field(default_factory=dict)
-    """How many segments of each partition went."""
+    removed: dict[PartitionKey, list[RemoteSegment]] = field(default_factory=dict)
+    """The segments of each partition that went."""
 
-    def run(self, topics: Iterable[TopicImage]) -> dict[PartitionKey, int]:
+    def run(self, topics: Iterable[TopicImage]) -> dict[PartitionKey, list[RemoteSegment]]:
         """Step 3 of retain."""
         for topic in topics:
             if topic.topic_id not in self.image.topics:
@@ -101,7 +109,7 @@ class Expiry:
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
         )
         for segment in gone:
-            self._count(topic, segment.partition)
+            self._count(topic, segment)
         if not self.dry_run:
             if gone:
                 table.commit((), gone)
@@ -117,8 +125,8 @@ class Expiry:
         log = table.load()
         partitions = [p for p in log.segments if (topic.topic_id, p) in self.settled]
         for partition in partitions:
-            for _ in log.of_partition(partition):
-                self._count(topic, partition)
+            for segment in log.of_partition(partition):
+                self._count(topic, segment)
         if self.dry_run or log.version < 0:
             return
 
@@ -133,6 +141,5 @@ class Expiry:
             table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
         table.vacuum(delay_ms)
 
-    def _count(self, topic: TopicImage, partition: int) -> None:
-        key = topic.topic_id, partition
-        self.removed[key] = self.removed.get(key, 0) + 1
+    def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:
+        self.removed.setdefault((topic.topic_id, segment.partition), []).append(segment)

@@ -25,6 +25,9 @@ from engine.operations.tiering.remote_logs import ask_remote
 from engine.report import Failure, Report, Value
 from partitions.errors import LogGapError
 from partitions.runner import Done, Failed
+from tiering.remote_segment import RemoteSegment
+
+_COUNTED = ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes")
 
 
 def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
@@ -39,7 +42,7 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
     with context.measured() as measure:
         image = context.metadata.image()
         chosen = context.topics(image, topics)
-        works = _plan(context, image, chosen, dry_run, failures)
+        works = _plan(context, image, chosen, dry_run, failures, notes)
         sound = {work.site.view.topic_id for work in works}  # what failed by now is not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         wanted = _wanted(context, works, failures, notes)
@@ -51,7 +54,7 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
             settled -= _commit_log_starts(context, wanted, log_starts, failures)
         image = context.metadata.image()
         removed = Expiry(context, image, log_starts, settled, dry_run, failures).run(chosen)
-        works = [work for work in _plan(context, image, chosen, dry_run, []) if _key(work) in wanted]
+        works = [work for work in _plan(context, image, chosen, dry_run, [], []) if _key(work) in wanted]
         context.progress.start("retain", len(works), "partitions")
         for outcome in context.tasks.run(drop, works):
             size_bytes = 0
@@ -68,11 +71,11 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
         operation="retain",
         rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
         failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
-        totals={"deleted_bytes": sum(int(row["deleted_bytes"] or 0) for row in rows.values())},
+        totals={column: sum(int(row[column] or 0) for row in rows.values()) for column in _COUNTED},
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
-        notes=notes,
+        notes=list(dict.fromkeys(notes)),
     )
 
 
@@ -86,12 +89,17 @@ def _plan(
     topics: Iterable[TopicImage],
     dry_run: bool,
     failures: list[Failure],
+    notes: list[str],
 ) -> list[RetainWork]:
     present = [topic for topic in topics if topic.topic_id in image.topics]
     configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
     tiered = [topic for topic in present if configs[topic.topic_id].remote_storage_enable]
     parts: dict[str, dict[int, RemotePart]] = {}
-    for outcome in ask_remote(context, lambda topic: remote_parts(context, topic, failures), tiered):
+
+    def ask(topic: TopicImage) -> dict[int, RemotePart]:
+        return remote_parts(context, topic, failures, notes, dry_run=dry_run)
+
+    for outcome in ask_remote(context, ask, tiered):
         match outcome:
             case Done(topic, found):
                 parts[topic.topic_id] = found
@@ -142,7 +150,8 @@ def _wanted(
         named = {work.site.view.topic_id: image.topics.get(work.site.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
         keys = {_key(work) for work in gaps}
-        works = [work for work in _plan(context, image, topics, gaps[0].dry_run, failures) if _key(work) in keys]
+        planned = _plan(context, image, topics, gaps[0].dry_run, failures, notes)
+        works = [work for work in planned if _key(work) in keys]
     return found
 
 
@@ -185,15 +194,17 @@ def _row(
     work: RetainWork,
     dropped: Dropped,
     log_starts: dict[PartitionKey, int],
-    removed: dict[PartitionKey, int],
+    removed: dict[PartitionKey, list[RemoteSegment]],
 ) -> dict[str, Value]:
     view = work.site.view
+    expired = removed.get(_key(work), ())
     return {
         "topic": view.topic,
         "partition": view.partition,
         "log_start": log_starts.get(_key(work), view.log_start_offset),
         "local_starts": " ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
-        "remote_removed": removed.get(_key(work), 0),
+        "remote_removed": len(expired),
+        "remote_removed_bytes": sum(segment.size_bytes for segment in expired),
         "deleted_files": dropped.deleted,
         "deleted_bytes": dropped.deleted_bytes,
     }

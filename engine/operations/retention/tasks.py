@@ -109,7 +109,7 @@ class Dropped:
     local_starts: tuple[tuple[int, int], ...]
     """Broker and its local start offset now."""
     deleted: int
-    """Names deleted, registers included."""
+    """Files of records deleted. (Registers go too, and are not counted.)"""
     deleted_bytes: int
     failed: tuple[tuple[str, StratalogError], ...]
     """Where, and what."""
@@ -216,8 +216,9 @@ class _Dropping:
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
         self.starts.append((broker, start))
-        self.deleted += len(names)
-        self.deleted_bytes += sum(sizes.get(name, 0) for name in names)
+        gone = [sizes[name] for name in names if name in sizes]
+        self.deleted += len(gone)
+        self.deleted_bytes += sum(gone)
 
     def _deletable(self, log: ReplicaLog) -> list[str]:
         """The files whose delay is over, but for those with records that only the remote has besides, and by now

@@ -142,7 +142,7 @@ class _Vacuum:
         first = look({})
         lineages = self._lineages(image, topic, first.undecided)
         found = look(lineages) if lineages or first.litter else first
-        doomed = [(objects.segments[path].object, why) for path, why in found.litter.items()]
+        doomed = [(objects.at(path), why) for path, why in found.litter.items()]
         self._delete(table.remote, topic.name, doomed)
         if not self.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
             table.clean_log()

@@ -8,7 +8,7 @@ being asked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from engine.context import Context
@@ -44,6 +44,15 @@ def ask_for_logs(
     """The remote logs of those of the topics that are tiered: one outcome for each of them, in any order."""
     tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
     return ask_remote(context, lambda topic: context.remote_table(topic).load(), tiered)
+
+
+def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]:
+    """What others have rewritten of these topics' tables, for the notes of a report."""
+    return [
+        f"{image.topics[topic_id].name}: {remote.rewrite}"
+        for topic_id, remote in remotes.items()
+        if remote.rewrite is not None
+    ]
 
 
 def load_remotes(

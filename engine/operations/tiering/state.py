@@ -37,17 +37,22 @@ class TopicTiering:
     """Whether the table was seen to take this topic's segments."""
     pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
     """Uploaded, in order, and not committed yet."""
+    notes: list[str] = field(default_factory=list)
+    """What others have done to its table."""
 
     def open(self, context: Context, *, dry_run: bool) -> None:
-        """Read the table, once; a topic that has none yet gets one.
+        """Read the table, once; a topic that has none yet gets one, and what others have rewritten is taken back.
 
-        Raises: as ``DeltaTopicTable.load`` and ``ensure``.
+        Raises: as ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
         """
         table = context.remote_table(self.topic)
         remote = table.load()
         if remote.version < 0 and not dry_run:
             table.ensure(_schema(self.topic))
             remote = table.load()
+        if remote.rewrite is not None:
+            self.notes.append(f"{self.topic.name}: {remote.rewrite}")
+            remote = remote if dry_run else table.undo_rewrites()
         self.table, self.remote = table, remote
 
     def make_ready(self, context: Context) -> None:
@@ -87,6 +92,8 @@ class PartitionTiering:
     next_offset: int = 0
     """The end of what was handed over to be committed."""
     committed: list[Uploaded] = field(default_factory=list)
+    made: int = 0
+    """How many of them by commits of this run: another one may have been faster."""
 
     def __str__(self) -> str:
         return str(self.site)
@@ -145,7 +152,7 @@ class PartitionTiering:
         return {
             "topic": self.site.view.topic,
             "partition": self.site.view.partition,
-            "uploaded_files": len(self.committed),
+            "uploaded_files": self.made,
             "uploaded_bytes": sum(uploaded.copied_bytes for uploaded in self.committed),
             "planned_bytes": None if plan is None else plan.size_bytes,
             "remote_end": self.remote_end,

@@ -58,6 +58,7 @@ def tier(
         failures += describe_first(context, image) if parts and not dry_run else []
         _open(context, parts, failures, dry_run=dry_run)
         _plan(context, parts, failures)
+        notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
             uploads = Uploads(context, image, parts)
             context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")

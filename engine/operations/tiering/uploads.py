@@ -192,6 +192,7 @@ class Uploads:
             for part, upload in batch:
                 if upload.segment.path not in fenced:
                     part.committed.append(upload)
+                    part.made += upload.segment.path in done.made
                 elif part.error is None:
                     part.error = FencedLeaderEpochError(
                         f"{part}: leader epoch {part.site.epoch}, of which {upload.segment.name} was copied, is "

@@ -11,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.context import Context
@@ -131,6 +131,12 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
     return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
 
 
+def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
+    """Of topics by id, what others have made of their tables."""
+    parts = ((each.site.view.topic_id, each.remote) for each in audits)
+    return {topic_id: part.rewrite for topic_id, part in parts if part is not None and part.rewrite}
+
+
 def notes_of(audits: Sequence[Audited]) -> list[str]:
     """What was found and is no failure: it is wrong with files that no log uses."""
     return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
@@ -201,7 +207,10 @@ def _load_remote(
         table = context.remote_table(topic)
         log = table.load()
         missing = frozenset(segment.path for segment in table.missing_objects(log))
-        return lambda partition: RemotePart(table.remote, table.folder, log.of_partition(partition), missing)
+        rewrite = "" if log.rewrite is None else str(log.rewrite)
+        return lambda partition: RemotePart(
+            table.remote, table.folder, log.of_partition(partition), missing, rewrite
+        )
 
     topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in audits})]
     tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]

@@ -32,6 +32,8 @@ class RemotePart:
     segments: tuple[RemoteSegment, ...]
     missing: frozenset[str]
     """Paths that the table lists and the store does not hold at that size."""
+    rewrite: str = ""
+    """What others have put into the table in place of segments, if they have."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""

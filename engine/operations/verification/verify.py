@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.context import Context
-from engine.operations.verification.audit import Audited, audit, failures_of, notes_of
+from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from engine.operations.verification.metadata import verify_metadata
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import INTERNAL_TOPICS
@@ -34,7 +34,8 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
         image = context.metadata.image()
         audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
         failures += failures_of(audits)
-        notes = notes_of(audits)
+        notes = [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
+        notes += notes_of(audits)
         looked = [_row(each) for each in audits if each.looked is not None]
         rows = [
             row

@@ -1,0 +1,185 @@
+"""Others optimize, vacuum and restore the table of a tiered topic: reads and jobs go on, heal puts it right."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
+from tests.unit.test_operations_bad_remote import table_of
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """A topic of four segments, all of them tiered; the brokers hold the last one."""
+    made = LiveCluster(tmp_path)
+    made.tiered()
+    made.fill("abcd")
+    made.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        made.cluster.retain().raise_for_failures()
+    return made
+
+
+def vacuumed(live: LiveCluster) -> None:
+    table_of(live).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def seen(live: LiveCluster) -> list[int]:
+    """The offsets that any reader of Delta sees."""
+    return sorted(pa.table(table_of(live).to_pyarrow_table(columns=["offset"]))["offset"].to_pylist())
+
+
+def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    assert live.read() == {0: list("abcd")}
+    for report in (
+        live.cluster.verify(deep=True),
+        live.cluster.describe("t"),
+        live.cluster.heal(dry_run=True),
+        live.cluster.tier(dry_run=True),
+        live.cluster.retain(dry_run=True),
+    ):
+        report.raise_for_failures()
+        (note,) = report.notes
+        assert note.startswith(
+            "t: somebody else has rewritten the table, with the same records (OPTIMIZE at version"
+        )
+        assert "with delta-rs" in note
+    assert len(listed(live)) == 1, "those that only look change nothing"
+
+
+@pytest.mark.parametrize("job", ["heal", "tier", "retain"])
+def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveCluster, job: str) -> None:
+    """Before a broker drops what anybody's VACUUM may delete, and before anything is added."""
+    before = listed(live)
+    table_of(live).optimize.compact()
+    version = table_of(live).version()
+    report = getattr(live.cluster, job)().raise_for_failures()
+    assert any("OPTIMIZE" in note for note in report.notes)
+    assert listed(live) == before
+    assert table_of(live).version() == version + 1
+    vacuumed(live)
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.cluster.heal().notes == []
+    assert_tables_and_folders_agree(live)
+
+
+def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    for outcome, dry_run in (("planned", True), ("mended", False)):
+        (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows
+        assert (row["topic"], row["damage"], row["outcome"]) == ("t", "table rewritten by others", outcome)
+    assert live.cluster.heal().raise_for_failures().rows == []
+
+
+def test_tiering_goes_on_after_an_optimize(live: LiveCluster) -> None:
+    for _ in range(3):
+        table_of(live).optimize.compact()
+        live.fill("xy")
+        live.cluster.tier().raise_for_failures()
+        for _ in range(2):
+            live.cluster.retain().raise_for_failures()
+    assert live.read() == {0: list("abcdxyxyxy")}
+    assert seen(live) == list(range(10))
+    live.cluster.vacuum().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_new_broker_and_an_election_go_on_after_an_optimize(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.delete_records("t", {0: 1}).raise_for_failures()
+    live.cluster.merge().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    assert live.read() == {0: list("bcd")}
+    assert seen(live) == [1, 2, 3]
+
+
+def test_vacuum_of_ours_keeps_the_segments_that_an_optimize_has_removed(live: LiveCluster) -> None:
+    segments = lying(live)
+    table_of(live).optimize.compact()
+    live.clock.advance_ms(48 * HOUR_MS)
+    assert live.cluster.vacuum().raise_for_failures().rows == []
+    assert lying(live) == segments
+    live.cluster.heal().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_write_of_data_stops_the_topic_with_the_remedy_and_restoring_mends_it(live: LiveCluster) -> None:
+    before = listed(live)
+    version = table_of(live).version()
+    table_of(live).delete("offset = 3")
+    live.fill("e")
+    for report in (live.cluster.tier(), live.cluster.retain(), live.cluster.verify(), live.cluster.heal()):
+        assert codes(report) == {"CORRUPT_MESSAGE": 1}
+        assert "DELETE at version" in the_failure(report)
+        assert f".restore({version})" in the_failure(report)
+    assert table_of(live).version() == version + 1, "nobody has committed anything"
+    table_of(live).restore(version)
+    assert listed(live) == before
+    live.cluster.tier().raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+# ------------------------------------------------------------------------------ foreign vacuums
+
+
+def all_tiered_and_held(folder: Path) -> LiveCluster:
+    """Four segments, all of them tiered and still on the brokers."""
+    live = LiveCluster(folder)
+    live.tiered(local_retention_bytes="-2")
+    live.fill("abcd")
+    live.cluster.tier().raise_for_failures()
+    return live
+
+
+def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_path: Path) -> None:
+    live = all_tiered_and_held(tmp_path)
+    before = listed(live)
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    assert lying(live) == set()
+    report = live.cluster.tier()
+    assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
+    assert "heal uploads again what the replicas have" in the_failure(report)
+    live.cluster.heal().raise_for_failures()
+    assert listed(live) == before
+    live.fill("e")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    assert seen(live) == list(range(5))
+
+
+def test_drivers_that_tier_while_others_optimize_keep_every_offset_once(live: LiveCluster) -> None:
+    """By turns, in whatever order their commits land."""
+    over = threading.Event()
+
+    def optimize() -> None:
+        while not over.is_set():
+            try:
+                DeltaTable(table_of(live).table_uri).optimize.compact()
+            except Exception:
+                continue
+
+    thread = threading.Thread(target=optimize)
+    thread.start()
+    try:
+        for _ in range(5):
+            live.fill("x")
+            live.cluster.tier().raise_for_failures()
+    finally:
+        over.set()
+        thread.join()
+    live.cluster.heal().raise_for_failures()
+    assert seen(live) == list(range(9))
+    assert live.read() == {0: list("abcdxxxxx")}

@@ -1,0 +1,469 @@
+"""What others commit to the table of a topic: rewrites are seen through and taken back, writes of data refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, Field, write_deltalake
+from deltalake.schema import PrimitiveType
+from deltalake.transaction import AddAction, RemoveAction
+
+from partitions.clock import ManualClock
+from partitions.errors import CorruptionError, RemoteObjectMissingError
+from partitions.merge import Run
+from partitions.store import StoreOptions
+from tests.unit.tiering_harness import TieredPartition, table_in
+from tiering.copier import upload
+from tiering.foreign_commits import parse_commit
+from tiering.handover import hand_over
+from tiering.remote_change import Rebuilt
+from tiering.remote_objects import find_litter
+
+
+@pytest.fixture
+def part(tmp_path: Path) -> TieredPartition:
+    """Segments [0, 3), [3, 7), [7, 12) are tiered; the table is at version 1."""
+    made = TieredPartition(tmp_path)
+    made.append(3, 4, 5)
+    made.tier()
+    return made
+
+
+def delta(part: TieredPartition) -> DeltaTable:
+    return DeltaTable(part.table.uri)
+
+
+def listed(part: TieredPartition, version: int | None = None) -> set[str]:
+    """The files that any reader of Delta sees, at the newest version or that one."""
+    return set(pa.table(DeltaTable(part.table.uri, version).get_add_actions())["path"].to_pylist())
+
+
+def offsets(part: TieredPartition, version: int | None = None) -> list[int]:
+    """The offsets that any reader of Delta sees."""
+    table = DeltaTable(part.table.uri, version).to_pyarrow_table(columns=["offset"])
+    return sorted(table["offset"].to_pylist())
+
+
+def spans(part: TieredPartition) -> list[tuple[int, int]]:
+    return [(s.base_offset, s.next_offset) for s in part.table.load().of_partition(0)]
+
+
+def ours(part: TieredPartition) -> set[str]:
+    return {segment.path for segment in part.table.load().all_segments()}
+
+
+# --------------------------------------------------------------------------------- rewrites
+
+
+def compacted(part: TieredPartition) -> None:
+    delta(part).optimize.compact()
+
+
+def ordered(part: TieredPartition) -> None:
+    delta(part).optimize.z_order(["offset"])
+
+
+def compacted_and_ordered(part: TieredPartition) -> None:
+    compacted(part)
+    ordered(part)
+
+
+def restored_and_compacted_again(part: TieredPartition) -> None:
+    compacted(part)
+    delta(part).restore(1)
+    compacted(part)
+
+
+def with_properties_and_columns_besides(part: TieredPartition) -> None:
+    compacted(part)
+    delta(part).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
+    delta(part).alter.set_table_properties({"delta.checkpointInterval": "7"})
+
+
+def with_a_checkpoint(part: TieredPartition) -> None:
+    compacted(part)
+    delta(part).create_checkpoint()
+
+
+REWRITES = [
+    compacted,
+    ordered,
+    compacted_and_ordered,
+    restored_and_compacted_again,
+    with_properties_and_columns_besides,
+    with_a_checkpoint,
+]
+
+
+@pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
+def test_a_rewrite_without_a_change_of_data_leaves_the_remote_log_what_it_was(
+    part: TieredPartition, rewrite: Callable[[TieredPartition], None]
+) -> None:
+    before = part.table.load()
+    rewrite(part)
+    log = part.table.load()
+    assert log.segments == before.segments
+    assert log.version == delta(part).version()
+    assert log.rewrite is not None
+    assert len(log.rewrite.lacking) == 3
+    assert len(log.rewrite.files) == 1
+
+
+@pytest.mark.parametrize("rewrite", REWRITES, ids=lambda rewrite: rewrite.__name__)
+def test_it_is_taken_back_and_the_table_lists_every_offset_once_all_the_while(
+    part: TieredPartition, rewrite: Callable[[TieredPartition], None]
+) -> None:
+    segments = ours(part)
+    rewrite(part)
+    version = delta(part).version()
+    log = part.table.undo_rewrites()
+    assert (log.version, log.rewrite) == (version + 1, None)
+    assert listed(part) == segments
+    for each in range(1, log.version + 1):
+        assert offsets(part, each) == list(range(12))
+    assert part.table.undo_rewrites().version == version + 1, "nothing is left to do"
+
+
+def test_what_takes_it_back_changes_no_data_and_says_what_it_is(part: TieredPartition) -> None:
+    """Who follows the table as a stream is told of no record twice."""
+    compacted(part)
+    part.table.undo_rewrites()
+    entry = (Path(part.table.uri) / "_delta_log" / f"{3:020d}.json").read_bytes()
+    commit = parse_commit(3, entry, "it")
+    assert not commit.changes_data
+    assert (len(commit.added), len(commit.removed)) == (3, 1)
+    assert "rewritten" in delta(part).history(1)[0]["userMetadata"]
+
+
+def test_segments_are_listed_again_as_they_were_with_their_statistics(part: TieredPartition) -> None:
+    def actions() -> list[dict[str, object]]:
+        return sorted(pa.table(delta(part).get_add_actions()).to_pylist(), key=lambda row: str(row["path"]))
+
+    before = actions()
+    compacted(part)
+    part.table.undo_rewrites()
+    assert actions() == before
+
+
+def test_tiering_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+    """In two versions: the rewrite is taken back, then the new segments are added."""
+    compacted(part)
+    part.append(2, 2)
+    assert part.tier().log.version == 4
+    assert spans(part) == [(0, 3), (3, 7), (7, 12), (12, 14), (14, 16)]
+    assert listed(part) == ours(part)
+    assert offsets(part, 3) == list(range(12))
+    assert offsets(part, 4) == list(range(16))
+
+
+def test_expiry_goes_on_after_a_rewrite(part: TieredPartition) -> None:
+    first = part.table.load().of_partition(0)[0]
+    compacted(part)
+    part.table.commit((), [first])
+    assert spans(part) == [(3, 7), (7, 12)]
+    assert offsets(part) == list(range(3, 12))
+
+
+def test_who_rewrote_it_is_named(part: TieredPartition) -> None:
+    log = Path(part.table.uri) / "_delta_log"
+    compacted(part)
+    entry = log / f"{2:020d}.json"
+    lines = [json.loads(line) for line in entry.read_text().splitlines()]
+    lines[0]["commitInfo"] |= {"userName": "ada", "timestamp": 0, "engineInfo": "Apache-Spark/4.2.0"}
+    entry.write_text("\n".join(map(json.dumps, lines)))
+    rewrite = part.table.load().rewrite
+    assert str(rewrite) == (
+        "somebody else has rewritten the table, with the same records (OPTIMIZE at version 2 by ada with "
+        "Apache-Spark/4.2.0 on 1970-01-01T00:00:00+00:00): 1 foreign files stand for 3 segments, which any VACUUM "
+        "may delete"
+    )
+
+
+def test_versions_without_files_are_no_rewrite(part: TieredPartition) -> None:
+    delta(part).alter.set_table_properties({"delta.checkpointInterval": "7"})
+    delta(part).alter.add_columns([Field("note", PrimitiveType("string"), nullable=True)])
+    assert part.table.load().rewrite is None
+    assert part.table.undo_rewrites().version == 3
+
+
+def test_a_table_that_was_restored_to_the_log_is_the_log(part: TieredPartition) -> None:
+    compacted(part)
+    delta(part).delete("offset = 4")
+    delta(part).restore(1)
+    log = part.table.load()
+    assert (log.rewrite, log.version, spans(part)) == (None, 4, [(0, 3), (3, 7), (7, 12)])
+
+
+def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(part: TieredPartition) -> None:
+    """It rebases over our appends: it lands behind them."""
+    late = delta(part)
+    part.append(2)
+    part.tier()
+    late.optimize.compact()
+    assert listed(part) != ours(part)
+    assert spans(part) == [(0, 3), (3, 7), (7, 12), (12, 14)]
+    part.append(2)
+    part.tier()
+    assert offsets(part) == list(range(16))
+    assert listed(part) == ours(part)
+
+
+def test_any_order_of_optimizes_vacuums_of_old_files_and_tier_runs_keeps_the_log(tmp_path: Path) -> None:
+    """Thirty steps drawn by chance: after each of them the log holds every offset once, for us and for others."""
+    for seed in range(5):
+        rng = random.Random(seed)
+        (tmp_path / str(seed)).mkdir()
+        part = TieredPartition(tmp_path / str(seed))
+        part.append(2)
+        part.tier()
+        for _ in range(30):
+            step = rng.choice(["append", "tier", "compact", "order", "undo", "vacuum", "checkpoint"])
+            match step:
+                case "append":
+                    part.append(rng.randint(1, 3))
+                case "tier":
+                    part.tier()
+                case "compact":
+                    compacted(part)
+                case "order":
+                    ordered(part)
+                case "undo":
+                    part.table.undo_rewrites()
+                case "vacuum":
+                    part.table.vacuum(0)
+                case "checkpoint":
+                    delta(part).create_checkpoint()
+            log = part.table.load()
+            part.table.check_objects(log)
+            assert offsets(part) == list(range(log.end(0) or 0)), (seed, step)
+
+
+# ----------------------------------------------------------------------------- writes of data
+
+
+def appended(part: TieredPartition) -> None:
+    write_deltalake(delta(part), delta(part).to_pyarrow_table(), mode="append")
+
+
+def overwritten(part: TieredPartition) -> None:
+    """With the very same records: nothing but the writer's word tells that they are."""
+    write_deltalake(delta(part), delta(part).to_pyarrow_table(), mode="overwrite")
+
+
+def deleted(part: TieredPartition) -> None:
+    delta(part).delete("offset = 4")
+
+
+def deleted_a_whole_file_at_the_end(part: TieredPartition) -> None:
+    delta(part).delete("offset >= 7")
+
+
+def updated(part: TieredPartition) -> None:
+    delta(part).update(updates={"key": "'x'"}, predicate="offset = 4")
+
+
+def merged(part: TieredPartition) -> None:
+    table = delta(part)
+    rows = table.to_pyarrow_table().slice(0, 1)
+    table.merge(rows, "s.offset = t.offset", source_alias="s", target_alias="t").when_matched_delete().execute()
+
+
+def optimized_and_deleted(part: TieredPartition) -> None:
+    compacted(part)
+    deleted(part)
+
+
+def deleted_and_optimized(part: TieredPartition) -> None:
+    deleted(part)
+    compacted(part)
+
+
+def restored_to_an_older_version(part: TieredPartition) -> None:
+    delta(part).restore(0)
+
+
+WRITES = [
+    (appended, "WRITE at version 2"),
+    (overwritten, "WRITE at version 2"),
+    (deleted, "DELETE at version 2"),
+    (deleted_a_whole_file_at_the_end, "DELETE at version 2"),
+    (updated, "UPDATE at version 2"),
+    (merged, "MERGE at version 2"),
+    (optimized_and_deleted, "DELETE at version 3"),
+    (deleted_and_optimized, "DELETE at version 2"),
+    (restored_to_an_older_version, "RESTORE at version 2"),
+]
+
+
+@pytest.mark.parametrize(("write", "who"), WRITES, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_write_of_data_is_refused_with_the_remedy_and_nothing_is_changed(
+    part: TieredPartition, write: Callable[[TieredPartition], None], who: str
+) -> None:
+    uploads = part.upload(part.plan())
+    write(part)
+    version = delta(part).version()
+    remedy = rf"changed the records.*{who} with delta-rs.*DeltaTable\(.*\)\.restore\(1\)"
+    for call in (
+        part.table.load,
+        part.table.undo_rewrites,
+        lambda: part.commit(uploads),
+        lambda: part.table.vacuum(0),
+    ):
+        with pytest.raises(CorruptionError, match=remedy):
+            call()
+    assert delta(part).version() == version
+    delta(part).restore(1)
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    part.append(2)
+    part.tier()
+    assert offsets(part) == list(range(14))
+
+
+def test_a_rewrite_that_says_it_changes_no_data_and_loses_records_is_refused(part: TieredPartition) -> None:
+    """As ``dataChange = false`` of Spark's writer, which believes its user."""
+    first = part.table.load().of_partition(0)[0]
+    actions = [
+        RemoveAction(first.path, False, 0, first.size_bytes, {}),
+        AddAction("part-0.parquet", 1, {}, 0, False, '{"numRecords":2}'),
+    ]
+    delta(part).create_write_transaction(actions, mode="append", schema=delta(part).schema())
+    with pytest.raises(CorruptionError, match="changed the records"):
+        part.table.load()
+
+
+# ------------------------------------------------------------------- vacuums, logs that are cut
+
+
+def test_our_vacuum_deletes_no_segment_that_a_rewrite_has_removed(part: TieredPartition) -> None:
+    compacted(part)
+    assert part.table.vacuum(0) == []
+    log, removed = part.table.load_with_removed(0)
+    litter = find_litter(
+        part.table.objects(), log, removed, log_starts={}, lineages={}, tiered=True, before_ms=2**62
+    )
+    assert litter.litter == {}
+    part.table.undo_rewrites()
+    assert offsets(part) == list(range(12))
+
+
+def test_files_of_others_go_a_day_after_they_left_the_table(part: TieredPartition) -> None:
+    compacted(part)
+    (foreign,) = listed(part)
+    part.table.undo_rewrites()
+    log, removed = part.table.load_with_removed(0)
+    objects = part.table.objects()
+    made_ms = objects.at(foreign).modified_ms
+    for before_ms, litter in ((made_ms, {}), (made_ms + 1, {foreign: "of others"})):
+        found = find_litter(objects, log, removed, log_starts={}, lineages={}, tiered=True, before_ms=before_ms)
+        assert found.litter == litter
+
+
+def test_what_a_foreign_vacuum_has_deleted_is_missed_before_the_foreign_files_go(part: TieredPartition) -> None:
+    """They are all there is of its records: every reader of Delta still has them."""
+    compacted(part)
+    delta(part).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+    for call in (part.table.undo_rewrites, lambda: part.table.commit((), part.table.load().of_partition(0)[:1])):
+        with pytest.raises(RemoteObjectMissingError, match=r"OPTIMIZE at version 2.*3 of them, first 0/0.*heal"):
+            call()
+    assert offsets(part) == list(range(12))
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+
+
+def test_what_is_rebuilt_takes_its_place_in_the_version_that_takes_the_rewrite_back(part: TieredPartition) -> None:
+    """The middle segment is gone for good; the replica has its records in a file with other boundaries."""
+    first, lost, last = part.table.load().of_partition(0)
+    compacted(part)
+    Path(part.table.uri, lost.path).unlink()
+    run = Run(part.log.chain[1:])
+    rebuilt = Rebuilt(
+        (lost, last), (upload(part.leader, run, part.remote, part.table.folder, compression="zstd"),), 0
+    )
+    part.table.replace([rebuilt])
+    assert delta(part).version() == 3
+    assert listed(part) == {first.path, rebuilt.uploads[0].segment.path}
+    assert offsets(part) == list(range(12))
+    entry = (Path(part.table.uri) / "_delta_log" / f"{3:020d}.json").read_bytes()
+    assert not parse_commit(3, entry, "it").changes_data
+    assert part.table.load().rewrite is None
+
+
+def test_a_log_that_does_not_reach_back_says_so_where_that_matters(part: TieredPartition) -> None:
+    log = Path(part.table.uri) / "_delta_log"
+
+    def cut() -> None:
+        delta(part).create_checkpoint()
+        for entry in sorted(log.glob("*.json"))[:-1]:
+            entry.unlink()
+
+    delta(part).alter.set_table_properties({"delta.checkpointInterval": "7"})
+    delta(part).alter.set_table_properties({"delta.checkpointInterval": "8"})
+    cut()
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)], "its files are ours, and make a log"
+    compacted(part)
+    delta(part).alter.set_table_properties({"delta.checkpointInterval": "9"})
+    cut()
+    with pytest.raises(CorruptionError, match=r"is no segment.*does not reach back"):
+        part.table.load()
+
+
+def test_the_log_of_a_rewritten_table_is_not_cut_by_us(part: TieredPartition) -> None:
+    """It says what was there before."""
+    compacted(part)
+    log = Path(part.table.uri) / "_delta_log"
+    for path in log.iterdir():
+        os.utime(path, (1, 1))
+    part.table.clean_log()
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+
+
+# --------------------------------------------------------------------------- and the rest of it
+
+
+def test_a_table_that_is_handed_over_while_it_is_rewritten_is_put_right_by_its_new_cluster(
+    part: TieredPartition,
+) -> None:
+    compacted(part)
+    assert hand_over(part.table.uri, "c", "d", StoreOptions(), ManualClock())
+    mine = table_in(part.remote, cluster_id="d")
+    assert mine.load().rewrite is not None
+    mine.undo_rewrites()
+    assert offsets(part) == list(range(12))
+
+
+def test_a_table_that_is_handed_over_stays_so_when_it_is_restored(part: TieredPartition) -> None:
+    assert hand_over(part.table.uri, "c", "d", StoreOptions(), ManualClock())
+    mine = table_in(part.remote, cluster_id="d")
+    deleted(part)
+    with pytest.raises(CorruptionError, match=r"restore\(2\)"):
+        mine.load()
+    delta(part).restore(2)
+    assert mine.load().end(0) == 12
+
+
+def test_a_commit_without_our_transaction_does_not_hide_what_others_did(part: TieredPartition) -> None:
+    compacted(part)
+    part.table.mark_deleted(True)
+    assert part.table.load().rewrite is not None
+
+
+@pytest.mark.parametrize(
+    "info", [{}, {"commitInfo": {}}, {"commitInfo": {"operation": 7, "timestamp": 2**60, "userName": None}}]
+)
+def test_what_a_commit_does_not_say_of_itself_is_left_out(info: dict[str, object]) -> None:
+    assert str(parse_commit(3, json.dumps(info).encode(), "it")) == "a commit at version 3"
+
+
+def test_an_entry_that_is_none_is_refused() -> None:
+    with pytest.raises(CorruptionError, match="it is no entry of a Delta log"):
+        parse_commit(3, b"{", "it")
+
+
+def test_a_commit_whose_actions_do_not_say_so_changes_data() -> None:
+    """Delta protocol, "Add File and Remove File": dataChange is required; nothing is taken for granted."""
+    assert parse_commit(3, b'{"remove": {"path": "x"}}', "it").changes_data

@@ -1,0 +1,203 @@
+"""What others have committed to a table since its last remote log: read from the entries of its log. Pure, but for
+the reading.
+
+Each commit of ours that touches files says with the application transaction ``stratalog`` at which version that
+was; the table is a remote log there. What follows is judged by Delta's own word for it, ``dataChange``:
+
+    no add, no remove                   properties, columns, statistics: the files are what they were
+    the files are again what they were  a RESTORE to that version: as if nothing had been
+    dataChange=false on all of them     OPTIMIZE, Z-order, REORG: the same records in other files. Our segments are
+                                        in the store until somebody's VACUUM, so the remote log is what it was
+                                        (``Rewrite``), and the next commit of ours takes the rewrite back first
+    dataChange=true on any of them      append, overwrite, DELETE, UPDATE, MERGE, a RESTORE to another version: the
+                                        table is no log any more, and is refused until somebody restores it
+
+Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
+prove that they are not: a rewrite that changes the number of records is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from partitions import paths
+from partitions.errors import CorruptionError
+from partitions.store.protocol import Store
+from tiering.remote_segment import RemoteSegment
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _File(msgspec.Struct):
+    """An add or a remove action, as far as it matters here."""
+
+    path: str
+    dataChange: bool = True  # noqa: N815 - Delta's name
+    size: int | None = None
+
+
+class _Action(msgspec.Struct):
+    """A line of an entry."""
+
+    add: _File | None = None
+    remove: _File | None = None
+    commitInfo: dict[str, object] | None = None  # noqa: N815 - what stands in it is up to the engine
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignCommit:
+    """A version of the table that is not by this product, or touches no files."""
+
+    version: int
+    operation: str = "a commit"
+    engine: str | None = None
+    user: str | None = None
+    when: str | None = None
+    added: Mapping[str, int | None] = field(default_factory=dict)
+    """Paths of files, and their sizes."""
+    removed: frozenset[str] = frozenset()
+    changes_data: bool = False
+
+    @property
+    def touches_files(self) -> bool:
+        """Whether the table lists other files after it, or the same ones anew."""
+        return bool(self.added or self.removed)
+
+    def __str__(self) -> str:
+        said = [f"{self.operation} at version {self.version}"]
+        said += [f"by {self.user}"] if self.user else []
+        said += [f"with {self.engine}"] if self.engine else []
+        said += [f"on {self.when}"] if self.when else []
+        return " ".join(said)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedFile:
+    """A file that the table lists, whosever it is."""
+
+    path: str
+    size_bytes: int
+    records: int | None
+    """How many, where its statistics say so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """What stands in the table in place of segments, with the very records of them."""
+
+    since: int
+    """The version at which the table was the remote log."""
+    commits: tuple[ForeignCommit, ...]
+    """Those that made it; never empty."""
+    lacking: tuple[RemoteSegment, ...]
+    """Segments of the remote log that the table does not list any more. A VACUUM may delete them."""
+    files: tuple[ListedFile, ...]
+    """What it lists instead."""
+
+    def __str__(self) -> str:
+        """What has happened, for people."""
+        return (
+            f"somebody else has rewritten the table, with the same records ({'; '.join(map(str, self.commits))}): "
+            f"{len(self.files)} foreign files stand for {len(self.lacking)} segments, which any VACUUM may delete"
+        )
+
+
+def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
+    """The versions ``[first, last]`` of the table in ``folder``; None when its log does not reach back so far.
+
+    Raises: CorruptionError for an entry that is no JSON of Delta's; StorageError.
+    """
+    commits: list[ForeignCommit] = []
+    for version in range(first, last + 1):
+        name = paths.join(folder, paths.DELTA_LOG, f"{version:020d}.json")
+        try:
+            commits.append(parse_commit(version, remote.read(name), remote.uri_of(name)))
+        except FileNotFoundError:
+            return None
+    return commits
+
+
+def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
+    """One entry of a table's log; ``what`` names it. Raises: CorruptionError."""
+    try:
+        actions = [msgspec.json.decode(line, type=_Action) for line in entry.splitlines() if line.strip()]
+    except msgspec.MsgspecError as error:
+        raise CorruptionError(f"{what} is no entry of a Delta log: {error}") from error
+    info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
+    adds = [action.add for action in actions if action.add is not None]
+    removes = [action.remove for action in actions if action.remove is not None]
+    return ForeignCommit(
+        version,
+        _text(info, "operation") or "a commit",
+        _text(info, "engineInfo"),
+        _text(info, "userName") or _text(info, "userId"),
+        _when(info.get("timestamp")),
+        {add.path: add.size for add in adds},
+        frozenset(remove.path for remove in removes),
+        any(file.dataChange for file in (*adds, *removes)),
+    )
+
+
+def rewrite_of(
+    what: str,
+    since: int,
+    commits: Sequence[ForeignCommit],
+    ours: Sequence[RemoteSegment],
+    listed: Sequence[ListedFile],
+) -> Rewrite:
+    """What the ``standing`` commits after version ``since`` of the table ``what`` have made of it. It was the log
+    of the segments ``ours``; ``listed`` are its files now.
+
+    Raises: CorruptionError, with the remedy, when they have changed its records.
+    """
+    data = [commit for commit in commits if commit.changes_data]
+    records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
+    if data or records not in (None, sum(segment.records for segment in ours)):
+        before = commits[0].version - 1
+        said = "; ".join(map(str, data or commits))
+        raise CorruptionError(
+            f"somebody else has changed the records of the table {what}: {said}. It is no log any more, and "
+            f"nothing is read from it or added to it until it is restored to version {before}: "
+            f"DeltaTable({what!r}).restore({before}), or RESTORE TABLE delta.`{what}` TO VERSION AS OF {before}"
+        )
+    sizes = {file.path: file.size_bytes for file in listed}
+    paths_of_ours = {segment.path for segment in ours}
+    return Rewrite(
+        since,
+        tuple(commits),
+        tuple(segment for segment in ours if sizes.get(segment.path) != segment.size_bytes),
+        tuple(file for file in listed if file.path not in paths_of_ours),
+    )
+
+
+def _text(info: Mapping[str, object], name: str) -> str | None:
+    found = info.get(name)
+    return found if isinstance(found, str) and found else None
+
+
+def _when(timestamp_ms: object) -> str | None:
+    if not isinstance(timestamp_ms, int):
+        return None
+    try:
+        return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="seconds")
+    except OverflowError:
+        return None
+
+
+def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
+    """Those of the commits after a remote log of these segments, in order, that touch files and that no later one
+    has undone: none when the table lists exactly these segments in the end.
+    """
+    log: dict[str, int | None] = {segment.path: segment.size_bytes for segment in ours}
+    listed = dict(log)
+    left: list[ForeignCommit] = []
+    for commit in commits:
+        if commit.touches_files:
+            listed = {path: size for path, size in listed.items() if path not in commit.removed}
+            listed |= commit.added
+            left = [] if listed == log else [*left, commit]
+    return left
