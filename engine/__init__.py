@@ -32,6 +32,7 @@ from engine.cluster import Cluster
 from engine.cluster_file import ClusterFile, load_cluster_file
 from engine.cluster_stream import register_format
 from engine.reading.bounds import Committed
+from engine.reading.positions import FirstAt
 from engine.report import Failure, OperationFailedError, Report
 from engine.state.group_commits import OffsetAndMetadata
 from partitions.errors import StratalogError
@@ -42,6 +43,7 @@ __all__ = [
     "ClusterFile",
     "Committed",
     "Failure",
+    "FirstAt",
     "FoundOffset",
     "OffsetAndMetadata",
     "OffsetSpec",

@@ -118,11 +118,11 @@ class FetchOfCluster:
         **options: Unpack[TailSettings],
     ) -> Tail:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
-        ...``. ``start`` is where a read may start, from now on when it is left out, or the ``positions`` of an
-        earlier tail; ``last``: so many records before the end of each partition. ``options`` are those of
-        ``engine.operations.reading.tail.TailOptions``: ``follow=False`` to end where the log ends now,
-        ``isolation="read_committed"`` for committed records only, ``auto_offset_reset="earliest"`` to go on where
-        retention was faster, ``idle_timeout_s``, ...
+        ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
+        or after it; or the ``positions`` of an earlier tail. ``last``: so many records before the end of each
+        partition. ``options`` are those of ``engine.operations.reading.tail.TailOptions``: ``follow=False`` to end
+        where the log ends now, ``isolation="read_committed"`` for committed records only,
+        ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
 
         Commit ``tail.positions`` for a group, and begin the next one at ``Committed(group)``.
 

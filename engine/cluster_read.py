@@ -12,9 +12,10 @@ from engine.operations.reading.plan_read import plan_read
 from engine.operations.reading.read import read_frame
 from engine.reading.bounds import Bound, ReadQuery
 from engine.reading.client import client_metadata
+from engine.reading.positions import Spec
 from engine.reading.read_plan import ReadPlan
 from partitions.errors import InvalidCallError
-from partitions.offsets import Answer, OffsetSpec
+from partitions.offsets import Answer
 from partitions.spelling import check_options
 from partitions.transactions import Isolation
 
@@ -56,11 +57,17 @@ class ReadOfCluster(SparkOfCluster):
         value, headers``.
 
         One topic, several whose declared types are the same, those whose names match ``pattern``, or a plan of
-        ``plan_read``. ``start`` and ``end`` are offsets, times (the first record at or after), offsets by
-        partition (``{0: 100}``, of several topics ``{("trips", 0): 100}``), an ``OffsetSpec``, or
+        ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, of several topics
+        ``{("trips", 0): 100}``), an ``OffsetSpec`` or its name, such as ``"earliest-local"``, or
         ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: where this
         reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: what was asked for and is deleted
         is left out, and warned of.
+
+        As times, ``start`` and ``end`` bound the records' timestamps, ``[start, end)``, whatever the order of the
+        log: ``read("flights", "2013-01-10", "2013-01-11")`` are the flights of that day. Files without any are not
+        planned; a record without a timestamp is of no time. Text is ISO 8601, UTC where it names no zone; a
+        ``datetime`` has to have one. Kafka's look-up is ``FirstAt(time)``: all from the first record on that is so
+        late, whatever their times.
 
         ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
         stable offset; the default is Kafka's, ``read_uncommitted``.
@@ -132,10 +139,11 @@ class ReadOfCluster(SparkOfCluster):
     def offsets(
         self,
         topic: str,
-        spec: OffsetSpec | datetime,
+        spec: Spec | datetime | str,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> dict[int, Answer]:
-        """ListOffsets: a named position, or the first record at or after a time, of each partition. With
+        """ListOffsets: a named position (``OffsetSpec.LATEST``, ``"latest"``), or the first record at or after a
+        time (a ``datetime`` with a zone, text, ``FirstAt``), of each partition. With
         ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
         """
         return list_offsets(self._context, topic, spec, isolation)

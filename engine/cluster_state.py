@@ -87,8 +87,8 @@ class StateOfCluster(SparkOfCluster):
         partitions: Sequence[int] | None = None,
         dry_run: bool = False,
     ) -> Report:
-        """Move what a consumer group has committed: ``cluster.reset_offsets("loader", "trips",
-        to=OffsetSpec.EARLIEST)``, to an offset or a time, ``shift_by=-100`` records, or ``by_duration`` back from
+        """Move what a consumer group has committed: ``cluster.reset_offsets("loader", "trips", to="earliest")``,
+        to an offset, or the first record at or after a time; ``shift_by=-100`` records; ``by_duration`` back from
         now. Stop its consumers first: their next commit would take its place. Offsets out of range are moved to
         the nearest end of the log, and noted.
 

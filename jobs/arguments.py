@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 import os
 import re
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
 
+from engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
 from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.transactions import Isolation
@@ -19,9 +21,7 @@ from partitions.transactions import Isolation
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
 
-POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
-"""The named positions of ListOffsets, as they are written on a command line: ``earliest-pending-upload`` ..."""
-
+_FIRST_AT = "first-at:"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 _EPILOG = """\
@@ -191,31 +191,38 @@ def pair(text: str) -> tuple[str, str]:
 
 def time(text: str) -> datetime:
     """An ISO 8601 time; UTC where it names no zone."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r}: write times as 2013-06-01 or 2013-06-01T12:00:00Z") from error
-    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+    with _refused():
+        return time_of(text, "it is")
 
 
-def position(text: str) -> OffsetSpec | datetime:
-    """A named position of ListOffsets, or a time."""
-    if text.lower() in POSITIONS:
-        return POSITIONS[text.lower()]
-    if text[:1].isdigit():
-        return time(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: give one of {', '.join(POSITIONS)}, or an ISO time")
+def position(text: str) -> Spec:
+    """What ListOffsets takes: a named position, or the first record at or after a time."""
+    with _refused():
+        return spec_of(text.removeprefix(_FIRST_AT), "it is")
 
 
-def bound(text: str) -> int | dict[int, int] | OffsetSpec | datetime:
+def bound(text: str) -> int | dict[int, int] | OffsetSpec | FirstAt | datetime:
     """Where a read begins or ends: an offset (``1000``), offsets by partition (``0:1000,3:20``), a named
-    position, or a time.
+    position, a time, or the first record at or after one (``first-at:2013-06-01``).
     """
     if text.isascii() and text.isdigit():
         return int(text)
     if re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text, re.ASCII):
         return {int(key): int(value) for key, _, value in (part.partition(":") for part in text.split(","))}
-    return position(text)
+    with _refused():
+        if text.startswith(_FIRST_AT):
+            return FirstAt(text.removeprefix(_FIRST_AT))
+        takes = f"an offset, offsets by partition such as 0:1000,3:20, {SPECS}, or {_FIRST_AT}TIME"
+        return named_or_time(text, "it is", takes)
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Raises: ArgumentTypeError for an InvalidCallError."""
+    try:
+        yield
+    except InvalidCallError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def _single(found: list[int], text: str) -> int:

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from engine import FoundOffset, Report
+from engine.reading.positions import POSITIONS
 from engine.report import Value
-from jobs.arguments import POSITIONS, add_dry_run, add_isolation, job_parser, names, position
+from jobs.arguments import add_dry_run, add_isolation, job_parser, names, position
 from jobs.run import Job, run_job
 from partitions.offsets import Answer
 

@@ -3,7 +3,9 @@
   jobs/read.py --topic flights --start 2013-06-01 --end 2013-07-01 --where "value.carrier = 'UA'"
   jobs/read.py --topic flights --output flights.parquet
   jobs/read.py --pattern "flights-.*" --last 10 --explain
-Offsets and times are half open, [start, end); the end is at most the high watermark.
+Offsets and times are half open, [start, end); the end is at most the high watermark. A time bounds the records'
+timestamps, whatever the order of the log: --start 2013-01-10 --end 2013-01-11 is that day (UTC where no zone is
+named). Kafka's look-up is --start first-at:2013-06-01: all from the first record on that is so late.
 """
 
 from __future__ import annotations
@@ -45,7 +47,10 @@ def arguments() -> argparse.ArgumentParser:
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--topic", metavar="A,B", type=names, help="one, or several whose declared types are the same")
     of.add_argument("--pattern", metavar="REGEX", help="the topics whose whole names match")
-    where = "an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)"
+    where = (
+        "an offset, offsets by partition (0:1000,3:20), a position (earliest-local ...), first-at:TIME, or a time "
+        "(of timestamps)"
+    )
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
     begin.add_argument("--group", metavar="NAME", help="start where this consumer group has come to")

@@ -2,7 +2,7 @@
 
   stratalog tail flights                       the last 10 records of each partition
   stratalog tail flights -f -n 0               what is appended from now on
-  stratalog tail flights --start 2013-06-01    all from there on
+  stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
 A line is partition, offset, timestamp, key and value, separated by tabs. With --json it is one object, and the
 report is the last line; without, the report goes to standard error.

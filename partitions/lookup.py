@@ -1,4 +1,6 @@
-"""Look-up by time, without reading data that cannot match: footers, row-group statistics, one column."""
+"""By time, without reading data that cannot match: look-ups (footers, row-group statistics, one column), and which
+files may hold records of a range of times.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,26 @@ from partitions.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
+class TimeRange:
+    """Timestamps ``[start_us, end_us)`` in microseconds since 1970; None: on that side there is no bound. A record
+    without a timestamp is in none.
+    """
+
+    start_us: int | None = None
+    end_us: int | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no timestamp is in it."""
+        return self.start_us is not None and self.end_us is not None and self.start_us >= self.end_us
+
+    def meets(self, least_us: int, largest_us: int) -> bool:
+        """Whether a timestamp of ``[least_us, largest_us]`` is in it."""
+        starts = self.start_us is None or largest_us >= self.start_us
+        return starts and (self.end_us is None or least_us < self.end_us) and not self.is_empty
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
     """A file's part ``[start, end)`` of a log, in either tier."""
 
@@ -26,6 +48,16 @@ class Piece:
     end: int
     max_timestamp_us: int | None = field(default=None, compare=False)
     """No timestamp of the file is above it; None where only the file knows."""
+    min_timestamp_us: int | None = field(default=None, compare=False)
+    """None is below it; known where ``max_timestamp_us`` is."""
+
+    def may_hold(self, times: TimeRange) -> bool:
+        """Whether records of the file may be of these times. Its footers are read where nobody knows."""
+        if self.min_timestamp_us is not None and self.max_timestamp_us is not None:
+            return times.meets(self.min_timestamp_us, self.max_timestamp_us)
+        footer = self.segment.footer
+        dated = footer.max_timestamp_offset is not None
+        return dated and times.meets(footer.min_timestamp_us, footer.max_timestamp_us)
 
     @property
     def segment(self) -> Segment:

@@ -1,6 +1,7 @@
 """Reading: which replica and which files hold a range of a log, what a read may begin and end with, and some
 records without Spark.
 
+    positions              pure: places in a log and times, as callers write them at any door
     bounds, read_plan      pure: what a batch read is asked for, and what it comes to
     plan                   a replica's log and the remote log -> the exact files and their parts
     stream_*, admission    a stream's options, its offsets, and how much of the log a batch of it takes

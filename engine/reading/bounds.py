@@ -1,5 +1,9 @@
 """What a batch read is asked for: topics, and where the range of each partition begins and ends. Pure.
 
+A bound that is a place (an offset, a named position, how far a group has come, ``FirstAt``) bounds offsets; one
+that is a time bounds the records' timestamps, whatever their order in the log: ``start`` and ``end`` as times are
+the records *of* these times. The two go together: from a group's offset on, but only up to a time.
+
 What is wrong with a call whatever the log holds is found here, before anything is listed.
 """
 
@@ -7,11 +11,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import SupportsIndex, cast
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import SupportsIndex
 
-from partitions.errors import InvalidCallError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from engine.reading.positions import (
+    FirstAt,
+    Place,
+    check_has_come,
+    micros,
+    named_or_time,
+    offset_of,
+    place_of,
+    time_of,
+)
+from partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
+from partitions.lookup import TimeRange
 from partitions.numbers import whole
 from partitions.offsets import OffsetSpec
 from partitions.spelling import did_you_mean
@@ -27,16 +42,20 @@ class Committed:
     group: str
 
 
-ByPartition = Mapping[int, int | OffsetSpec] | Mapping[tuple[str, int], int | OffsetSpec]
+ByPartition = Mapping[int, Place | str] | Mapping[tuple[str, int], Place | str]
 """By partition of the one topic, or by topic and partition."""
 
-Bound = OffsetSpec | int | datetime | Committed | ByPartition | None
-"""Where a range begins or ends, of each partition: a named position, an offset, a time (the first record at or
-after it), how far a group has come, or offsets by partition; None, and a partition that is not named: the log
-start, or the high watermark."""
+OffsetBound = Place | Committed | Mapping[object, Place] | None
+"""Where the offsets of each partition begin or end; None, and a partition that is not named: the log start, or the
+high watermark."""
+
+Bound = Place | datetime | str | Committed | ByPartition | None
+"""As a caller gives it. A time, a datetime or text, bounds the timestamps, and no offsets. Other text is a named
+position."""
 
 ALL_BOUNDS = (
-    "an offset, a datetime with a time zone, Committed(group), an OffsetSpec, offsets by partition, or None"
+    "an offset, a time (a datetime with a time zone, or text such as 2013-06-01), FirstAt(time), a position (an "
+    "OffsetSpec, or its name, such as earliest), Committed(group), offsets by partition, or None"
 )
 
 
@@ -56,6 +75,11 @@ class ReadQuery:
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+    first: OffsetBound = field(init=False)
+    """Where the offsets begin, and ``until``, where they end: ``start`` and ``end`` where these are no times."""
+    until: OffsetBound = field(init=False)
+    times: TimeRange | None = field(init=False)
+    """The timestamps; None where neither bound is a time. A record without one is of no time."""
 
     def __post_init__(self) -> None:
         if (self.pattern is None) == (not self.topics):
@@ -64,20 +88,25 @@ class ReadQuery:
             if self.start is not None:
                 raise InvalidCallError(f"last = {self.last} and start = {self.start!r}: give one of the two")
             object.__setattr__(self, "last", whole(self.last, "last =", 1))
-        for name, bound in (("start", self.start), ("end", self.end)):
-            object.__setattr__(self, name, _checked(name, bound))
+        bounds = {name: _checked(f"{name} =", given) for name, given in (("start", self.start), ("end", self.end))}
+        times = {name: micros(at) for name, at in bounds.items() if isinstance(at, datetime)}
+        object.__setattr__(self, "first", None if "start" in times else bounds["start"])
+        object.__setattr__(self, "until", None if "end" in times else bounds["end"])
+        object.__setattr__(self, "times", TimeRange(times.get("start"), times.get("end")) if times else None)
         check_some(self.partitions)
         isolation_of(self.isolation)
-        kinds = {kind for kind in (_kind(self.start), _kind(self.end)) if kind is not None}
-        if len(kinds) > 1:
+        if len(times) == 2 and times["start"] > times["end"]:
+            raise InvalidCallError(f"start = {bounds['start']} is after end = {bounds['end']}")
+        if times and self.last is not None:
             raise InvalidCallError(
-                f"start = {_said(self.start)} and end = {_said(self.end)}: give both as offsets, or both as times"
+                f"last = {self.last} and end = {bounds['end']}: the last records are so by their offsets, not by "
+                f"their times; end=FirstAt({str(bounds['end'])!r}) ends at the first record of that time or later"
             )
 
     @property
     def groups(self) -> set[str]:
         """The groups whose commits it takes."""
-        return {bound.group for bound in (self.start, self.end) if isinstance(bound, Committed)}
+        return {bound.group for bound in (self.first, self.until) if isinstance(bound, Committed)}
 
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
         """The topics that are read, each once; a pattern chooses among ``names``, and matches no internal one.
@@ -98,23 +127,21 @@ class ReadQuery:
         return found
 
     def check_times(self, now_ms: int) -> None:
-        """Raises: InvalidCallError for a time that has not come: what is appended until then would be missing."""
-        now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=now_ms + 1)
-        for name, bound in (("start", self.start), ("end", self.end)):
-            if isinstance(bound, datetime) and bound >= now:
-                raise InvalidCallError(
-                    f"{name} = {_said(bound)} has not come, it is {_said(now)} now: leave it out to read up to "
-                    "the end"
-                )
+        """Raises: InvalidCallError for a look-up of a time that has not come. (Records may be of such times, and a
+        range of times may reach there.)
+        """
+        for name, bound in (("start =", self.first), ("end =", self.until)):
+            for place in bound.values() if isinstance(bound, Mapping) else [bound]:
+                check_has_come(place, name, now_ms)
 
-    def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, int | OffsetSpec]]]:
+    def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, Place]]]:
         """What is given by partition: ``start`` and ``end``, each by topic.
 
         Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition of these topics.
         """
         return {
             name: _by_topic(name, bound, topics)
-            for name, bound in (("start", self.start), ("end", self.end))
+            for name, bound in (("start", self.first), ("end", self.until))
             if isinstance(bound, Mapping)
         }
 
@@ -125,57 +152,24 @@ def check_some(partitions: Sequence[int] | None) -> None:
         raise InvalidCallError("partitions is empty: name some, or leave it out to read all of the topic")
 
 
-def _checked(name: str, bound: Bound) -> Bound:
+def _checked(what: str, bound: Bound) -> OffsetBound | datetime:
     """The bound, in plain numbers."""
     match bound:
-        case None | Committed() | OffsetSpec():
+        case None | Committed() | OffsetSpec() | FirstAt():
             return bound
         case datetime():
-            if bound.tzinfo is None:
-                raise InvalidCallError(
-                    f"{name} = {bound} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)"
-                )
-            return bound
+            return time_of(bound, what)
+        case str():
+            return named_or_time(bound, what, ALL_BOUNDS)
         case Mapping():
-            plain = {key: _offset_or_spec(f"{name} of partition {key}", at) for key, at in bound.items()}
-            return cast(ByPartition, plain)
+            return {key: place_of(at, f"{what[:-2]} of partition {key} =") for key, at in bound.items()}
         case SupportsIndex() if not isinstance(bound, bool):
-            return _offset(name, bound)
-    spec = str(bound).upper().replace("-", "_")
-    meant = f", OffsetSpec.{spec} is" if spec in OffsetSpec.__members__ else ""
-    raise InvalidCallError(f"{name} = {bound!r} is no bound of a read{meant}: it takes {ALL_BOUNDS}")
+            return offset_of(bound, what)
+    raise InvalidCallError(f"{what} {bound!r}: it takes {ALL_BOUNDS}")
 
 
-def _offset_or_spec(what: str, given: object) -> int | OffsetSpec:
-    if isinstance(given, OffsetSpec):
-        return given
-    if not isinstance(given, SupportsIndex) or isinstance(given, bool):
-        raise InvalidCallError(f"{what} is {given!r}: an offset, or an OffsetSpec")
-    return _offset(what, given)
-
-
-def _offset(what: str, given: SupportsIndex) -> int:
-    offset = whole(given, f"{what} =")
-    if offset < 0:
-        raise OffsetOutOfRangeError(
-            f"{what} is {offset}: offsets begin at 0; last=n reads the last n records of each partition"
-        )
-    return offset
-
-
-def _kind(bound: Bound) -> str | None:
-    """What fits together: None fits with everything."""
-    if isinstance(bound, datetime):
-        return "time"
-    return "offset" if isinstance(bound, int | Mapping) and not isinstance(bound, OffsetSpec) else None
-
-
-def _said(bound: Bound) -> str:
-    return bound.isoformat() if isinstance(bound, datetime) else repr(bound)
-
-
-def _by_topic(name: str, bound: ByPartition, topics: Sequence[str]) -> dict[str, dict[int, int | OffsetSpec]]:
-    found: dict[str, dict[int, int | OffsetSpec]] = {topic: {} for topic in topics}
+def _by_topic(name: str, bound: Mapping[object, Place], topics: Sequence[str]) -> dict[str, dict[int, Place]]:
+    found: dict[str, dict[int, Place]] = {topic: {} for topic in topics}
     for key, offset in bound.items():
         match key:
             case SupportsIndex() if not isinstance(key, bool):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from partitions.errors import LogGapError, OffsetOutOfRangeError
-from partitions.lookup import Piece
+from partitions.lookup import Piece, TimeRange
 from partitions.paths import DataName
 
 
@@ -117,10 +117,14 @@ def readable_pieces(
 
 
 def file_ranges(
-    partition: PartitionPieces, start: int, end: int, brokers: Mapping[str, int] | None = None
+    partition: PartitionPieces,
+    start: int,
+    end: int,
+    brokers: Mapping[str, int] | None = None,
+    times: TimeRange | None = None,
 ) -> list[FileRange]:
-    """The files that hold what a reader gets of ``[start, end)`` of the partition. ``brokers``: whose the stores
-    are, by their address.
+    """The files that hold what a reader gets of ``[start, end)`` of the partition; of those, where ``times`` is
+    given, the ones that may hold records of these times. ``brokers``: whose the stores are, by their address.
 
     Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends before the
         log says so; what keeps a footer from being read.
@@ -130,7 +134,9 @@ def file_ranges(
     ranges = []
     for piece in partition.pieces:
         remote, name = partition.is_remote(piece), piece.file.name
-        if piece.start < end and piece.end > start and not partition.hides(piece):
+        if max(piece.start, start) >= min(piece.end, end) or partition.hides(piece):
+            continue
+        if times is None or piece.may_hold(times):
             ranges.append(
                 FileRange(
                     uri=piece.store.uri_of(piece.file.object.name),

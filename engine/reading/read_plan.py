@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import overload
 
 from engine.reading.plan import FileRange
+from engine.reading.positions import time_text
+from partitions.lookup import TimeRange
 from partitions.transactions import Isolation
 
 
@@ -46,8 +48,8 @@ class ReadPlan(Sequence[FileRange]):
     key_schema: str | None
     """Of all topics, as in ``TopicImage``; ``value_schema`` likewise."""
     value_schema: str | None
-    pruned_by: str
-    """``offset`` or ``time``: what left files out."""
+    times: TimeRange | None = None
+    """Only records of these times, of all offsets that are read; None: whatever their time."""
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -84,7 +86,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def records(self) -> int:
-        """How many offsets are read; markers and what is aborted are among them."""
+        """How many offsets are read; markers, what is aborted and records of other times are among them."""
         return sum(one.end - one.start for one in self.partitions)
 
     @property
@@ -116,14 +118,20 @@ class ReadPlan(Sequence[FileRange]):
     def explain(self) -> str:
         """The plan for people: sums, then each partition with its files."""
         remote = [part for part in self if part.remote]
+        at_most = "" if self.times is None else "at most "
         lines = [
-            f"read {', '.join(self.topics)}: {_count(self.records, 'record')} of "
+            f"read {', '.join(self.topics)}: {at_most}{_count(self.records, 'record')} of "
             f"{_count(len(self.partitions), 'partition')}",
             f"  {_count(len(self), 'file')}, {self.size_bytes:,} bytes: {len(self) - len(remote)} local, "
             f"{len(remote)} remote ({sum(part.size_bytes for part in remote):,} bytes)",
-            f"  left out by {self.pruned_by}: {_count(sum(one.pruned_files for one in self.partitions), 'file')}, "
+            f"  left out by {'offset' if self.times is None else 'time'}: "
+            f"{_count(sum(one.pruned_files for one in self.partitions), 'file')}, "
             f"{sum(one.pruned_bytes for one in self.partitions):,} bytes",
         ]
+        if self.times is not None:
+            start, end = (None if at is None else time_text(at) for at in (self.times.start_us, self.times.end_us))
+            said = " and ".join([f">= {start}"] * (start is not None) + [f"< {end}"] * (end is not None))
+            lines.append(f"  of these files only records with a timestamp {said}")
         if (across := self.cross_rack_bytes) is not None:
             lines.append(f"  reader in rack {self.client_rack}: {across:,} bytes of local files cross racks")
         if self.isolation is not Isolation.READ_UNCOMMITTED:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from engine.reading.positions import time_of
 from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.spelling import check_options
@@ -160,19 +161,10 @@ def _start(options: Mapping[str, str], topic: str) -> Start:
 
 
 def _time(text: str) -> datetime:
-    """Milliseconds since 1970 (Kafka's way), or ISO text with a zone."""
+    """Milliseconds since 1970 (Kafka's way), or a time as it is written everywhere."""
     if text.lstrip("-").isdecimal():
         return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=int(text))
-    try:
-        time = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidCallError(
-            f"the option startingTimestamp is {text!r}: it takes milliseconds since 1970, or a time such as "
-            "2013-06-01T00:00:00Z"
-        ) from None
-    if time.tzinfo is None:
-        raise InvalidCallError(f"the option startingTimestamp is {text!r}, without a zone: add Z for UTC")
-    return time
+    return time_of(text, "the option startingTimestamp, milliseconds since 1970 or a time:")
 
 
 def _by_partition(text: str, topic: str) -> dict[int, int | OffsetSpec]:

@@ -2,8 +2,8 @@
 
 Vectorised, with column pruning and row-group skipping. Files that count whole are one scan without any
 filter of ours; files of which a part counts carry a filter on partition and offset, which reaches Parquet: of a
-file only the pages that hold the range are read. Spark splits large files at row groups, and shares them out to
-tasks.
+file only the pages that hold the range are read. So does the filter on ``timestamp`` of a plan of times. Spark
+splits large files at row groups, and shares them out to tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from engine.reading.plan import FileRange
 from engine.reading.read_plan import ReadPlan
 from engine.spark.types import record_schema, spark_type
 from partitions.errors import SourceChangedError
+from partitions.lookup import TimeRange
 from partitions.records import ABORTED
 from partitions.transactions import Isolation
 
@@ -38,7 +39,19 @@ def scan_plan(spark: SparkSession, plan: ReadPlan) -> DataFrame:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
         raise SourceChangedError(f"a file is gone since the read was planned: {error}") from error
+    if plan.times is not None:
+        frames = [frame.where(_of_times(plan.times)) for frame in frames]
     return reduce(DataFrame.unionAll, frames)
+
+
+def _of_times(times: TimeRange) -> Column:
+    """The session's zone has no part in it."""
+    conditions = [F.lit(True)]
+    if times.start_us is not None:
+        conditions.append(F.col("timestamp") >= F.timestamp_micros(F.lit(times.start_us)))
+    if times.end_us is not None:
+        conditions.append(F.col("timestamp") < F.timestamp_micros(F.lit(times.end_us)))
+    return reduce(lambda one, two: one & two, conditions)
 
 
 def scan(

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from engine import Failure, OffsetSpec, OperationFailedError, Report
+from engine import Failure, FirstAt, OffsetSpec, OperationFailedError, Report
+from engine.reading.positions import POSITIONS
 from jobs import arguments, main, run
 from jobs.arguments import bound, check_options, count, job_parser, names, numbers, pair, position, time
 from jobs.progress import TerminalProgress, terminal_progress
@@ -32,6 +33,7 @@ from tests.unit.test_spark_failures import FromJavaError
         ("earliest", OffsetSpec.EARLIEST),
         ("Earliest-Pending-Upload", OffsetSpec.EARLIEST_PENDING_UPLOAD),
         ("2013-06-01", datetime(2013, 6, 1, tzinfo=UTC)),
+        ("first-at:2013-06-01", FirstAt(datetime(2013, 6, 1, tzinfo=UTC))),
         ("2013-06-01T12:30:00.000001Z", datetime(2013, 6, 1, 12, 30, 0, 1, tzinfo=UTC)),
         ("2013-06-01T12:30+02:00", datetime(2013, 6, 1, 12, 30, tzinfo=timezone(timedelta(hours=2)))),
     ],
@@ -48,7 +50,8 @@ def test_what_is_no_bound_is_refused(text: str) -> None:
 
 
 def test_every_named_position_of_list_offsets_can_be_written() -> None:
-    assert {position(text) for text in arguments.POSITIONS} == set(OffsetSpec)
+    assert {position(text) for text in POSITIONS} == set(OffsetSpec)
+    assert position("2013-06-01") == position("first-at:2013-06-01") == FirstAt("2013-06-01")
 
 
 def test_lists_and_pairs() -> None:

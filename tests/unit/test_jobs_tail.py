@@ -194,7 +194,7 @@ def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
         (("--partitions", "5"), "ERROR UNKNOWN_TOPIC_OR_PARTITION: topic 't' has no partition 5"),
         (("--start", "99"), "ERROR OFFSET_OUT_OF_RANGE"),
         (("--start", "2999-01-01"), "has not come"),
-        (("--start", "soon"), "give one of"),
+        (("--start", "soon"), "it is 'soon': it takes an offset"),
         (("--auto-offset-reset", "newest"), "invalid choice"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

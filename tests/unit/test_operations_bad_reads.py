@@ -4,13 +4,14 @@ nothing is changed."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from engine.reading.bounds import Committed
+from engine.reading.positions import FirstAt
 from engine.reading.replica_selector import KEY, ClientMetadata, Replicas, ReplicaSelector, ReplicaView
 from engine.reading.stream_offsets import StreamOffsets
 from partitions.errors import (
@@ -72,8 +73,8 @@ def stream(live: LiveCluster, topic: str = "trips", **options: str) -> object:
     return made.plan(begin, made.latest(begin, None, None))
 
 
-def offsets(live: LiveCluster, topic: str = "trips", **asked: Any) -> object:
-    return live.cluster.offsets(topic, datetime(2024, 1, 1, tzinfo=UTC), **asked)
+def offsets(live: LiveCluster, topic: str = "trips", spec: Any = "2024-01-01", **asked: Any) -> object:
+    return live.cluster.offsets(topic, spec, **asked)
 
 
 def lag(live: LiveCluster, group: str) -> object:
@@ -93,6 +94,7 @@ def commit(live: LiveCluster, topic: str = "trips", offset: int = 3) -> object:
 
 
 LATE = datetime(2999, 1, 1, tzinfo=UTC)
+NO_SPECS = ("lattest", 5, None, True, date(2013, 6, 1), {0: 1})
 NO_GROUP = (GroupIdNotFoundError, "'dashbord' does not exist.*; did you mean 'dashboard'?")
 NO_TOPIC = (UnknownTopicOrPartitionError, "'tripz' does not exist.*; did you mean 'trips'?")
 NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean 'read_committed'?")
@@ -130,11 +132,14 @@ NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean '
         (stream, {"startingOffsets": '{"0": 1}'}, OffsetOutOfRangeError, r"says 1, the log has \[2, 6\)"),
         # ranges
         (batch_read, {"start": 5, "end": 4}, OffsetOutOfRangeError, "start 5 is after end 4"),
-        (batch_read, {"start": LATE}, InvalidCallError, "has not come"),
-        (batch_read, {"end": LATE}, InvalidCallError, "has not come"),
+        (batch_read, {"start": FirstAt(LATE)}, InvalidCallError, "has not come"),
+        (batch_read, {"end": FirstAt(LATE)}, InvalidCallError, "has not come"),
         (tail, {"start": LATE}, InvalidCallError, "has not come"),
         (stream, {"startingTimestamp": LATE.isoformat()}, InvalidCallError, "is in the future"),
-        (batch_read, {"start": 3, "end": LATE}, InvalidCallError, "give both as offsets, or both as times"),
+        (batch_read, {"start": LATE, "end": "2998-01-01"}, InvalidCallError, "is after end = 2998-01-01"),
+        (tail, {"start": "soon"}, InvalidCallError, "start = 'soon': it takes an offset, a position"),
+        (stream, {"startingTimestamp": "soon"}, InvalidCallError, "startingTimestamp.* 'soon' is no time"),
+        *((offsets, {"spec": one}, InvalidCallError, "spec = .*: it takes a position") for one in NO_SPECS),
         (batch_read, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
         (tail, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
     ],
@@ -150,7 +155,8 @@ def test_one_clear_error(
 def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> None:
     """Not in the future, and after the last record: nothing to read, and no error."""
     now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=shared.clock.now_ms())
-    assert shared.cluster.plan_read("trips", now).partitions[0].start == 6
+    assert shared.cluster.plan_read("trips", FirstAt(now)).partitions[0].start == 6
+    assert list(shared.cluster.plan_read("trips", now)) == []
     assert tail(shared, start=now) == []
 
 

@@ -205,7 +205,7 @@ NOT_FOUND = "group 'nobody' does not exist"
         ),
         (lambda c: c.reset_offsets("g", "t"), InvalidCallError, "say where to reset offsets to, once"),
         (lambda c: c.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
-        (lambda c: c.reset_offsets("g", "t", to="earliest"), InvalidCallError, "to='earliest'"),
+        (lambda c: c.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
         (lambda c: c.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
         (lambda c: c.reset_offsets("g", "t", shift_by=1.5), InvalidCallError, "shift_by=1.5"),
         (

@@ -16,6 +16,7 @@ import pytest
 from engine.cluster import Cluster
 from engine.operations.reading.list_offsets import position
 from engine.operations.reading.look import look
+from engine.reading.positions import FirstAt
 from partitions.offsets import FoundOffset, OffsetSpec
 from partitions.transactions import Isolation
 from tests.unit.cluster_harness import LiveCluster
@@ -59,13 +60,14 @@ def to_time(driver: Cluster) -> object:
     [
         (lambda driver: driver.offsets("t", at(8)), {0: FoundOffset(8, 8 * SECOND_US, 1)}, {8}),
         (lambda driver: driver.offsets("t", at(7.5)), {0: FoundOffset(8, 8 * SECOND_US, 1)}, {8}),
-        (lambda driver: driver.plan_read("t", start=at(8)).partitions[0].start, 8, {8, 9, 10}),
+        (lambda driver: driver.plan_read("t", start=FirstAt(at(8))).partitions[0].start, 8, {8, 9, 10}),
+        (lambda driver: [part.start for part in driver.plan_read("t", at(8), at(10))], [8, 9], {8, 9}),
         (lambda driver: driver.tail("t", start=at(8)).positions["t", 0].offset, 8, {8}),
         (to_time, 8, {8}),
         (lambda driver: driver.offsets("t", at(11)), {0: FoundOffset(11, 11 * SECOND_US, 1)}, set()),
         (lambda driver: driver.offsets("t", OffsetSpec.MAX_TIMESTAMP)[0].offset, 11, set()),
     ],
-    ids=["offsets", "between", "read", "tail", "reset", "local", "largest"],
+    ids=["offsets", "between", "read", "read of times", "tail", "reset", "local", "largest"],
 )
 def test_of_the_remote_segments_only_those_that_may_match_are_opened(
     live: LiveCluster, faults: Faults, ask: Callable[[Cluster], object], answer: object, opened: set[int]
@@ -113,6 +115,6 @@ def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed:
     for isolation in Isolation:
         for time_us in [*range(-10, 9_010, 125), live.clock.now_ms() * 1000]:
             asked = at(time_us / 1e6)
-            assert position(state, asked, isolation) == position(plain, asked, isolation), asked
+            assert position(state, FirstAt(asked), isolation) == position(plain, FirstAt(asked), isolation), asked
         largest = OffsetSpec.MAX_TIMESTAMP
         assert position(state, largest, isolation) == position(plain, largest, isolation)

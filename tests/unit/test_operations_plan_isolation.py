@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from engine import FirstAt
 from engine.reading.read_plan import ReadPlan
 from partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from partitions.offsets import FoundOffset, OffsetSpec
@@ -95,7 +96,7 @@ def test_positions_and_times_are_those_that_readers_of_committed_records_see(liv
             for isolation, offset in ((UNCOMMITTED, of_all), (COMMITTED, of_committed)):
                 answer = live.cluster.offsets("t", spec, isolation)[0]
                 assert (answer.offset if isinstance(answer, FoundOffset) else None) == offset, (spec, isolation)
-        for start in (OffsetSpec.LATEST, late):
+        for start in (OffsetSpec.LATEST, FirstAt(late)):
             plan = live.cluster.plan_read("t", start, isolation=COMMITTED)
             assert (plan.partitions[0].start, plan.partitions[0].end) == (6, 6)
     assert live.cluster.offsets("t", OffsetSpec.LATEST, COMMITTED)[0] == FoundOffset(9, None, 1)

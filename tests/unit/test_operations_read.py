@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import StringType
 
 from engine.reading.bounds import Bound, Committed
+from engine.reading.positions import FirstAt
 from partitions.errors import (
     GroupIdNotFoundError,
     InvalidCallError,
@@ -87,7 +88,15 @@ def test_a_read_takes_each_offset_from_one_tier_up_to_the_high_watermark(shared:
         pytest.param(OffsetSpec.EARLIEST_LOCAL, None, range(4, 8), id="from the earliest local offset"),
         pytest.param(None, OffsetSpec.EARLIEST_LOCAL, range(4), id="what is not local any more"),
         pytest.param(OffsetSpec.LATEST, None, range(0), id="nothing"),
+        pytest.param("earliest", "latest", range(8), id="names of positions"),
+        pytest.param({0: "earliest-local"}, None, range(4, 8), id="names by partition"),
+        pytest.param(FirstAt(START + timedelta(minutes=2, seconds=30)), None, range(3, 8), id="a look-up by time"),
+        pytest.param({0: "2024-01-01T00:03"}, None, range(3, 8), id="a look-up by time, by partition"),
         pytest.param(START + timedelta(minutes=2, seconds=30), None, range(3, 8), id="from a time on"),
+        pytest.param("2024-01-01T00:02:30", "2024-01-01T01:05+01:00", range(3, 5), id="times as text"),
+        pytest.param(
+            {0: 4}, START + timedelta(minutes=6), range(4, 6), id="from an offset on, of a stretch of time"
+        ),
         pytest.param(START, START + timedelta(minutes=5), range(5), id="a stretch of time"),
         pytest.param(START + timedelta(days=1), None, range(0), id="a time that has not come"),
     ],
@@ -153,21 +162,27 @@ NOW = START + timedelta(days=9999)
         ({"start": 6, "end": 5}, OffsetOutOfRangeError, "t-0: start 6 is after end 5"),
         (
             {"start": START + timedelta(minutes=5), "end": START},
-            OffsetOutOfRangeError,
-            "t-0: start 5 is after end 0",
+            InvalidCallError,
+            "start = 2024-01-01 00:05:00.00:00 is after end = 2024-01-01",
         ),
-        ({"start": NOW}, InvalidCallError, "start = .* has not come, it is .* now: leave it out"),
-        ({"end": NOW}, InvalidCallError, "end = .* has not come"),
+        (
+            {"start": FirstAt(NOW)},
+            InvalidCallError,
+            "start = first-at:.* has not come, it is .* now",
+        ),
+        ({"end": {0: FirstAt(NOW)}}, InvalidCallError, "end = first-at:.* has not come"),
         ({"start": datetime(2024, 1, 1)}, InvalidCallError, "start = 2024-01-01 00:00:00 has no time zone"),
-        ({"start": 1, "end": START}, InvalidCallError, "give both as offsets, or both as times"),
-        ({"start": START, "end": {0: 3}}, InvalidCallError, "give both as offsets, or both as times"),
+        ({"end": START, "last": 2}, InvalidCallError, r"last = 2 and end = .*by their offsets.*end=FirstAt\("),
         ({"start": 1, "last": 2}, InvalidCallError, "last = 2 and start = 1: give one of the two"),
         ({"last": 0}, InvalidCallError, "last = 0: it is a whole number from 1 on"),
         ({"last": True}, InvalidCallError, "last = True: it is a whole number from 1 on"),
-        ({"start": True}, InvalidCallError, "start = True is no bound of a read: it takes an offset"),
-        ({"end": "latest"}, InvalidCallError, "end = 'latest' is no bound of a read, OffsetSpec.LATEST is"),
-        ({"start": 1.5}, InvalidCallError, r"start = 1\.5 is no bound"),
-        ({"start": {0: "1"}}, InvalidCallError, "start of partition 0 is '1': an offset, or an OffsetSpec"),
+        ({"start": True}, InvalidCallError, "start = True: it takes an offset, a time"),
+        ({"end": "lattest"}, InvalidCallError, "end = 'lattest': it takes .*; did you mean 'latest'?"),
+        ({"end": "2013-13-01"}, InvalidCallError, "end = '2013-13-01' is no time: write it as 2013-06-01"),
+        ({"start": date(2013, 6, 1)}, InvalidCallError, "start = datetime.date.*: it takes an offset, a time"),
+        ({"start": "17"}, InvalidCallError, "start = '17': it takes an offset"),
+        ({"start": 1.5}, InvalidCallError, r"start = 1\.5: it takes an offset"),
+        ({"start": {0: "1"}}, InvalidCallError, "start of partition 0 = '1': it takes an offset, a position"),
         ({"start": {"0": 1}}, InvalidCallError, "start names '0': a partition is a number, or"),
         ({"start": {("u", 0): 1}}, UnknownTopicOrPartitionError, "start names topic 'u', which is not read"),
         ({"start": {7: 1}}, UnknownTopicOrPartitionError, "'t' has no partition 7: it has 2, from 0 on"),

@@ -74,6 +74,7 @@ def test_kafkas_name_of_the_limit_is_understood() -> None:
         ({"startingOffsets": '{"trips": {"0": 0}}'}, {0: 0}),
         ({"startingTimestamp": "1370044800000"}, datetime(2013, 6, 1, tzinfo=UTC)),
         ({"startingTimestamp": "2013-06-01T02:00:00+02:00"}, datetime(2013, 6, 1, tzinfo=UTC)),
+        ({"startingTimestamp": "2013-06-01"}, datetime(2013, 6, 1, tzinfo=UTC)),
     ],
 )
 def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
@@ -93,8 +94,7 @@ def test_where_a_stream_begins(given: dict[str, str], start: Start) -> None:
         ({"startingOffsets": "[]"}, "startingOffsets is"),
         ({"startingOffsets": '{"flights": {"0": 1}}'}, "is for topic 'flights', the stream reads 'trips'"),
         ({"startingOffsets": "latest", "startingTimestamp": "1"}, "are both given"),
-        ({"startingTimestamp": "yesterday"}, "startingTimestamp is 'yesterday'"),
-        ({"startingTimestamp": "2013-06-01T00:00:00"}, "without a zone"),
+        ({"startingTimestamp": "yesterday"}, "or a time: 'yesterday' is no time"),
         ({"maxRowsPerTrigger": "0"}, "maxRowsPerTrigger is '0': it takes a number above 0"),
         ({"maxBytesPerTrigger": "1g"}, "maxBytesPerTrigger is '1g'"),
         ({"maxRowsPerTrigger": "1", "maxOffsetsPerTrigger": "1"}, "are the same"),

@@ -23,9 +23,9 @@ from engine.operations.groups.groups import (
     named,
     read_groups,
 )
-from engine.operations.reading.list_offsets import micros
 from engine.operations.reading.look import PartitionState, look
 from engine.operations.state_log import append_state, read_state
+from engine.reading.positions import FirstAt, Place, spec_of
 from engine.report import Report, Value, utc_text
 from engine.state.consumer_offsets import (
     ConsumerOffsets,
@@ -45,7 +45,7 @@ from partitions.lookup import first_at_or_after
 from partitions.numbers import whole
 from partitions.offsets import FoundOffset, OffsetSpec, named_offset
 
-ResetTo = OffsetSpec | int | datetime
+ResetTo = Place | datetime | str
 """Where a group is moved to: a named position, an offset, or the first record at or after a time."""
 
 _Target = Callable[[PartitionState, OffsetCommit | None], int]
@@ -135,11 +135,12 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
     match to, shift_by, by_duration:
         case OffsetSpec() as spec, _, _ if spec is not OffsetSpec.MAX_TIMESTAMP:
             return lambda state, _: _position(state, spec)
-        case datetime() as time, _, _:
-            time_us = micros(time)
-            return lambda state, _: _first_at(state, time_us)
+        case FirstAt() as first, _, _:
+            return lambda state, _: _first_at(state, first.timestamp_us)
+        case datetime() | str(), _, _:
+            return _target(context, spec_of(to, "to ="), None, None)
         case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
-            offset = whole(to, "to")
+            offset = whole(to, "to")  # out of range it is moved to the nearest end
             return lambda *_: offset
         case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
             records = operator.index(shift_by)  # however large: it ends where the log does
@@ -148,9 +149,9 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
             since_us = context.clock.now_ms() * 1000 - ago // timedelta(microseconds=1)
             return lambda state, _: _first_at(state, since_us)
     raise InvalidCallError(
-        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, a datetime with a "
-        "time zone, or an OffsetSpec such as EARLIEST; shift_by a number of records; by_duration a timedelta of "
-        "0 or more"
+        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec "
+        "such as EARLIEST, a time with a zone, or the text of one of the two; shift_by a number of records; "
+        "by_duration a timedelta of 0 or more"
     )
 
 

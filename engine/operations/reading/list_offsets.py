@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 
 from engine.context import Context
 from engine.operations.reading.look import PartitionState, SeenLeader, look
-from partitions.errors import InvalidCallError
+from engine.reading.positions import FirstAt, Spec, spec_of
 from partitions.lookup import first_at_or_after, largest_timestamp
 from partitions.offsets import Answer, FoundOffset, OffsetSpec, UnknownOffset, named_offset
 from partitions.transactions import Isolation, isolation_of
@@ -16,35 +16,34 @@ from partitions.transactions import Isolation, isolation_of
 def list_offsets(
     context: Context,
     topic: str,
-    spec: OffsetSpec | datetime,
+    spec: Spec | datetime | str,
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
 ) -> dict[int, Answer]:
     """ListOffsets: a named position, or the first record at or after a time, of each partition, as a reader of
     that isolation level sees it.
 
-    Raises: UnknownTopicOrPartitionError, InvalidCallError for a time without a zone and an unknown level.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no position, a time without a zone, and an
+        unknown level.
     """
-    level = isolation_of(isolation)
-    _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, spec))
-    return {state.view.partition: position(state, spec, level) for state in states}
+    level, wanted = isolation_of(isolation), spec_of(spec, "spec =")
+    _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, wanted))
+    return {state.view.partition: position(state, wanted, level) for state in states}
 
 
-def takes_remote(seen: SeenLeader, spec: OffsetSpec | datetime) -> bool:
+def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
     """Whether the leader alone cannot tell the position."""
-    if isinstance(spec, datetime) or spec is OffsetSpec.MAX_TIMESTAMP:
+    if isinstance(spec, FirstAt) or spec is OffsetSpec.MAX_TIMESTAMP:
         return seen.view.log_start_offset < seen.log.local_start
     return spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD)
 
 
-def position(
-    state: PartitionState, spec: OffsetSpec | datetime, isolation: Isolation = Isolation.READ_UNCOMMITTED
-) -> Answer:
+def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Answer:
     """The answer for one partition, with the leader epoch of the offset. For readers of committed records LATEST
     is the last stable offset, and a look-up by time finds nothing from there on (KIP-98, "ListOffsetRequest").
     """
     end = state.end(isolation)
-    if isinstance(spec, datetime):
-        found = first_at_or_after(state.readable.pieces, micros(spec))
+    if isinstance(spec, FirstAt):
+        found = first_at_or_after(state.readable.pieces, spec.timestamp_us)
     elif spec is OffsetSpec.MAX_TIMESTAMP:
         found = largest_timestamp(state.readable.pieces)
     else:
@@ -54,11 +53,3 @@ def position(
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
     return found
-
-
-def micros(time: datetime) -> int:
-    """Microseconds since the epoch. Raises: InvalidCallError for a time without a zone."""
-    if time.tzinfo is None:
-        raise InvalidCallError(f"{time} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC)")
-    delta = time - datetime(1970, 1, 1, tzinfo=UTC)
-    return (delta.days * 86_400 + delta.seconds) * 1_000_000 + delta.microseconds

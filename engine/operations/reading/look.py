@@ -217,14 +217,17 @@ def remote_pieces(store: Store, folder: str, segments: Iterable[RemoteSegment], 
     """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
     with collector_paused():
         return [
-            Piece(store, remote_file(folder, segment), segment.base_offset, end, _latest_us(segment))
+            Piece(
+                store,
+                remote_file(folder, segment),
+                segment.base_offset,
+                end,
+                # Statistics are in milliseconds, and those of others need not be rounded up (Delta protocol).
+                max_timestamp_us=segment.max_timestamp_ms * 1000 + 999,
+                min_timestamp_us=segment.min_timestamp_ms * 1000,
+            )
             for segment, end in readable(segments, lineage)
         ]
-
-
-def _latest_us(segment: RemoteSegment) -> int:
-    """Statistics of timestamps are in milliseconds, and need not be rounded up (Delta protocol)."""
-    return segment.max_timestamp_ms * 1000 + 999
 
 
 def check_partitions(topic: TopicImage, partitions: Iterable[int]) -> None:

@@ -2,9 +2,10 @@
 
     1. read the metadata once, for all topics; what groups have committed
     2. list the leaders, load the remote tables, unless the leaders have it all (``look``)
-    3. resolve where each range begins and ends; by time that looks into files
+    3. resolve where each range begins and ends; a look-up by time looks into files
     4. choose a replica per partition (``nearest``), lay out the files; look into those appends whose end only
-       their footers tell
+       their footers tell. Of a range of times only the files stay that may hold records of it, as the statistics
+       of the remote table and the footers of local files say; the scan filters them
 What seems to be a gap, or vanishes while it is looked into, is looked at again before it is believed.
 
 Readers see what is below the high watermark, those of committed records what is below the last stable offset.
@@ -14,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
@@ -31,9 +31,10 @@ from engine.operations.reading.look import (
 )
 from engine.operations.reading.nearest import Chosen, nearest
 from engine.operations.while_it_changes import while_it_changes
-from engine.reading.bounds import Bound, Committed, ReadQuery
+from engine.reading.bounds import Committed, OffsetBound, ReadQuery
 from engine.reading.offsets_for_epoch import check_history
 from engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
+from engine.reading.positions import FirstAt, Place
 from engine.reading.read_plan import PartitionPlan, ReadPlan
 from engine.reading.replica_selector import ClientMetadata
 from engine.state.consumer_offsets import OffsetCommit
@@ -48,6 +49,7 @@ from partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from partitions.lineage import Lineage
+from partitions.lookup import TimeRange
 from partitions.offsets import FoundOffset, OffsetSpec
 from partitions.replica import Replica
 from partitions.runner import values
@@ -91,8 +93,7 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
     states = glance(context, image, topics, query.partitions, asked.takes_remote, client)
-    reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss)
-    by_time = isinstance(query.start, datetime) or isinstance(query.end, datetime)
+    reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
 
     def plan(state: PartitionState) -> PartitionPlan:
         start, end = asked.range_of(state)
@@ -102,7 +103,7 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
         partitions=_in_order(values(context.threads.run(plan, states)), states),
         key_schema=topics[0].key_schema,
         value_schema=topics[0].value_schema,
-        pruned_by="time" if by_time else "offset",
+        times=query.times,
         client_rack=client.rack,
         fail_on_data_loss=query.fail_on_data_loss,
         isolation=reader.isolation,
@@ -120,7 +121,8 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
         wanted.setdefault(one.topic_id, {})[one.partition] = one
 
     def from_remote(seen: SeenLeader) -> bool:
-        return wanted[seen.view.topic_id][seen.view.partition].start < seen.log.local_start
+        one = wanted[seen.view.topic_id][seen.view.partition]
+        return one.start < min(one.end, seen.log.local_start)
 
     states = [
         state
@@ -128,10 +130,12 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
         for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote, client)
     ]
 
-    reader = _Reader(client, plan.isolation, plan.fail_on_data_loss)
+    reader = _Reader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
 
     def again(state: PartitionState) -> PartitionPlan:
         before = wanted[state.view.topic_id][state.view.partition]
+        if before.start == before.end:  # nothing stays nothing, wherever the log starts by now
+            return before
         now = _plan_partition(context, state, before.start, before.end, reader)
         _check_history(before, now)
         return now if before.lost is None else replace(now, lost=(before.lost[0], now.start))
@@ -188,7 +192,7 @@ class _Asked:
     """A query, with what it takes to resolve its bounds."""
 
     query: ReadQuery
-    by_partition: Mapping[str, Mapping[str, Mapping[int, int | OffsetSpec]]]
+    by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
     """``start`` and ``end``, by topic and partition, where they are given so."""
     committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
     """By group."""
@@ -201,20 +205,28 @@ class _Asked:
     def range_of(self, state: PartitionState) -> tuple[int, int]:
         """``[start, end)`` of a partition, not checked yet."""
         log_start, readable_end = state.positions.log_start, state.end(self.isolation)
-        end = self._resolved(state, "end", self.query.end, readable_end)
+        if self._of_no_time:
+            return log_start, log_start
+        end = self._resolved(state, "end", self.query.until, readable_end)
         if self.query.last is not None:
             return start_of_last(state, self.query.last, end, self.isolation), end
-        return self._resolved(state, "start", self.query.start, log_start), end
+        return self._resolved(state, "start", self.query.first, log_start), end
+
+    @property
+    def _of_no_time(self) -> bool:
+        return self.query.times is not None and self.query.times.is_empty
 
     def takes_remote(self, seen: SeenLeader) -> bool:
         """Whether a leader alone does not hold what is asked of its partition, or cannot tell where that is."""
-        end = self._least(seen, "end", self.query.end, seen.log.high_watermark)
+        if self._of_no_time:
+            return False
+        end = self._least(seen, "end", self.query.until, seen.log.high_watermark)
         if end is not None and self.query.last is not None:
             return not leader_has_last(seen, self.query.last, end, self.isolation)
-        start = self._least(seen, "start", self.query.start, seen.view.log_start_offset)
+        start = self._least(seen, "start", self.query.first, seen.view.log_start_offset)
         return start is None or end is None or start < seen.log.local_start
 
-    def _least(self, seen: SeenLeader, name: str, bound: Bound, otherwise: int) -> int | None:
+    def _least(self, seen: SeenLeader, name: str, bound: OffsetBound, otherwise: int) -> int | None:
         """An offset at or below the one that a bound comes to; None where it takes the remote log to tell."""
         view = seen.view
         if isinstance(bound, Mapping):
@@ -225,17 +237,17 @@ class _Asked:
             case Committed(group):
                 commit = self.committed[group].get((view.topic, view.partition))
                 return view.log_start_offset if commit is None else commit.offset
-            case OffsetSpec() | datetime() if takes_remote(seen, bound):
+            case OffsetSpec() | FirstAt() if takes_remote(seen, bound):
                 return None
             case OffsetSpec.LATEST | OffsetSpec.EARLIEST_LOCAL:
                 return max(view.log_start_offset, seen.log.local_start)
-            case OffsetSpec() | datetime():
+            case OffsetSpec() | FirstAt():
                 return view.log_start_offset
             case int():
                 return bound
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
-    def _resolved(self, state: PartitionState, name: str, bound: Bound, otherwise: int) -> int:
+    def _resolved(self, state: PartitionState, name: str, bound: OffsetBound, otherwise: int) -> int:
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][state.view.topic].get(state.view.partition)
         match bound:
@@ -244,11 +256,11 @@ class _Asked:
             case Committed(group):
                 commit = self.committed[group].get((state.view.topic, state.view.partition))
                 return state.positions.log_start if commit is None else self._of_commit(state, commit)
-            case OffsetSpec() | datetime():
+            case OffsetSpec() | FirstAt():
                 found = position(state, bound, self.isolation)
                 if isinstance(found, FoundOffset):
                     return found.offset
-                if isinstance(bound, datetime):
+                if isinstance(bound, FirstAt):
                     return state.end(self.isolation)  # no record is that late
                 raise OffsetOutOfRangeError(
                     f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
@@ -274,6 +286,7 @@ class _Reader:
     client: ClientMetadata
     isolation: Isolation
     fail_on_data_loss: bool
+    times: TimeRange | None
 
 
 def _plan_partition(
@@ -294,7 +307,10 @@ def _plan_partition(
         if not chosen.is_leader:
             served_by.append(chosen.replica)
             readable = _near(state, leader, chosen, reader.isolation)
-    files = file_ranges(readable, start, end, {replica.store.uri: replica.broker_id for replica in served_by})
+    brokers = {replica.store.uri: replica.broker_id for replica in served_by}
+    files = file_ranges(readable, start, end, brokers, reader.times)
+    if reader.times is not None:  # the rest is not read, and may be deleted when the plan is made again
+        start, end = (files[0].start, files[-1].end) if files else (end, end)
     return PartitionPlan(
         topic=view.topic,
         topic_id=view.topic_id,

@@ -34,6 +34,7 @@ from engine.operations.reading.last import start_of_last
 from engine.operations.reading.list_offsets import position
 from engine.operations.reading.look import PartitionState, check_partitions, look
 from engine.reading.bounds import Bound, Committed, ReadQuery, check_some
+from engine.reading.positions import FirstAt, Place, place_of
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.report import Report, Value
 from engine.state.group_commits import OffsetAndMetadata, TopicPartition
@@ -52,7 +53,8 @@ from partitions.runner import Done
 from partitions.transactions import Isolation, isolation_of
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
-"""Where a tail begins: as a read does, or where an earlier one has come to (``Tail.positions``)."""
+"""Where a tail begins: as a read does, but for a time, at the first record at or after it (``FirstAt``), since a
+tail begins at a place; or where an earlier one has come to (``Tail.positions``)."""
 
 RESETS = ("none", "earliest", "latest")
 """Of auto.offset.reset, with Kafka's words."""
@@ -331,7 +333,10 @@ def _begin(
     """
     name = topic.name
     known: Mapping[TopicPartition, OffsetAndMetadata] = {}
-    bounds: Mapping[int, int | OffsetSpec] = {}
+    bounds: Mapping[int, Place] = {}
+    place: Place | None = None
+    if isinstance(start, str | datetime):
+        start = place_of(start, "start =")
     if last is not None:
         # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
         query = ReadQuery(
@@ -346,7 +351,7 @@ def _begin(
     else:
         query = ReadQuery(topics=(name,), start=cast(Bound, start))
         query.check_times(context.clock.now_ms())
-        start = query.start
+        place = query.first if isinstance(query.first, Place) else None
         bounds = query.named([name]).get("start", {}).get(name, {})
         check_partitions(topic, bounds)
     found: dict[int, OffsetAndMetadata] = {}
@@ -358,8 +363,7 @@ def _begin(
         elif (name, partition) in known:
             found[partition] = known[name, partition]
         else:
-            bound = None if isinstance(start, Mapping | Committed) else start
-            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, bound), isolation))
+            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, place), isolation))
     return found
 
 
@@ -382,7 +386,7 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
     )
 
 
-def _offset(state: PartitionState, bound: OffsetSpec | int | datetime | None, isolation: Isolation) -> int:
+def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
     """A time that no record has reached yet, and a position that is not known: where such a reader stops. (A time
     that a record has reached of which nothing is decided yet: that record, for what lies before it is too early.)
     """
@@ -391,7 +395,7 @@ def _offset(state: PartitionState, bound: OffsetSpec | int | datetime | None, is
             return state.positions.log_start
         case OffsetSpec.LATEST:
             return state.end(isolation)
-        case OffsetSpec() | datetime():
+        case OffsetSpec() | FirstAt():
             answer = position(state, bound)
             return answer.offset if isinstance(answer, FoundOffset) else state.end(isolation)
         case _:

@@ -1,0 +1,159 @@
+"""Places in a log, and times, as callers name them: one way for all doors, the command line too. Pure.
+
+Text is a named position of ListOffsets (``earliest``, ``latest``, ``earliest-local`` ...) or a time in ISO 8601:
+``2013-06-01``, ``2013-06-01T12:00:00+02:00``; one that names no zone is UTC. A ``datetime`` has to have a zone: to
+Python one without is local time, to Spark that of the session.
+
+A time stands for a *place* where a single place is asked for (ListOffsets, where a tail or a stream begins, what a
+group is moved to): Kafka's look-up, the first record at or after it. In the range of a read it is a bound of the
+records' own times (``TimeRange``); there ``FirstAt`` asks for the look-up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import SupportsIndex
+
+from partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from partitions.numbers import whole
+from partitions.offsets import OffsetSpec
+from partitions.spelling import did_you_mean
+
+POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
+"""The named positions of ListOffsets, as they are written: ``earliest-pending-upload`` ..."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, UTC where it names no zone"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstAt:
+    """Kafka's look-up by time (offsetsForTimes), as a place: the first record, by offset, of each partition whose
+    timestamp is at or after ``time``, a datetime or text; the end where there is none. Later records may be of
+    earlier times. Raises: InvalidCallError for what is no time.
+    """
+
+    time: datetime | str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", time_of(self.time, "FirstAt: time ="))
+
+    @property
+    def timestamp_us(self) -> int:
+        """Microseconds since 1970."""
+        assert isinstance(self.time, datetime)
+        return micros(self.time)
+
+    def __str__(self) -> str:
+        return f"first-at:{time_text(self.timestamp_us)}"
+
+
+Spec = OffsetSpec | FirstAt
+"""What ListOffsets answers."""
+Place = int | Spec
+"""Where something begins or ends in one partition."""
+
+
+def micros(time: datetime) -> int:
+    """Microseconds since 1970 of a time with a zone."""
+    return (time - _EPOCH) // timedelta(microseconds=1)
+
+
+def time_text(timestamp_us: int) -> str:
+    """A time in ISO 8601, UTC."""
+    return (_EPOCH + timedelta(microseconds=timestamp_us)).isoformat()
+
+
+def time_of(given: object, what: str) -> datetime:
+    """A time of text or a datetime; ``what`` names it in the error.
+
+    Raises: InvalidCallError, also for a datetime without a zone.
+    """
+    if isinstance(given, datetime):
+        if given.tzinfo is None:
+            raise InvalidCallError(
+                f"{what} {given} has no time zone: give one, e.g. datetime(2013, 1, 1, tzinfo=UTC); text is UTC "
+                "where it names none"
+            )
+        return given
+    if isinstance(given, str) and not given.isdecimal():  # digits alone would pass for a date, and for an offset
+        try:
+            time = datetime.fromisoformat(given)
+        except ValueError:
+            pass
+        else:
+            return time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    raise InvalidCallError(f"{what} {given!r} is no time: write it as {_EXAMPLES}")
+
+
+def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
+    """What text says: a named position, or a time. ``takes`` says what else is taken there.
+
+    Raises: InvalidCallError.
+    """
+    name = text.strip().lower().replace("_", "-")
+    if name in POSITIONS:
+        return POSITIONS[name]
+    if name[:1].isdigit() and not name.isdecimal():
+        return time_of(text.strip(), what)
+    raise InvalidCallError(f"{what} {text!r}: it takes {takes}{did_you_mean(name, POSITIONS)}")
+
+
+SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"
+"""What ``spec_of`` takes, in words."""
+PLACES = f"an offset, {SPECS}"
+"""What ``place_of`` takes."""
+
+
+def spec_of(given: object, what: str) -> Spec:
+    """What ListOffsets is asked for: a named position, or a look-up by time.
+
+    Raises: InvalidCallError for anything else; an offset is none.
+    """
+    match given:
+        case OffsetSpec() | FirstAt():
+            return given
+        case datetime():
+            return FirstAt(time_of(given, what))
+        case str():
+            found = named_or_time(given, what, SPECS)
+            return FirstAt(found) if isinstance(found, datetime) else found
+    raise InvalidCallError(f"{what} {given!r}: it takes {SPECS}")
+
+
+def place_of(given: object, what: str) -> Place:
+    """A place in a partition: an offset, or as ``spec_of``.
+
+    Raises: InvalidCallError; OffsetOutOfRangeError for an offset below 0.
+    """
+    if isinstance(given, OffsetSpec | FirstAt | datetime):
+        return spec_of(given, what)
+    if isinstance(given, str):
+        found = named_or_time(given, what, PLACES)
+        return FirstAt(found) if isinstance(found, datetime) else found
+    if isinstance(given, SupportsIndex) and not isinstance(given, bool):
+        return offset_of(given, what)
+    raise InvalidCallError(f"{what} {given!r}: it takes {PLACES}")
+
+
+def offset_of(given: SupportsIndex, what: str) -> int:
+    """An offset. Raises: InvalidCallError, OffsetOutOfRangeError."""
+    offset = whole(given, what)
+    if offset < 0:
+        raise OffsetOutOfRangeError(
+            f"{what.removesuffix(' =')} is {offset}: offsets begin at 0; last=n reads the last n records of each "
+            "partition"
+        )
+    return offset
+
+
+def check_has_come(place: object, what: str, now_ms: int) -> None:
+    """Raises: InvalidCallError for a look-up of a time that has not come: whoever begins at its end misses what is
+    appended until then.
+    """
+    if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
+        raise InvalidCallError(
+            f"{what} {place} has not come, it is {time_text(now_ms * 1000)} now: leave it out, or say latest"
+        )
