@@ -31,6 +31,7 @@ from engine.opening import (
     make_context,
     metadata_log,
     open_stores,
+    task_runner,
 )
 from engine.operations import describe, describe_cluster, topics
 from engine.operations.appending.append import append_batches, append_frame
@@ -102,6 +103,7 @@ class Cluster(
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
         file = load_cluster_file(cluster_file)
+        tasks = task_runner(spark)
         clock = clock if clock is not None else SystemClock()
         stores = open_stores(file, clock, opener)
         prober = prober if prober is not None else ThreadProber()
@@ -111,7 +113,7 @@ class Cluster(
         found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=voters_as_logged)
         file = replace(file, warnings=(*file.warnings, *notes))
         log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state)
-        context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+        context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics)
         return cls(context, spark)
 
     @classmethod
@@ -126,8 +128,8 @@ class Cluster(
         opener: OpenStore = open_store,
         prober: Prober | None = None,
     ) -> Cluster:
-        """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log,
-        register the brokers. What is done already stays as it is.
+        """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
+        brokers. What is done already stays as it is: where it stopped half-way, calling it again finishes it.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
@@ -153,9 +155,7 @@ class Cluster(
 
     def using(self, spark: SparkSession) -> Cluster:
         """This cluster with its work on the executors of ``spark``, and DataFrames in that session."""
-        from engine.spark.runner import SparkRunner
-
-        return Cluster(replace(self._context, tasks=SparkRunner(spark)), spark)
+        return Cluster(replace(self._context, tasks=task_runner(spark)), spark)
 
     @property
     def file(self) -> ClusterFile:

@@ -7,7 +7,7 @@ from typing import Any
 from engine.cluster_file import ClusterFile
 from engine.context import Context, Progress
 from engine.metrics import SnapshotMetrics
-from engine.opening import OpenStore, check_owners, make_context, metadata_log, open_stores
+from engine.opening import OpenStore, check_owners, make_context, metadata_log, open_stores, task_runner
 from engine.operations.brokers import bring_up
 from engine.quorum.bootstrap import bootstrap
 from engine.quorum.voter import Voter
@@ -26,15 +26,18 @@ def format_cluster(
     progress: Progress | None = None,
     prober: Prober | None = None,
 ) -> Context:
-    """Format all roots, begin the metadata log, register the brokers. What is done already stays as it is.
+    """Format all roots, begin the metadata log, register the brokers. What is done already stays as it is: where
+    it stopped half-way, calling it again finishes it.
 
     Raises: InconsistentClusterIdError, LogDirError for roots of somebody else; UnsupportedStoreError for storage
-        without exclusive create; InvalidCallError where the metadata log was lost; NoMajorityError;
+        without exclusive create; EnvironmentUnusableError for a session that cannot run tasks; InvalidCallError
+        where the metadata log was lost; NoMajorityError;
         OperationFailedError for brokers that cannot be registered.
     """
+    # Everything that is wrong is found before anything is changed.
+    tasks = task_runner(spark)
     stores = open_stores(file, clock, opener)
     prober = prober if prober is not None else ThreadProber()
-    # Everything that is wrong is found before anything is changed.
     check_owners(file, stores, list(stores), prober)
     for store in stores.values():
         store.check()
@@ -47,6 +50,6 @@ def format_cluster(
     bootstrap(file.cluster_id, log, voters, others)
     bring_up.format_roots(file, stores, list(others), new_id)
     log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known)
-    context = make_context(file, stores, log, spark, progress, clock, new_id, opener, prober, metrics)
+    context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics)
     bring_up.register_brokers(context).raise_for_failures()
     return context

@@ -109,11 +109,24 @@ def find_metadata(
     return found
 
 
+def task_runner(spark: Any) -> TaskRunner:
+    """What runs tasks: the executors of a session, threads of this process where there is none. It is asked for
+    before anything is changed.
+
+    Raises: EnvironmentUnusableError for a session that cannot run any.
+    """
+    if spark is None:
+        return LocalTasks(_DRIVER_THREADS)
+    from engine.spark.runner import SparkRunner
+
+    return SparkRunner(spark)
+
+
 def make_context(
     file: ClusterFile,
     stores: Mapping[int, Store],
     log: MetadataLog,
-    spark: Any,
+    tasks: TaskRunner,
     progress: Progress | None,
     clock: Clock,
     new_id: NewId,
@@ -121,12 +134,7 @@ def make_context(
     prober: Prober,
     metrics: SnapshotMetrics,
 ) -> Context:
-    """What the operations work with: tasks on the executors of ``spark``, where there is one."""
-    tasks: TaskRunner = LocalTasks(_DRIVER_THREADS)
-    if spark is not None:
-        from engine.spark.runner import SparkRunner
-
-        tasks = SparkRunner(spark)
+    """What the operations work with."""
     remote_options = replace(file.store_options, bytes_with_name=True)
     return Context(
         file=file,

@@ -19,7 +19,13 @@ from engine.metadata.topic_commands import (
 from engine.report import Failure, Report, Value
 from engine.state.internal_topics import check_not_internal
 from partitions import paths
-from partitions.errors import InvalidCallError, RetriableError, StorageError, StratalogError
+from partitions.errors import (
+    InvalidCallError,
+    InvalidReplicationFactorError,
+    RetriableError,
+    StorageError,
+    StratalogError,
+)
 from partitions.store import Store
 
 
@@ -50,7 +56,16 @@ def create_topic(
         value_schema=value_schema,
         configs=texts,
     )
-    return context.metadata.submit(command, dry_run=dry_run)
+    try:
+        return context.metadata.submit(command, dry_run=dry_run)
+    except InvalidReplicationFactorError as error:
+        never = sorted(context.stores.keys() - context.metadata.image().brokers.keys())
+        if not never:
+            raise
+        raise InvalidReplicationFactorError(
+            f"{error}; brokers {never} of the cluster file were never registered: format it again, which finishes "
+            "what was begun"
+        ) from error
 
 
 def alter_topic(

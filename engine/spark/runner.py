@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from engine.context import R, W
 from engine.spark.failures import CONNECTION_ERRORS, why_given_up
-from partitions.errors import RetriableError
+from partitions.errors import EnvironmentUnusableError, RetriableError
 from partitions.runner import Failed, Outcome, ThreadRunner
 from partitions.store import StoreCounts
 
@@ -31,8 +32,16 @@ class SparkRunner:
     """
 
     def __init__(self, spark: SparkSession) -> None:
-        self._context = spark.sparkContext
-        self._cores = max(1, self._context.defaultParallelism)
+        """Raises: EnvironmentUnusableError for a session of Spark Connect, or one that was stopped."""
+        try:
+            self._context = spark.sparkContext
+            self._cores = max(1, self._context.defaultParallelism)
+        except (PySparkException, AttributeError, *CONNECTION_ERRORS) as error:
+            said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise EnvironmentUnusableError(
+                f"this Spark session runs no tasks, as those of Spark Connect and those that were stopped do not "
+                f"({said}): give a running classic one, or none, for threads of this process"
+            ) from error
         self.processes = self._cores
         self._counting = threading.Lock()
         self.counts = StoreCounts()
