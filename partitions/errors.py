@@ -433,6 +433,9 @@ class CorruptSegmentError(CorruptionError):
 
     code = "CORRUPT_SEGMENT"
 
+    file: str | None = None
+    """Its name in its store, where that is known."""
+
 
 class LogGapError(CorruptionError):
     """Offsets are missing in the middle of a log."""

@@ -76,6 +76,11 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) ->
 
 
 def _read_segment(store: Readable, file: DataFile) -> Segment:
+    with naming(file.object):
+        return _looked_into(store, file)
+
+
+def _looked_into(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
     parquet, crc32 = _read_parquet_footer(store, file.object, what)
     raw = (parquet.metadata or {}).get(FOOTER_KEY)
@@ -144,6 +149,16 @@ def _checked_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> int:
 
 
 @contextmanager
+def naming(stored: StoredObject) -> Iterator[None]:
+    """What is found damaged inside is this file."""
+    try:
+        yield
+    except CorruptSegmentError as error:
+        error.file = stored.name
+        raise
+
+
+@contextmanager
 def _translated(what: str) -> Iterator[None]:
     """Arrow's complaints about the content of a file, in our words; the store's own errors pass, and so does what
     ``is_of_this_process``.
@@ -185,7 +200,7 @@ def read_row_groups(
     """
     metadata = read_segment(store, file).parquet
     what = store.uri_of(file.object.name)
-    with _translated(what), store.open(file.object) as source:
+    with naming(file.object), _translated(what), store.open(file.object) as source:
         parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
         first = file.name.base_offset
         for index in range(metadata.num_row_groups):
@@ -253,7 +268,7 @@ def decode_row_group(segment: Segment, index: int, begin: int, data: bytes, what
         return data[start - begin : until - begin]
 
     reader = RangeReader(begin + len(data), window).as_file()
-    with _translated(what):
+    with naming(segment.file.object), _translated(what):
         parquet = pq.ParquetFile(
             reader, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
         )

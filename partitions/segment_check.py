@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
-from partitions.segment import Segment, decode_row_group, read_segment, row_group_start
+from partitions.segment import Segment, decode_row_group, naming, read_segment, row_group_start
 from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
 from partitions.store.protocol import Readable, StagedCopy
 
@@ -55,7 +55,7 @@ def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
     Raises: CorruptSegmentError naming the source, for it gave out other bytes (or this process mixed them up). The
         caller gives the copy no name, and says whose storage the source is.
     """
-    _compare(source.uri_of(segment.file.object.name), segment, copied.crc32)
+    _compare(source, segment, copied.crc32)
 
 
 def verify_bytes(store: Readable, file: DataFile) -> Segment:
@@ -73,15 +73,17 @@ def verify_bytes(store: Readable, file: DataFile) -> Segment:
                 raise SourceChangedError(f"{what} ended at byte {position}: list it again")
             crc32 = zlib.crc32(data, crc32)
             position += len(data)
-    _compare(what, segment, crc32)
+    _compare(store, segment, crc32)
     return segment
 
 
-def _compare(what: str, segment: Segment, crc32: int) -> None:
+def _compare(store: Readable, segment: Segment, crc32: int) -> None:
     if crc32 != segment.crc32:
-        raise CorruptSegmentError(
-            f"{what} is damaged: its bytes have CRC-32 {crc32:08x}, and were written with {segment.crc32:08x}"
-        )
+        what = store.uri_of(segment.file.object.name)
+        with naming(segment.file.object):
+            raise CorruptSegmentError(
+                f"{what} is damaged: its bytes have CRC-32 {crc32:08x}, and were written with {segment.crc32:08x}"
+            )
 
 
 def check_segment(store: Readable, file: DataFile) -> CheckedSegment:

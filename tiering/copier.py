@@ -4,25 +4,26 @@ Runs in a task, and only creates a file: the driver commits what came of it, in 
 speculative or late upload is harmless, for names are exclusive and the table decides what counts.
 
 What is verified when
-    * while copying: the store reads the listed object and no other, and as many bytes as were listed; S3
-      checks the CRC-32 of all that it receives, each part by itself;
+    * while copying: the store reads the listed object and no other; what it gave out, byte by byte, has the
+      CRC-32 that the file's footer states, before there is an object of that name (the leader's storage is
+      damaged otherwise). S3 checks the CRC-32 of all that it receives, each part by itself. A rewritten run is
+      read page by page, each against its own checksum;
     * before the name appears: the leader is listed again, and the run is still in its log (protocol
       section 3, step 4);
     * afterwards: the store has the object with the size that was written, and its footer, with valid
       checksum, is the one that was copied or written;
-    * a file that was there already (of a run that crashed before its commit, of another driver): all of it.
-      A copy must have the leader's bytes (SHA-256); in a rewritten run, and where the leader has merged
-      what was rewritten before, every checksum must hold. No cheaper proof is as good. Size and footer say
-      nothing of the pages between; whoever put the object there is not known, so that its parts were checked
-      when they arrived is not known either; an ETag of several parts depends on where they were cut, and the
-      checksums that S3 keeps besides are an option that not every such store has. It costs little: only what
-      was uploaded and not committed is read back, the last seconds of a run that crashed.
+    * a file that was there already (of a run that crashed before its commit, of another driver): all of it is
+      read back, against the CRC-32 that its footer states. A copy must have the leader's, too: equal footers state
+      equal ones. No cheaper proof is as good. Size and footer say nothing of the pages between; whoever put the
+      object there is not known, so that its parts were checked when they arrived is not known either; the
+      checksums that S3 keeps besides are an option that not every such store has. It costs little: only what was
+      uploaded and not committed is read back, the last seconds of a run that crashed.
 """
 
 from __future__ import annotations
 
-import hashlib
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from partitions import paths
 from partitions.errors import CorruptionError, SourceChangedError
@@ -31,13 +32,11 @@ from partitions.merge import Run
 from partitions.replica import Replica
 from partitions.rewrite import check_in_log, stage_run
 from partitions.segment import read_segment
-from partitions.segment_check import verify_segment
+from partitions.segment_check import check_copy, verify_bytes
 from partitions.segment_footer import SegmentFooter
 from partitions.store.protocol import Staged, Store, StoredObject
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import statistics_json
-
-_READ_BYTES = 8 * 1024 * 1024
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
@@ -49,8 +48,8 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     a leader that is deposed meanwhile is found when the segment is committed (``engine.operations``).
 
     Raises: SourceChangedError when the run left the leader's log meanwhile (nothing was uploaded; plan
-        again); CorruptionError when the remote has the name with other content; CorruptSegmentError,
-        LogGapError, StorageError, OutcomeUnknownError.
+        again); CorruptionError when the remote has the name with other content, or, with the leader's
+        ``broker_id``, when the leader's storage is damaged; StorageError, OutcomeUnknownError.
     """
     name = paths.join(folder, paths.remote_segment_path(leader.partition, run.segment_name))
     try:
@@ -59,9 +58,11 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         pass
     else:
         return _reused(leader, run, remote, already)
-    staged, expected = _stage(leader, run, remote, name, compression)
+    with _blaming(leader):
+        staged, expected = _stage(leader, run, remote, name, compression)
     try:
-        check_in_log(leader, run)
+        with _blaming(leader):
+            check_in_log(leader, run)
         created = staged.commit()
     except BaseException:
         with suppress(Exception):
@@ -77,16 +78,33 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), staged.size_bytes)
 
 
+@contextmanager
+def _blaming(leader: Replica) -> Iterator[None]:
+    """What is found corrupt inside is the leader's, not the remote's."""
+    try:
+        yield
+    except CorruptionError as error:
+        error.broker_id = leader.broker_id
+        raise
+
+
 def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:
     if not run.is_segment:
         return stage_run(leader.store, run, remote, name, compression=compression)
     file = run.links[0].file
-    footer = read_segment(leader.store, file).footer
-    if footer.next_offset != run.end:
+    segment = read_segment(leader.store, file)
+    if segment.footer.next_offset != run.end:
         raise CorruptionError(
-            f"{leader}: {file.name} ends at offset {footer.next_offset}, in the log it ends at {run.end}"
+            f"{leader}: {file.name} ends at offset {segment.footer.next_offset}, in the log it ends at {run.end}"
         )
-    return remote.stage_copy(leader.store, file.object, name), footer
+    staged = remote.stage_copy(leader.store, file.object, name)
+    try:
+        check_copy(leader.store, segment, staged)
+    except BaseException:
+        with suppress(Exception):
+            staged.abort()
+        raise
+    return staged, segment.footer
 
 
 def found_object(remote: Store, name: str) -> StoredObject:
@@ -100,30 +118,15 @@ def found_object(remote: Store, name: str) -> StoredObject:
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
     """What another driver, or a run that crashed, has uploaded under the name: if it is what it should be."""
     what = remote.uri_of(there.name)
-    file = DataFile(run.segment_name, there)
-    if run.is_segment:
-        ours = run.links[0].file.object
-        same_size = there.size_bytes == ours.size_bytes
-        if same_size and _digest(leader.store, ours) == _digest(remote, there):
-            found = read_segment(remote, file)
-        elif run.segment_name.merged:  # uploaded from the appends, which were merged here only afterwards
-            found = verify_segment(remote, file)
-        else:
-            raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.name)}")
-    else:
-        found = verify_segment(remote, file)
+    found = verify_bytes(remote, DataFile(run.segment_name, there))
+    if run.is_segment and not run.segment_name.merged:  # a merged one may have been uploaded from its appends
+        ours = run.links[0].file
+        if found.crc32 != read_segment(leader.store, ours).crc32:
+            raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.object.name)}")
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
     segment = segment_of(leader, run, found.footer, there.size_bytes)
     return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), 0)
-
-
-def _digest(store: Store, stored: StoredObject) -> bytes:
-    digest = hashlib.sha256()
-    with store.open(stored) as source:
-        while data := source.read(_READ_BYTES):
-            digest.update(data)
-    return digest.digest()
 
 
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:

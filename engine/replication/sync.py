@@ -286,7 +286,8 @@ def _start(
             raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}; run tier, then try again")
         case StartOver(offset):
             offset = max(offset, mine.local_start)
-            state = encode(site.leader.producers_at_local_start(log))
+            with blaming(site.leader):
+                state = encode(site.leader.producers_at_local_start(log))
         case FromRemote(offset):
             state = encode(_producers_at(offset, site.leader, log, remote))
         case _:
@@ -342,7 +343,8 @@ def _producers_at(
     Raises: CorruptionError when the remote log is of another history than the leader's; as ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
-        return leader.producers_at_local_start(log)
+        with blaming(leader):
+            return leader.producers_at_local_start(log)
     state = auxiliary_state(remote.store, remote.folder, remote.last)
     state.check_history(log.lineage, str(leader))
     return state.producers
@@ -403,8 +405,10 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
     """Footers and bytes first, every byte checked as it passes; then a look at the leader; then the names.
 
-    Raises: CorruptSegmentError when the leader gave out other bytes than it was once given: no file of the group
-        gets a name. LogGapError, SourceChangedError.
+    Where one cannot be had, those before it get theirs.
+
+    Raises: CorruptSegmentError when the leader gave out other bytes than it was once given; LogGapError,
+        SourceChangedError; StorageError and its like.
     """
     staged: dict[DataName, Staged] = {}
 
@@ -417,9 +421,12 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
             check_copy(leader.store, segment, copy)
 
     try:
-        values(copies.run(stage, group))
-        present = {link.name: link.file.object.version for link in leader.log().chain}
+        failed = {one.item: one.error for one in copies.run(stage, group) if isinstance(one, Failed)}
+        with blaming(leader):
+            present = {link.name: link.file.object.version for link in leader.log().chain}
         for link in group:
+            if link in failed:
+                raise failed[link]
             if present.get(link.name) != link.file.object.version:
                 raise SourceChangedError(f"{leader}: {link.name} left the log while it was being copied")
             staged.pop(link.name).commit()

@@ -317,14 +317,22 @@ def test_a_damaged_file_is_found_by_verify_once_and_named(
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_file_is_named_when_it_is_merged(live: LiveCluster, damage: str) -> None:
+def test_a_damaged_file_is_named_when_it_is_merged_and_a_whole_replica_merges(
+    live: LiveCluster, damage: str
+) -> None:
     live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 1)
     DAMAGES[damage](file)
-    with live.unchanged():
-        report = live.driver().merge()
-        assert codes(report) == {"CORRUPT_SEGMENT": 1}
-        assert file.name in the_failure(report)
+    report = live.driver().merge().raise_for_failures()
+    assert any(file.name in note and "broker 1 leaves the ISR" in note for note in report.notes)
+    assert live.leader() != 1
+    assert live.read() == {0: list("abcde")}
+    assert file.read() == live.store(live.leader()).read(spot_of(live, file).path), "it was replaced at once"
+
+
+def spot_of(live: LiveCluster, file: Spot) -> Spot:
+    """The leader's file of the same name."""
+    return Spot(live.store(live.leader()), live.replica(live.leader()).path(file.name))
 
 
 @pytest.mark.parametrize("damage", [name for name in DAMAGES if "of the data" not in name])
@@ -362,10 +370,9 @@ def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveC
         error = _try(lambda: live.cluster.plan_read("t"))
         assert isinstance(error, LogGapError)
         assert "ends at offset 2, the next file starts at 3" in str(error)
-        for operation in (live.cluster.merge, live.cluster.verify):
-            report = operation()
-            assert set(codes(report)) == {"LOG_GAP"}
-            assert all("b1" in f.message or "t-0 on broker 1" in f.message for f in report.failures)
+        report = live.cluster.verify()
+        assert set(codes(report)) == {"LOG_GAP"}
+        assert all("b1" in f.message or "t-0 on broker 1" in f.message for f in report.failures)
     report = live.append(["f"]).raise_for_failures()
     assert any("broker 1 leaves the ISR" in note for note in report.notes)
     assert live.leader() != 1

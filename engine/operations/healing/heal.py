@@ -28,13 +28,14 @@ from engine.operations.healing.plan import HealPlan, Repair, plan_heal
 from engine.operations.healing.rebuild import RebuildJob, rebuild_remote
 from engine.operations.healing.rebuild_plan import plan_rebuilds
 from engine.operations.healing.tables import put_right, table_row
-from engine.operations.replicas.in_sync import PartitionKey, is_current, partition_key, without
+from engine.operations.replicas.damaged import check_aside
+from engine.operations.replicas.in_sync import PartitionKey, partition_key, without
 from engine.operations.replicas.replicate import replicate
 from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from engine.operations.verification.findings import BadEpoch, BadFile, Missing
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
-from partitions.errors import InvalidUpdateVersionError, StratalogError
+from partitions.errors import StratalogError
 from partitions.paths import EpochName
 from partitions.runner import Done, Failed
 
@@ -210,14 +211,8 @@ def _mend(
 
 
 def _check_aside(context: Context, job: _Job) -> None:
-    """A linearizable read. Raises: InvalidUpdateVersionError unless the replica may be touched."""
-    view, broker = job.site.view, job.repairs[0].broker_id
-    aside = broker not in (*view.isr, *view.adding)
-    last = job.plan.in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
-    if not is_current(context.metadata.image(), view):
-        raise InvalidUpdateVersionError(f"{job}: somebody else changed the partition meanwhile; run it again")
-    if not aside and not last:
-        raise InvalidUpdateVersionError(f"{job} is in the ISR {sorted(view.isr)}, and is not touched there")
+    """Raises: InvalidUpdateVersionError unless the replica may be touched."""
+    check_aside(context, job.site.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 
 # ----------------------------------------------------------------------------- rejoin, look again

@@ -1,16 +1,21 @@
-"""Merge: small appends into segments, on the leaders; followers copy the segments with the next sync."""
+"""Merge: small appends into segments, on the leaders; followers copy the segments with the next sync.
+
+Every page that is read is checked. A leader whose storage is found damaged resigns, and its successor merges.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
+from engine.operations.replicas.damaged import replace_leaders
+from engine.operations.replicas.in_sync import partition_key
 from engine.operations.tiering.remote_logs import ask_for_logs
 from engine.operations.tiering.schedule import load_schedule
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming
+from engine.replication.damage import blaming, is_damage_of
 from engine.replication.leader import leader_log
 from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
@@ -57,7 +62,8 @@ def _merge_once(work: MergeWork) -> MergeResult:
     written = 0
     for run in runs:
         if not work.dry_run:
-            written += merge_run(work.site.leader, run, compression=work.compression) or 0
+            with blaming(work.site.leader):
+                written += merge_run(work.site.leader, run, compression=work.compression) or 0
     return MergeResult(
         len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
     )
@@ -130,19 +136,17 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
     """
     rows: list[dict[str, Value]] = []
     failures: list[Failure] = []
+    notes: list[str] = []
     with context.measured() as measure:
         works = plan(context, context.metadata.image(), topics, dry_run, failures)
         context.progress.start("merge", len(works), "partitions")
-        for outcome in context.tasks.run(merge_partition, works):
-            size_bytes = 0
-            match outcome:
-                case Done(work, done):
-                    rows.append(_row(work, done))
-                    size_bytes = done.written_bytes
-                case Failed(work, error):
-                    failures.append(Failure.of(work, error))
-            context.progress.advance(size_bytes)
+        failed = _run(context, works, rows)
+        if again := [] if dry_run else _under_others(context, failed, notes):
+            moved = {partition_key(work.site.view) for work in again}
+            failed = [one for one in failed if partition_key(one.item.site.view) not in moved]
+            failed += _run(context, again, rows)
         context.progress.finish()
+        failures += [Failure.of(one.item, one.error) for one in failed]
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
     return Report(
         operation="merge",
@@ -152,7 +156,42 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
+        notes=notes,
     )
+
+
+def _run(context: Context, works: Sequence[MergeWork], rows: list[dict[str, Value]]) -> list[Failed[MergeWork]]:
+    """Adds a row for what was done. Returns what failed."""
+    failed: list[Failed[MergeWork]] = []
+    for outcome in context.tasks.run(merge_partition, works):
+        size_bytes = 0
+        match outcome:
+            case Done(work, done):
+                rows.append(_row(work, done))
+                size_bytes = done.written_bytes
+            case Failed():
+                failed.append(outcome)
+        context.progress.advance(size_bytes)
+    return failed
+
+
+def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: list[str]) -> list[MergeWork]:
+    """The work whose leader was found damaged, under those that lead in its place."""
+    damaged = {
+        partition_key(one.item.site.view): (one.item.site.view, one.error)
+        for one in failed
+        if is_damage_of(one.item.site.view.leader, one.error)
+    }
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    if not replaced:
+        return []
+    notes += replaced.values()
+    image = context.metadata.image()
+    return [
+        replace(one.item, site=context.site(image.view(*key)))
+        for one in failed
+        if (key := partition_key(one.item.site.view)) in replaced and key[0] in image.topics
+    ]
 
 
 def _row(work: MergeWork, done: MergeResult) -> dict[str, Value]:

@@ -120,6 +120,11 @@ class PartitionTiering:
         done = {uploaded.segment.base_offset for uploaded in self.committed}
         return [run for run in self.planned.plan.runs if run.start not in done]
 
+    def begin_again(self, site: Site) -> None:
+        """Under another leader, whose plan is to be made yet. What was committed stays so."""
+        self.site, self.planned, self.error, self.excused = site, None, None, False
+        self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
+
     def hand_over(self) -> None:
         """What follows without a gap on what was handed over before is the topic's to commit."""
         while (upload := self.uploaded.pop(self.next_offset, None)) is not None:

@@ -3,7 +3,8 @@
     1. the list of due partitions: who is on it, whose time has come
     2. the table of each of their topics, read once
     3. tasks: what is due of each partition, from the earliest on
-    4. tasks: upload it, in turns; commit it as it comes, per topic and batch (``uploads``)
+    4. tasks: upload it, in turns; commit it as it comes, per topic and batch (``uploads``). Where a leader's
+       bytes are not those that were written, it resigns, and 3 and 4 are done once more with its successor
     5. the list again: when each of them is due next, and what failed, since when
 Copy, then commit; whatever deletes looks at the commit. A crash leaves files that the next run reuses. (Step 1 of
 KIP-405's task, which deletes, is ``retain``.)
@@ -19,12 +20,14 @@ from collections.abc import Collection, Iterable, Sequence
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.operations.replicas.damaged import replace_leaders
 from engine.operations.restoring.point import describe_first
 from engine.operations.tiering.remote_logs import ask_remote
 from engine.operations.tiering.schedule import Kept, load_schedule, save_schedule
 from engine.operations.tiering.state import PartitionTiering, TopicTiering, histories
 from engine.operations.tiering.tasks import PlanWork, plan_partition
 from engine.operations.tiering.uploads import Uploads
+from engine.replication.damage import is_damage_of
 from engine.report import Failure, Report, Value
 from partitions.errors import CorruptionError, StratalogError
 from partitions.runner import Done, Failed
@@ -60,11 +63,8 @@ def tier(
         _plan(context, parts, failures)
         notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
         if not dry_run:
-            uploads = Uploads(context, image, parts)
-            context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
-            uploads.run()
-            context.progress.finish()
-            failures += uploads.failures
+            failures += _upload(context, image, parts)
+            failures += _upload_from_others(context, parts, notes)
             notes += _let_go(context, parts)
         now_ms = context.clock.now_ms()
         after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
@@ -207,6 +207,36 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWor
         lag=part.of.config.copy_lag,
         clock=context.clock,
     )
+
+
+def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTiering]) -> list[Failure]:
+    """Step 4."""
+    uploads = Uploads(context, image, parts)
+    context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
+    uploads.run()
+    context.progress.finish()
+    return uploads.failures
+
+
+def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], notes: list[str]) -> list[Failure]:
+    """Leaders that were found damaged on the way resign; what is left is uploaded from those that lead then.
+    Where nobody else can lead, the partition has failed.
+    """
+    damaged = {
+        part.key: (part.site.view, part.error)
+        for part in parts
+        if part.error is not None and is_damage_of(part.site.view.leader, part.error)
+    }
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    if not replaced:
+        return []
+    notes += replaced.values()
+    image = context.metadata.image()
+    again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
+    for part in again:
+        part.begin_again(context.site(image.view(*part.key)))
+    _plan_once(context, again)
+    return _upload(context, image, again)
 
 
 def _let_go(context: Context, parts: Sequence[PartitionTiering]) -> list[str]:

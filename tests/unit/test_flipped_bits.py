@@ -1,0 +1,185 @@
+"""One flipped bit does not travel: whatever copies a file finds it in the pass that copies, and takes a good copy.
+
+Bits are flipped at random places of a leader's file, a seed each: after it was written, before it is copied.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from partitions.segment_check import verify_bytes
+from tests.unit.cluster_harness import TIERED, LiveCluster, codes, offsets_of
+from tests.unit.faulty_store import Faults
+from tests.unit.tampering import Spot, spot
+
+SEEDS = range(20)
+
+
+def flip(file: Spot, seed: int) -> None:
+    """Flip one bit of the file, any of them."""
+    dice = random.Random(f"{seed} of {file.name}")
+    data = bytearray(file.read())
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    file.replace(bytes(data))
+
+
+def live_cluster(folder: Path, brokers: int = 3, copies: int = 3, **configs: str) -> LiveCluster:
+    """``t`` holds a to e, one file each; of three brokers, broker 1 leads."""
+    live = LiveCluster(folder, brokers)
+    live.topic(copies=copies, **configs)
+    live.fill("abcde")
+    return live
+
+
+def all_good(live: LiveCluster, brokers: set[int] | None = None) -> bool:
+    """Whether every byte of the log is as it was written, on each of these brokers (those of the replicas)."""
+    for broker in brokers or set(live.site().view.replicas):
+        replica = live.replica(broker)
+        for link in replica.log().chain:
+            verify_bytes(replica.store, link.file)
+    return True
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_follower_does_not_copy_it_and_the_leader_resigns_to_a_good_member(tmp_path: Path, seed: int) -> None:
+    live = live_cluster(tmp_path)
+    live.wipe(3)
+    live.cluster.bootstrap([3])
+    damaged = spot(live, 1, seed % 5)
+    good = damaged.read()
+    live.store(3).delete([link.file.object.name for link in live.log(3).chain][seed % 5 :])
+    flip(damaged, seed)
+    report = live.driver().replicate().raise_for_failures()
+    assert live.leader() == 2
+    assert any(damaged.name in note and "broker 1 leaves the ISR, broker 2 leads" in note for note in report.notes)
+    assert damaged.read() == good, "it was replaced while its holder was outside the ISR"
+    assert live.isr() == {1, 2, 3}
+    assert all_good(live)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_append_is_not_acknowledged_in_bad_copies(tmp_path: Path, seed: int) -> None:
+    """acks=all: the bit flips between the write on the leader and the followers' copies."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    live.fill("ab")
+    leader = live.leader()
+
+    def flip_what_was_written(uri: str, what: str, name: str) -> None:
+        if what == "commit" and name.endswith(".parquet") and uri.endswith(f"b{leader}"):
+            faults.none()
+            flip(Spot(live.store(leader), name), seed)
+
+    faults.after = flip_what_was_written
+    report = live.append(["c", "d"], producer="p", sequence=1).raise_for_failures()
+    assert offsets_of(report) == {0: (2, 4)}
+    assert live.leader() != leader
+    assert leader not in live.isr()
+    assert live.read() == {0: list("abcd")}, "appended once, under the new leader"
+    assert all_good(live, live.isr())
+    live.cluster.replicate().raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+    assert all_good(live)
+
+
+def test_a_member_that_copied_before_the_bit_flipped_leads_and_the_append_is_there_once(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    live.fill("ab")
+    leader, (first, _) = live.leader(), live.followers()
+
+    def flip_after_the_first_copy(uri: str, what: str, name: str) -> None:
+        if what == "stage" and uri.endswith(f"b{first}"):
+            faults.none()
+            flip(spot(live, leader, 2), 3)
+
+    faults.after = flip_after_the_first_copy
+    report = live.append(["c"], producer="p", sequence=1).raise_for_failures()
+    assert offsets_of(report) == {0: (2, 3)}
+    assert (live.leader(), live.read()) == (first, {0: list("abc")})
+
+
+def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_path: Path) -> None:
+    """Nobody can say what was written: the good files before it are copied, and the run says which one is not."""
+    live = live_cluster(tmp_path, min_insync_replicas="1")
+    live.wipe(2)
+    live.wipe(3)
+    live.driver().replicate()
+    damaged = spot(live, 1, 3)
+    flip(damaged, 1)
+    for broker in (2, 3):
+        live.cluster.bootstrap([broker])
+    report = live.driver().replicate()
+    assert codes(report) == {"CORRUPT_SEGMENT": 1}
+    assert damaged.name in report.failures[0].message
+    assert (live.leader(), live.isr()) == (1, {1})
+    assert [live.log(broker).log_end for broker in (2, 3)] == [3, 3]
+    assert all_good(live, {2, 3})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
+    """The newcomers must not get it from the leader, while the good replicas are let go."""
+    live = live_cluster(tmp_path, brokers=5)
+    leader, newcomers = live.leader(), {1, 2, 3, 4, 5} - set(live.site().view.replicas)
+    flip(spot(live, leader, seed % 5), seed)
+    live.driver().reassign({("t", 0): [leader, *newcomers]}).raise_for_failures()
+    assert set(live.site().view.replicas) == {leader, *newcomers}
+    live.cluster.replicate().raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    assert all_good(live)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_bootstrap_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
+    live = live_cluster(tmp_path)
+    live.wipe(3)
+    flip(spot(live, 1, seed % 5), seed)
+    live.driver().bootstrap([3]).raise_for_failures()
+    assert (live.leader(), live.isr()) == (2, {2, 3})
+    live.cluster.replicate().raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+    assert all_good(live)
+
+
+@pytest.mark.parametrize("segment_bytes", ["1", "100000"], ids=["each file a segment", "rewritten"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_tier_uploads_the_good_copies(tmp_path: Path, seed: int, segment_bytes: str) -> None:
+    configs = {key.replace(".", "_"): value for key, value in TIERED.items()} | {
+        "segment_bytes": segment_bytes,
+        "segment_ms": "1",
+        "local_retention_bytes": "-1",
+    }
+    live = live_cluster(tmp_path, **configs)
+    live.clock.advance_ms(1000)
+    damaged = spot(live, 1, seed % 5)
+    good = damaged.read()
+    flip(damaged, seed)
+    report = live.driver().tier()
+    if damaged_for_readers(live, damaged) or segment_bytes == "1":
+        assert any(damaged.name in note and "broker 1 leaves the ISR" in note for note in report.notes)
+        assert damaged.read() == good
+    report.raise_for_failures()
+    objects = sorted(live.remote.rglob("0/*.parquet"))
+    assert len(objects) == (5 if segment_bytes == "1" else 1)
+    live.cluster.verify(deep=segment_bytes == "1").raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+def damaged_for_readers(live: LiveCluster, file: Spot) -> bool:
+    """A bit that no reader looks at (a field of a page's header) does not keep records from being read."""
+    return live.leader() != 1
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_merge_reads_the_good_copies(tmp_path: Path, seed: int) -> None:
+    live = live_cluster(tmp_path, segment_merge_min_files="2")
+    flip(spot(live, 1, seed % 5), seed)
+    live.driver().merge().raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    assert all_good(live, {live.leader()})
