@@ -166,12 +166,18 @@ def fetch_origin(
     if pending is None:
         return RemoteNotReady(
             f"the log starts at offset {leader.log_start} and on the leader at {leader.local_start}, but no "
-            "upload is known"
+            "upload is known; run tier, which says what is missing"
         )
     if not leader.pending_is_local:
+        remedy = (
+            "run heal, which uploads again what a replica still has; what nobody has is given up by "
+            f"delete_records before offset {leader.local_start}; then run tier"
+            if pending < leader.local_start
+            else "verify the topic"
+        )
         return RemoteNotReady(
             f"the remote log ends at offset {pending}, outside the leader's local log "
-            f"[{leader.local_start}, {leader.log_end}]"
+            f"[{leader.local_start}, {leader.log_end}]; {remedy}"
         )
     return FromRemote(pending if bootstraps else leader.local_start, leader.log_start)
 

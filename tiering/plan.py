@@ -89,7 +89,8 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
         if log.local_start > log_start:
             raise LogGapError(
                 f"{what}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and "
-                "the remote log does not hold them: is the remote mounted, and the one that it was?"
+                "the remote log does not hold them: is the remote mounted, and the one that it was? "
+                f"{_way_out(log)}"
             )
         return log_start
     last = remote[-1]
@@ -101,9 +102,17 @@ def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], lo
     if last.next_offset < log.local_start:
         raise LogGapError(
             f"{what}: the remote log ends at offset {last.next_offset}, the leader's begins at "
-            f"{log.local_start}: the offsets between are nowhere"
+            f"{log.local_start}: is the remote an older copy of what it was? {_way_out(log)}"
         )
     return last.next_offset
+
+
+def _way_out(log: ReplicaLog) -> str:
+    """For people, where the remote will not be again what it was."""
+    return (
+        "If it cannot be brought back, heal uploads again to an older copy what a replica still has; what nobody "
+        f"has is given up by delete_records before offset {log.local_start}, then tier"
+    )
 
 
 def plan_uploads(

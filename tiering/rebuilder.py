@@ -30,10 +30,10 @@ _MOST = 1000
 
 
 def rebuild(
-    source: Replica, run: Run, lost: RemoteSegment, remote: Store, folder: str, *, compression: str
+    source: Replica, run: Run, lost: RemoteSegment | None, remote: Store, folder: str, *, compression: str
 ) -> Uploaded:
     """Bring ``run``, files of a replica, into the topic's ``folder`` of ``remote``: offsets of ``lost``, of which
-    the object is damaged or missing.
+    the object is damaged or missing; None where the table does not list these offsets at all.
 
     1. stage the bytes, checked as they pass; 2. give them a name that nobody has; 3. read all of it back, every
     checksum. What a crash leaves is not committed, and is litter.
@@ -41,9 +41,8 @@ def rebuild(
     Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
-    itself = run.is_segment and run.segment_name == lost.name and run.size_bytes == lost.size_bytes
-    for rebuilt in range(lost.rebuilt if itself else lost.rebuilt + 1, _MOST):
-        path = paths.remote_segment_path(lost.partition, run.segment_name, rebuilt)
+    for rebuilt in range(_first_name(run, lost), _MOST):
+        path = paths.remote_segment_path(source.partition, run.segment_name, rebuilt)
         name = paths.join(folder, path)
         if _is_there(remote, name):
             continue
@@ -61,7 +60,14 @@ def rebuild(
                 raise CorruptSegmentError(f"{remote.uri_of(name)} does not read back as it was written")
             segment = replace(segment_of(source, run, footer, there.size_bytes), rebuilt=rebuilt)
             return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
-    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects stand for {lost.path}; vacuum the topic")
+    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects stand for {run.segment_name}; vacuum the topic")
+
+
+def _first_name(run: Run, lost: RemoteSegment | None) -> int:
+    if lost is None:
+        return 0
+    itself = run.is_segment and run.segment_name == lost.name and run.size_bytes == lost.size_bytes
+    return lost.rebuilt if itself else lost.rebuilt + 1
 
 
 def _is_there(remote: Store, name: str) -> bool:

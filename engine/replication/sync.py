@@ -283,7 +283,7 @@ def _start(
         case FromLeader():
             return mine, 0
         case RemoteNotReady(reason):
-            raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}; run tier, then try again")
+            raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}, then try again")
         case StartOver(offset):
             offset = max(offset, mine.local_start)
             with blaming(site.leader):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
+from partitions.paths import DataName
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.test_operations_bad_remote import table_of
@@ -183,3 +185,85 @@ def test_drivers_that_tier_while_others_optimize_keep_every_offset_once(live: Li
     live.cluster.heal().raise_for_failures()
     assert seen(live) == list(range(9))
     assert live.read() == {0: list("abcdxxxxx")}
+
+
+# --------------------------------------------------------------------------- an older copy is put back
+
+
+def with_an_older_copy(folder: Path, **configs: str) -> LiveCluster:
+    """Of six segments the remote has the first two again; the brokers' logs begin at offset 5."""
+    live = LiveCluster(folder)
+    live.tiered(**configs)
+    live.fill("ab")
+    live.cluster.tier().raise_for_failures()
+    shutil.copytree(live.remote, folder / "older")
+    live.fill("cdef")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    shutil.rmtree(live.remote)
+    (folder / "older").rename(live.remote)
+    assert live.log(live.leader()).local_start == 5
+    return live
+
+
+def forget(live: LiveCluster, *offsets: int) -> None:
+    """Delete the files that begin there from every replica."""
+    names = {str(DataName(offset, None, 1)) for offset in offsets}
+    for broker in (1, 2, 3):
+        replica = live.replica(broker)
+        replica.store.delete([replica.path(name) for name in names])
+
+
+def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remote(tmp_path: Path) -> None:
+    """Here: because their delay is not over."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    said = the_failure(live.cluster.tier())
+    assert "ends at offset 2, the leader's begins at 5" in said
+    assert "heal uploads again" in said
+    (row,) = live.cluster.heal(dry_run=True).rows
+    assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
+    (row,) = live.cluster.heal().raise_for_failures().rows
+    assert row["outcome"] == "mended"
+    assert {row["remote_end"] for row in live.cluster.describe("t").rows} == {5}
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcdef")}
+
+
+def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Path) -> None:
+    """delete_records before the local start, tier, and then a broker can be bootstrapped again."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    forget(live, 3, 4)
+    follower = live.followers()[0]
+    live.wipe(follower)
+    said = the_failure(live.cluster.bootstrap(follower))
+    assert "run heal" in said
+    assert "delete_records before offset 5; then run tier" in said
+    report = live.cluster.heal()
+    assert not report.ok
+    assert any("no replica has offsets [3, 5) any more" in note for note in report.notes)
+    live.cluster.delete_records("t", {0: 5}).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.cluster.bootstrap(follower).raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: ["f"]}
+
+
+def test_what_lies_above_the_records_that_are_given_up_is_uploaded_again(tmp_path: Path) -> None:
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    forget(live, 3)
+    report = live.cluster.heal()
+    assert any("no replica has offsets [3, 4) any more" in note for note in report.notes)
+    live.cluster.delete_records("t", {0: 4}).raise_for_failures()
+    live.cluster.heal().raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: ["e", "f"]}
+
+
+def test_an_empty_remote_is_not_filled_by_heal(tmp_path: Path) -> None:
+    """It may be another volume that is mounted there: what is written to it would hide what was tiered."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    shutil.rmtree(next(live.remote.glob("t-*")))
+    assert "is the remote mounted" in the_failure(live.cluster.heal())
+    assert not list(live.remote.glob("t-*"))

@@ -121,6 +121,32 @@ def size_of_one(live: LiveCluster) -> int:
     return min(path.stat().st_size for path in remote_files(live)) - 10
 
 
+def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> None:
+    """Registers go too; they hold no records, and are not counted. Nor does a run without files say there are."""
+    live.tiered()
+    live.fill("abc")
+    live.cluster.tier().raise_for_failures()
+    sizes = {name: len(data) for name, data in live.on_brokers().items() if "/t-" in name}
+    seen: list[tuple[int, int]] = []
+    for _ in range(3):
+        report = live.cluster.retain().raise_for_failures()
+        left = live.on_brokers()
+        gone = {name for name in sizes if name not in left and name.endswith(".parquet")}
+        wanted = (len(gone), sum(sizes.pop(name) for name in gone))
+        seen.append((int(str(report.totals["deleted_files"])), int(str(report.totals["deleted_bytes"]))))
+        assert seen[-1] == wanted
+    assert seen[0] == (0, 0)
+    assert seen[1][0] > 0
+    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    sizes_there = {path: Path(path).stat().st_size for path in live.in_remote() if path.endswith(".parquet")}
+    (row,) = live.cluster.retain().raise_for_failures().rows
+    gone_there = set(sizes_there) - set(live.in_remote())
+    assert (row["remote_removed"], row["remote_removed_bytes"]) == (
+        2,
+        sum(map(sizes_there.__getitem__, gone_there)),
+    )
+
+
 def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveCluster) -> None:
     """In Kafka a segment with one stays until then, and all that comes after it. Here its age is that of the
     file; whoever runs retain is told."""

@@ -152,8 +152,8 @@ def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) 
     drivers = [live.driver(), live.driver()]
     for _ in range(3):
         live.fill("abcd")
-        for report in together(*(driver.tier for driver in drivers)):
-            report.raise_for_failures()
+        reports = [report.raise_for_failures() for report in together(*(driver.tier for driver in drivers))]
+        assert sum(int(str(report.totals["uploaded_files"])) for report in reports) == 4, "one of them counts it"
         end = live.log(1).log_end
         assert offsets_in(live) == list(range(end))
     live.cluster.verify().raise_for_failures()

@@ -86,9 +86,10 @@ def test_a_batch_is_one_version(table: DeltaTopicTable) -> None:
 
 def test_the_same_batch_again_makes_no_version(table: DeltaTopicTable) -> None:
     batch = [uploaded(segment(0, 10))]
-    table.commit(batch, histories=OURS)
+    done = table.commit(batch, histories=OURS)
     again = table.commit(batch, histories=OURS)
     assert (again.log.version, again.listed) == (1, tuple(batch))
+    assert (done.made, again.made) == ({batch[0].segment.path}, set()), "it counts as done by the one that did it"
 
 
 def test_what_another_driver_tiered_in_other_files_stays(table: DeltaTopicTable) -> None:

@@ -9,7 +9,7 @@ whatever has left the table, after its delay: so what runs, or looks back in tim
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
@@ -17,13 +17,15 @@ from engine.metadata.image import TopicImage
 from engine.operations.healing.rebuild_plan import Piece, RebuildPlan
 from engine.operations.verification.audit import Audited
 from engine.report import Value
-from partitions.errors import CorruptionError, StratalogError
+from partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import Link, Listing, ReplicaLog
 from partitions.merge import Run, settling
 from partitions.replica import Replica
 from partitions.runner import Done, Failed
 from partitions.transactions import Fate, transactions_of
+from tiering.divergence import Histories
+from tiering.expiry import expired_segments
 from tiering.rebuilder import rebuild
 from tiering.remote_change import Rebuilt
 from tiering.remote_segment import Uploaded
@@ -46,9 +48,9 @@ class RebuildJob:
             "topic": view.topic,
             "partition": view.partition,
             "broker": None,
-            "damage": " ".join(segment.path for segment in self.plan.lost),
-            "start": self.plan.lost[0].base_offset,
-            "end": self.plan.lost[-1].next_offset,
+            "damage": self.plan.what if self.plan.lost else "missing",
+            "start": self.plan.start,
+            "end": self.plan.end,
             "source": self.plan.sources,
             "outcome": outcome,
         }
@@ -65,13 +67,13 @@ def rebuild_remote(
             case Done(job, rebuilt):
                 made.setdefault(job.each.site.view.topic_id, []).append((job, rebuilt))
             case Failed(job, error):
-                notes.append(f"{job}: {job.plan.lost[0].path} could not be rebuilt: {error.code}: {error}")
+                notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
         context.progress.advance()
     context.progress.finish()
     done: set[RebuildPlan] = set()
     for topic_id, rebuilt_here in made.items():
         try:
-            context.remote_table(topics[topic_id]).replace([rebuilt for _, rebuilt in rebuilt_here])
+            _commit(context, topics[topic_id], rebuilt_here)
         except StratalogError as error:
             notes.append(f"{topics[topic_id].name}: what was rebuilt is not committed: {error.code}: {error}")
         else:
@@ -79,19 +81,56 @@ def rebuild_remote(
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
 
 
+def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob, Rebuilt]]) -> None:
+    """Step 3. What the table does not list is added as by any tier run: the commit asks who leads."""
+    table = context.remote_table(topic)
+    if replaced := [rebuilt for job, rebuilt in made if job.plan.lost]:
+        table.replace(replaced)
+    if not (added := [(job.each, rebuilt) for job, rebuilt in made if not job.plan.lost]):
+        return
+
+    def epochs_now() -> dict[int, int]:
+        found = context.metadata.image().topics.get(topic.topic_id)
+        return {} if found is None else {part.partition: part.leader_epoch for part in found.partitions}
+
+    lineages = {each.site.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
+    passed = {each.site.view.partition: each.site.view.log_start_offset for each, _ in added}
+    expired = expired_segments(table.load(), passed)
+    uploads = [upload for _, rebuilt in added for upload in rebuilt.uploads]
+    if table.commit(uploads, expired, Histories(lineages, epochs_now)).fenced:
+        raise FencedLeaderEpochError("somebody else leads by now; heal again")
+
+
 def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
     """Step 2. Raises: as ``tiering.rebuilder.rebuild``."""
     site, remote = job.each.site, job.each.remote
     assert remote is not None
     topic = topics[site.view.topic_id]
-    compression = context.topic_config(context.metadata.image(), topic).compression_type
+    config = context.topic_config(context.metadata.image(), topic)
+    lost = job.plan.lost[0] if job.plan.lost else None
+    pieces = job.plan.pieces
+    if lost is None:
+        pieces = tuple(part for piece in pieces for part in _segments(piece, config.merging.segment_bytes))
     uploads: list[Uploaded] = []
-    for piece in job.plan.pieces:
+    for piece in pieces:
         source = site.replica(piece.broker_id)
         run = _settled(source, piece)
-        lost = job.plan.lost[0]
-        uploads.append(rebuild(source, run, lost, remote.store, remote.folder, compression=compression))
+        uploads.append(
+            rebuild(source, run, lost, remote.store, remote.folder, compression=config.compression_type)
+        )
     return Rebuilt(job.plan.lost, tuple(uploads), site.view.log_start_offset)
+
+
+def _segments(piece: Piece, segment_bytes: int) -> Iterator[Piece]:
+    """The piece in parts of about the size of a segment."""
+    links: list[Link] = []
+    for number, link in enumerate(piece.links, 1):
+        links.append(link)
+        rest = piece.links[number:]
+        size = sum(each.file.object.size_bytes for each in (*links, *rest[:1]))
+        if not rest or size > segment_bytes:
+            yield Piece(piece.broker_id, tuple(links), (*rest, *piece.behind))
+            links = []
 
 
 def _settled(source: Replica, piece: Piece) -> Run:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from engine.operations.verification.audit import Audited
 from engine.operations.verification.findings import BadFile, Copy, Finding, HeldFile, offsets
 from partitions import paths
+from partitions.errors import LogGapError
 from partitions.lineage import Lineage
 from partitions.listing import Link
 from partitions.paths import DataName
@@ -36,7 +37,23 @@ class RebuildPlan:
     """What stands for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
 
     lost: tuple[RemoteSegment, ...]
+    """None where the table does not list the offsets: an older copy of it was put back."""
     pieces: tuple[Piece, ...]
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+        return self.lost[0].base_offset if self.lost else self.pieces[0].links[0].start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.lost[-1].next_offset if self.lost else self.pieces[-1].links[-1].end
+
+    @property
+    def what(self) -> str:
+        """The segments, for people."""
+        return " ".join(segment.path for segment in self.lost) or offsets(self.start, self.end)
 
     @property
     def sources(self) -> str:
@@ -79,7 +96,32 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             continue
         plans.append(plan)
         position = index + len(plan.lost)
+    if (gap := _gap(each)) is not None:
+        finding, start, end, committed = gap
+        pieces = sources.cover_gap(start, end, committed)
+        if pieces is not None:
+            plans.append(RebuildPlan((), pieces))
+        else:
+            nobody = " ".join(offsets(*hole) for hole in sources.holes(start, end))
+            remedy = f"no replica has {nobody} any more: they are in what the remote tier was, or lost"
+            lacking.append(Lacking(finding, remedy))
     return plans, lacking
+
+
+def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
+    """The offsets between the end of the remote log and the beginning of the leader's, which has passed them (an
+    older copy of the remote tier was put back), as they were found; and up to where the log is committed. None
+    where nothing is remote: then it is not the one that it was.
+    """
+    remote, log = each.remote, None if each.looked is None else each.looked.leader_log
+    finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
+    if remote is None or not remote.segments or log is None or finding is None:
+        return None
+    last = remote.segments[-1]
+    start = max(last.next_offset, each.site.view.log_start_offset)
+    if start >= log.local_start or not last.is_of(log.lineage):
+        return None
+    return finding, start, log.local_start, log.high_watermark
 
 
 class _Sources:
@@ -120,6 +162,21 @@ class _Sources:
             return None
         *_, broker, held = min(found, key=lambda each: each[:2])
         return Piece(broker, (Link(*range_, held.file),), ())
+
+    def cover_gap(self, start: int, end: int, committed: int) -> tuple[Piece, ...] | None:
+        """What stands for offsets ``[start, end)``, or for more where no files end there; all of it committed."""
+        held = (held.end for files in self._held.values() for held in files)
+        ends = sorted({each for each in held if end <= each <= committed})
+        return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
+
+    def holes(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The offsets of ``[start, end)`` that no file holds."""
+        for held in sorted((held for files in self._held.values() for held in files), key=lambda held: held.start):
+            if start < min(held.start, end):
+                yield start, min(held.start, end)
+            start = max(start, held.end)
+        if start < end:
+            yield start, end
 
     def _cover(self, start: int, end: int) -> tuple[Piece, ...] | None:
         pieces: list[Piece] = []
