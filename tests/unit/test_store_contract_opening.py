@@ -56,9 +56,21 @@ class TestAddressesAndCounts:
         with pytest.raises(TypeError, match="lives in one process"):
             pickle.dumps(store)
 
-    @pytest.mark.parametrize("uri", ["gs://bucket/x", "folder", "file://host/folder", "s3:///x", "memory://", ""])
-    def test_an_unknown_scheme_names_what_there_is(self, uri: str) -> None:
+    @pytest.mark.parametrize("uri", ["folder", "file://host/folder", "s3:///x", "memory://", ""])
+    def test_what_is_no_address_names_what_there_is(self, uri: str) -> None:
         with pytest.raises(UnsupportedStoreError, match=r"file:///.*s3://.*memory://"):
+            open_store(uri)
+
+    @pytest.mark.parametrize(
+        ("uri", "instead"),
+        [
+            ("gs://bucket/x", "use a folder, file:///folder or s3://bucket/prefix"),
+            ("s3a://bucket/x", "write s3://"),
+            ("dbfs:/x", "use s3://bucket/prefix"),
+        ],
+    )
+    def test_a_scheme_of_others_names_what_to_write_instead(self, uri: str, instead: str) -> None:
+        with pytest.raises(UnsupportedStoreError, match=f"{uri}.*{instead}"):
             open_store(uri)
 
 
