@@ -18,6 +18,7 @@ from partitions.errors import (
 from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.faulty_store import Faults
 from tests.unit.reassign_harness import replicas, two_others, without_copies
+from tests.unit.tampering import remote_spot, spot
 
 
 @pytest.fixture
@@ -298,3 +299,47 @@ def test_whatever_is_reassigned_and_cancelled_every_acknowledged_record_stays_in
         held = replicas(live, partition=partition)
         assert live.isr(partition=partition) == set(held)
     live.cluster.verify().raise_for_failures()
+
+
+# ------------------------------------------------------- nobody goes before what stays was read
+
+
+def test_replicas_do_not_go_where_nobody_whole_would_stay(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("abc")
+    spot(live, 1, 1).flip(40)
+    refused = live.cluster.reassign({("t", 0): (1,)})
+    assert "nobody whole would stay" in the_failure(refused)
+    assert replicas(live) == (1, 2, 3)
+    live.cluster.heal().raise_for_failures()
+    live.cluster.reassign({("t", 0): (1,)}).raise_for_failures()
+    assert (replicas(live), live.read()) == ((1,), {0: list("abc")})
+
+
+def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("abc")
+    spot(live, 1, 1).flip(40)
+    report = live.cluster.reassign({("t", 0): (1, 2)}).raise_for_failures()
+    assert any("run verify --deep --heal" in note for note in report.notes)
+    live.cluster.heal().raise_for_failures()
+    assert live.read() == {0: list("abc")}
+
+
+def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path: Path) -> None:
+    """The newcomer begins where the remote log ends; one object before that is damaged."""
+    live = LiveCluster(tmp_path, brokers=2)
+    live.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
+    live.tiered(copies=1, local_retention_bytes="-2")
+    live.fill("abcd")
+    live.cluster.tier().raise_for_failures()
+    remote_spot(live, 1).flip(40)
+    leader = live.leader()
+    refused = live.cluster.reassign({("t", 0): (3 - leader,)})
+    assert "heal it before the replicas go" in the_failure(refused)
+    assert replicas(live) == (leader,)
+    live.cluster.heal().raise_for_failures()
+    live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()
+    assert live.read() == {0: list("abcd")}

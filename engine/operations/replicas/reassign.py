@@ -1,8 +1,9 @@
 """Reassign: other brokers for the replicas of partitions, added before the old ones go (Kafka's KIP-455).
 
-    1. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
-    2. replicate the topics to the newcomers, throttled
-    3. the commit that lets the last newcomer of a partition into its ISR completes it
+    1. tasks: read what is to stand for the replicas that go (``letting_go``)
+    2. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
+    3. replicate the topics to the newcomers, throttled, every byte checked as it passes
+    4. the commit that lets the last newcomer of a partition into its ISR completes it
 A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
 the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
 """
@@ -25,10 +26,13 @@ from engine.metadata.reassignment_plan import (
     plan_change,
 )
 from engine.operations.brokers.brokers import settle_brokers
-from engine.operations.replicas.in_sync import PartitionKey
+from engine.operations.replicas.in_sync import PartitionKey, partition_key
+from engine.operations.replicas.letting_go import StandWork, check_stand, plan_stand
 from engine.operations.replicas.replicate import replicate
 from engine.replication.throttle import Throttle
 from engine.report import Failure, Report, Value
+from partitions.errors import StratalogError
+from partitions.runner import Done, Failed
 
 IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
 
@@ -89,7 +93,10 @@ def reassign(
             )
             for (topic, partition), replicas in plan.items()
         }
-        _commit(context, planned, {key: one.replicas for key, one in planned.items()}, force, dry_run, failures)
+        if not dry_run and not force:
+            _check_stand(context, image, planned, failures, notes)
+        targets = {key: one.replicas for key, one in planned.items() if not one.refused}
+        _commit(context, planned, targets, force, dry_run, failures)
         after = image if dry_run else context.metadata.image()
         if not dry_run:
             after = _copy(context, planned, after, throttle, failures, notes)
@@ -137,6 +144,35 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
     return Report("reassign --cancel", rows, failures, totals, dry_run, measure.seconds, measure.counts)
 
 
+def _check_stand(
+    context: Context,
+    image: ClusterImage,
+    planned: dict[PartitionKey, _Planned],
+    failures: list[Failure],
+    notes: list[str],
+) -> None:
+    """Step 1. A partition of which nothing whole would stay is refused."""
+
+    def refuse(key: PartitionKey, error: StratalogError) -> None:
+        planned[key].refused = True
+        failures.append(Failure.of(planned[key].name, error))
+
+    works: list[StandWork] = []
+    for key, one in planned.items():
+        try:
+            work = plan_stand(context, image, image.topics[key[0]], one.before, one.replicas)
+        except StratalogError as unreadable:
+            refuse(key, unreadable)
+        else:
+            works += [] if work is None else [work]
+    for outcome in context.tasks.run(check_stand, works):
+        match outcome:
+            case Done(work, damaged):
+                notes += [f"{work}: {error}; run verify --deep --heal" for error in damaged]
+            case Failed(work, error):
+                refuse(partition_key(work.site.view), error)
+
+
 def _commit(
     context: Context,
     planned: dict[PartitionKey, _Planned],
@@ -145,7 +181,7 @@ def _commit(
     dry_run: bool,
     failures: list[Failure],
 ) -> None:
-    """Step 1."""
+    """Step 2."""
     requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
     if not requests:
         return
@@ -165,7 +201,7 @@ def _copy(
     failures: list[Failure],
     notes: list[str],
 ) -> ClusterImage:
-    """Steps 2 and 3; the image after them."""
+    """Steps 3 and 4; the image after them."""
     waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
     if not waiting:
         return image

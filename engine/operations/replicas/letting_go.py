@@ -1,0 +1,116 @@
+"""Before replicas are let go: what stands for them is read where it lies, all of it.
+
+newcomers come in      what they copy is checked as it passes; nothing else has to be read
+nobody comes in        one member of the ISR that stays is read, from its first byte to its last
+of tiered topics       also the remote segments of what those who go still have, and those who stay, or come,
+                       do not: a newcomer may begin where the remote log ends
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from engine.context import Context
+from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from engine.operations.retention.remote import remote_parts
+from engine.operations.retention.tasks import RemotePart
+from engine.operations.while_it_changes import while_it_changes
+from engine.replication.damage import blaming, check_whole
+from engine.replication.site import SiteWork
+from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
+from partitions.replica import Replica
+from partitions.segment_check import verify_bytes
+from partitions.store import Store
+from tiering.divergence import agreeing
+from tiering.remote_file import verify_remote
+
+
+@dataclass(frozen=True, slots=True)
+class StandWork(SiteWork):
+    """Read what stands for the replicas of one partition that go."""
+
+    going: tuple[int, ...]
+    staying: tuple[int, ...]
+    """Members of the ISR, the leader first, of which one has to be whole; empty: newcomers are checked as they
+    copy."""
+    remote: RemotePart | None
+    """None when the topic is not tiered."""
+    from_remote: bool
+    """Whether newcomers may leave to the remote tier whatever it has."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+
+
+def plan_stand(
+    context: Context, image: ClusterImage, topic: TopicImage, present: PartitionImage, target: tuple[int, ...]
+) -> StandWork | None:
+    """What is to be read before the partition has the replicas ``target``; None when nobody goes.
+
+    Raises: as ``remote_parts``.
+    """
+    view = image.view(topic.topic_id, present.partition)
+    going = tuple(broker for broker in present.original if broker not in target)
+    if not going:
+        return None
+    remote: RemotePart | None = None
+    if context.topic_config(image, topic).remote_storage_enable:
+        remote = remote_parts(context, topic, []).get(view.partition)
+    comes = not set(target) <= set(present.original)
+    staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
+    return StandWork(
+        site=context.site(view),
+        going=tuple(broker for broker in going if not view.brokers[broker].fenced),
+        staying=() if comes else tuple(staying),
+        remote=remote,
+        from_remote=comes and context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+    )
+
+
+def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
+    """The task: what is damaged of those who stay, although one of them is whole.
+
+    Raises: CorruptionError kinds when nothing whole stands for what goes; what keeps storage from being read.
+    """
+    damaged: list[CorruptionError] = []
+    start: int | None = None
+    for replica in map(work.site.replica, work.staying):
+        try:
+            start = while_it_changes(partial(_read_whole, replica))
+            break
+        except CorruptionError as error:
+            damaged.append(error)
+    if start is None and damaged:
+        raise CorruptSegmentError(
+            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run verify --deep --heal, then again"
+        )
+    if work.remote is not None:
+        _check_remote(work, work.remote, work.site.leader.log().local_start if start is None else start)
+    return tuple(damaged)
+
+
+def _read_whole(replica: Replica) -> int:
+    """The local start of a replica of which every byte was read."""
+    with blaming(replica):
+        log = replica.log()
+        check_whole(replica, log)
+        for link in log.chain:
+            verify_bytes(replica.store, link.file)
+        return log.local_start
+
+
+def _check_remote(work: StandWork, remote: RemotePart, start: int) -> None:
+    """Of what those who go have below ``start``, or, where newcomers begin at its end, of all they have."""
+    logs = [work.site.replica(broker).log() for broker in work.going]
+    low = max(min((log.local_start for log in logs), default=start), work.site.view.log_start_offset)
+    for index, segment in enumerate(agreeing(remote.listed, work.site.leader.log().lineage)):
+        if segment.next_offset > low and (work.from_remote or segment.base_offset < start):
+            try:
+                if index >= len(remote.objects):
+                    raise RemoteObjectMissingError(f"{segment.path} is not there as the remote table lists it")
+                verify_remote(remote.store, segment, remote.objects[index])
+            except CorruptionError as error:
+                raise type(error)(f"{error}; heal it before the replicas go that have its records") from error

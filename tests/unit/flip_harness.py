@@ -1,0 +1,186 @@
+"""One flipped bit, somewhere in one copy of a segment, and then whatever moves or reads bytes. What has to hold:
+
+    found or harmless       nobody gets a wrong value; no other copy gets the flipped bit
+    nothing good is lost    what was not flipped can be read again, all of it, once the cluster was healed
+
+A way is tried at many positions: its cluster is made once, and put back as it was before each of them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from partitions.errors import CorruptionError, StratalogError
+from partitions.listing import DataFile
+from partitions.paths import DataName, base_name, parse_name
+from partitions.replica import _read_lineage
+from partitions.segment_check import verify_segment
+from partitions.store import Store
+from partitions.store.local import LocalStore
+from partitions.store.protocol import StoredObject
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
+from tests.unit.tampering import Spot
+
+RECORDS = 40
+"""Of each append."""
+
+UNCOMPRESSED = {"compression_type": "uncompressed", "file_delete_delay_ms": "0"}
+"""A flipped bit of a value is a wrong value, if nobody looks."""
+
+
+def values(appends: range) -> list[str]:
+    """What these appends hold."""
+    return [f"value {at}.{number:02d}" for at in appends for number in range(RECORDS)]
+
+
+def fill(live: LiveCluster, appends: range) -> None:
+    for at in appends:
+        live.append(values(range(at, at + 1)), at_ms=at).raise_for_failures()
+
+
+Victim = Callable[[LiveCluster], Spot]
+Act = Callable[[LiveCluster, "Trial"], object]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of moving or reading bytes."""
+
+    build: Callable[[LiveCluster], object]
+    victim: Victim | None
+    """The file with the flipped bit; None: ``act`` flips one itself."""
+    act: Act
+    brokers: int = 3
+    heals: bool = True
+    """Whether all is good again after a heal: not where the copy that was flipped is the only one."""
+    checks_itself: bool = False
+    """It leaves another cluster than the one that it began with."""
+
+
+@dataclass
+class Trial:
+    """One position of one way."""
+
+    live: LiveCluster
+    faults: Faults
+    at: int
+    """Any number; a position of a file modulo its size."""
+    bit: int
+    acknowledged: list[str] = field(default_factory=list)
+    """What the way appended, and was told to be safe."""
+    flipped: set[str] = field(default_factory=set)
+    """Addresses of the copies in which the bit was flipped."""
+
+    def flip(self, spot: Spot) -> None:
+        data = bytearray(spot.read())
+        data[self.at % len(data)] ^= 1 << self.bit
+        spot.replace(bytes(data))
+        self.flipped.add(spot.store.uri_of(spot.path))
+
+
+class Stage:
+    """The cluster of one way, put back for each trial."""
+
+    def __init__(self, folder: Path, way: Way) -> None:
+        self.way = way
+        self.faults = Faults()
+        self.live = LiveCluster(folder, way.brokers, through=self.faults.wrap)
+        way.build(self.live)
+        self._memory = {name: dict(store._objects) for name, store in self.live._memory.items()}
+        self._remote = self.live.in_remote()
+        self._expected = self.live.read()[0]
+        self._good = {base_name(name): data for name, data in self._files()}
+
+    @cached_property
+    def victim_bytes(self) -> int:
+        """The size of the file that is flipped; where the way makes it itself, that of one like it."""
+        names = sorted(name for name in self._good if isinstance(parse_name(name), DataName))
+        return len(self._good[names[0]]) if self.way.victim is None else len(self.way.victim(self.live).read())
+
+    def try_at(self, at: int, bit: int) -> None:
+        """One trial. Raises: AssertionError."""
+        self._put_back()
+        trial = Trial(self.live, self.faults, at, bit)
+        if self.way.victim is not None:
+            trial.flip(self.way.victim(self.live))
+        with suppress(StratalogError):
+            self.way.act(self.live, trial)
+        self.faults.none()
+        if not self.way.checks_itself:
+            self._check(trial)
+
+    def _put_back(self) -> None:
+        self.faults.none()
+        _read_lineage.cache_clear()
+        for name, store in self.live._memory.items():
+            store._objects = dict(self._memory.get(name, {}))
+        for name, data in self.live.in_remote().items():
+            if self._remote.get(name) != data:
+                Path(name).unlink()
+        for name, data in self._remote.items():
+            if not Path(name).exists():
+                Path(name).write_bytes(data)
+        self.live.cluster = self.live.driver()
+
+    def _check(self, trial: Trial) -> None:
+        self._check_copies(trial)
+        self._check_read(whole=False, trial=trial)
+        if self.way.heals:
+            self.live.driver().heal()
+            self.live.driver().replicate()
+            self.live.driver().verify(deep=True).raise_for_failures()
+            self._check_read(whole=True, trial=trial)
+
+    def _check_copies(self, trial: Trial) -> None:
+        """The bit has travelled nowhere, and what was made of the files is whole."""
+        for address, store, stored in self._stored():
+            name = parse_name(base_name(stored.name))
+            if address in trial.flipped or not isinstance(name, DataName):
+                continue
+            good = self._good.get(str(name))
+            if good is None or store.read(stored.name) != good:
+                verify_segment(store, DataFile(name, stored))
+
+    def _check_read(self, *, whole: bool, trial: Trial) -> None:
+        expected = [*self._expected, *trial.acknowledged]
+        found: dict[int, str] = {}
+        self.live.cluster = self.live.driver()
+        found_out = [] if whole else [CorruptionError]
+        with suppress(*found_out):
+            for part in self.live.cluster.plan_read("t"):
+                with suppress(*found_out):
+                    found.update(self.live.records(part))
+        for offset, value in found.items():
+            assert offset >= len(expected) or value == expected[offset], "a wrong value was read"
+        if whole:
+            assert [found[offset] for offset in range(len(expected))] == expected
+
+    def _files(self) -> Iterator[tuple[str, bytes]]:
+        for _, store, stored in self._stored():
+            yield stored.name, store.read(stored.name)
+
+    def _stored(self) -> Iterator[tuple[str, Store, StoredObject]]:
+        """Every file of topic ``t``, on brokers and in the remote tier."""
+        roots: list[Store] = [*self.live.cluster.stores.values(), LocalStore(str(self.live.remote))]
+        for store in roots:
+            for stored in store.list(""):
+                if "/t-" in f"/{stored.name}" and "_delta_log" not in stored.name:
+                    yield store.uri_of(stored.name), store, stored
+
+
+def try_way(folder: Path, way: Way, positions: int, seed: int) -> None:
+    """Flips at so many random positions of a segment, or at all of them where it has no more."""
+    stage, rng = Stage(folder, way), random.Random(seed)
+    size = stage.victim_bytes
+    for at in rng.sample(range(size), min(positions, size)):
+        bit = rng.randrange(8)
+        try:
+            stage.try_at(at, bit)
+        except Exception as error:
+            raise AssertionError(f"bit {bit} of byte {at} (of {size}): {type(error).__name__}: {error}") from error

@@ -1,0 +1,161 @@
+"""One flipped bit does not travel (protocol, I8): every way of moving or reading bytes, at random positions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from engine.cluster import Cluster
+from engine.metadata.reassignment_plan import ReplicaPlan
+from partitions.errors import CorruptionError
+from partitions.paths import DataName, base_name, parse_name
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.flip_harness import UNCOMPRESSED, Spot, Trial, Way, fill, try_way, values
+from tests.unit.restore_harness import Heir
+from tests.unit.tampering import remote_spot, spot
+
+POSITIONS = 500
+SOME = 4
+
+
+def hot(live: LiveCluster) -> None:
+    """Four appends on brokers 1, 2 and 3; broker 1 leads."""
+    live.topic(**UNCOMPRESSED)
+    fill(live, range(4))
+
+
+def behind(live: LiveCluster) -> None:
+    """... of which broker 3 has the first."""
+    live.topic(**UNCOMPRESSED)
+    fill(live, range(4))
+    live.wipe(3)
+
+
+def tiered(live: LiveCluster) -> None:
+    """... and all of it in the remote tier, too."""
+    to_be_tiered(live)
+    live.cluster.tier().raise_for_failures()
+
+
+def to_be_tiered(live: LiveCluster) -> None:
+    live.tiered(**UNCOMPRESSED)
+    fill(live, range(4))
+
+
+def tiered_away(live: LiveCluster) -> None:
+    """... and nowhere else."""
+    tiered(live)
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+
+
+def to_be_merged(live: LiveCluster) -> None:
+    live.topic(**UNCOMPRESSED, segment_merge_min_files="2")
+    fill(live, range(4))
+
+
+def merged(live: LiveCluster) -> None:
+    """... in one segment on every broker, the appends beside it."""
+    to_be_merged(live)
+    live.cluster.merge().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+
+
+def of_leader(live: LiveCluster) -> Spot:
+    return spot(live, 1, 0 if len(live.log(1).chain) == 1 else 1)
+
+
+def of_follower(live: LiveCluster) -> Spot:
+    return spot(live, 2, 0 if len(live.log(2).chain) == 1 else 1)
+
+
+def of_remote(live: LiveCluster) -> Spot:
+    return remote_spot(live, 1)
+
+
+def fetch(live: LiveCluster, trial: Trial) -> None:
+    expected = values(range(4))
+    position = 0
+    while position < len(expected):
+        rows = live.cluster.fetch("t", 0, position, timeout_s=0).records
+        for offset, value in zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True):
+            assert value.decode() == expected[offset]
+        position += max(1, rows.num_rows)
+
+
+def acks_all(live: LiveCluster, trial: Trial) -> None:
+    """The bit flips on the leader, after its file has its name and before anybody copies it."""
+
+    def flips(uri: str, what: str, name: str) -> None:
+        made = parse_name(base_name(name))
+        if uri == "memory://b1" and what in ("create", "commit") and isinstance(made, DataName) and "/t-" in name:
+            trial.faults.none()
+            trial.flip(Spot(live.store(1), name))
+
+    trial.faults.after = flips
+    if live.append(values(range(4, 5))).ok:
+        trial.acknowledged += values(range(4, 5))
+
+
+def reassigned(*brokers: int) -> ReplicaPlan:
+    return {("t", 0): brokers}
+
+
+def retain(live: LiveCluster, trial: Trial) -> None:
+    for _ in range(2):
+        live.driver().retain()
+
+
+def merge(live: LiveCluster, trial: Trial) -> None:
+    live.cluster.merge()
+    live.cluster.replicate()
+    retain(live, trial)
+
+
+def restore(live: LiveCluster, trial: Trial) -> None:
+    heir = Heir(live, cluster_id=f"heir-{trial.at}-{trial.bit}")
+    heir.restore()
+    restored: Cluster = heir.open()
+    found = 0
+    for part in restored.plan_read("t"):
+        try:
+            for offset, value in live.records(part):
+                assert value == values(range(4))[offset]
+        except CorruptionError:
+            found += 1
+    assert found == 1 or not restored.verify(deep=True).ok
+
+
+WAYS = {
+    "read": Way(hot, of_leader, lambda live, _: live.read()),
+    "read from the remote tier": Way(tiered_away, of_remote, lambda live, _: live.read(), heals=False),
+    "fetch": Way(hot, of_leader, fetch),
+    "fetch from the remote tier": Way(tiered_away, of_remote, fetch, heals=False),
+    "sync": Way(behind, of_leader, lambda live, _: live.cluster.bootstrap(3)),
+    "acks=all": Way(hot, None, acks_all),
+    "append on top": Way(hot, of_leader, lambda live, _: live.append(["x"])),
+    "elect": Way(hot, of_follower, lambda live, _: live.cluster.elect("t", [0], leader=2)),
+    "reassign": Way(hot, of_leader, lambda live, _: live.cluster.reassign(reassigned(4, 5)), brokers=5),
+    "reassign to fewer": Way(hot, of_leader, lambda live, _: live.cluster.reassign(reassigned(1))),
+    "bootstrap from the remote": Way(tiered_away, of_leader, lambda live, _: live.cluster.bootstrap(3)),
+    "tier": Way(to_be_tiered, of_leader, lambda live, _: live.cluster.tier()),
+    "retain": Way(tiered, of_remote, retain),
+    "retain, of a damaged leader": Way(tiered, of_leader, retain),
+    "merge": Way(to_be_merged, of_leader, merge),
+    "merged": Way(merged, of_leader, retain),
+    "merged, on a follower": Way(merged, of_follower, retain),
+    "vacuum": Way(tiered, of_remote, lambda live, _: live.cluster.vacuum()),
+    "restore": Way(tiered_away, of_remote, restore, checks_itself=True),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flipped_bit_is_found_or_harmless_and_nothing_good_is_lost(tmp_path: Path, way: str) -> None:
+    try_way(tmp_path, WAYS[way], SOME, seed=len(way))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", WAYS)
+def test_a_flipped_bit_at_any_of_500_positions(tmp_path: Path, way: str) -> None:
+    try_way(tmp_path, WAYS[way], POSITIONS, seed=14)
