@@ -141,6 +141,24 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
     assert live.isr() == ALL
 
 
+@pytest.mark.parametrize("copies", [1, 2])
+def test_what_a_damaged_segment_hides_comes_to_life_where_it_is_the_only_good_copy(
+    tmp_path: Path, copies: int
+) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic(copies=copies, segment_bytes="1000000", segment_merge_min_files="2")
+    live.fill("abcd")
+    live.cluster.merge().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    for broker in live.site().view.replicas:
+        (segment,) = live.log(broker).chain
+        assert segment.name.merged
+        spot(live, broker, 0).flip(40)
+    live.driver().heal().raise_for_failures()
+    assert len(live.log(live.leader()).chain) == 4
+    assert_healed(live, "abcd")
+
+
 def test_other_partitions_go_on(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=2)
     live.topic(copies=2, partitions=2)

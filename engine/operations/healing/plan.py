@@ -2,8 +2,9 @@
 
 A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found
 whole; where there is none, and it is the last member once the damaged others have left, it stays, and is
-mended in place. Sources are files of which this very run has read every byte. Where offsets cannot be had from
-any of them, nothing of the partition is touched.
+mended in place. Sources are files of which this very run has read every byte, also those that a merged segment
+hides: where it is the segment that is damaged, and its very copy is nowhere, they come to life as it goes. Where
+offsets cannot be had from any of them, nothing of the partition is touched.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 f"{each.site}: its leader, broker {leader_id}, is damaged, and of the rest of the ISR nobody was "
                 f"found whole: brokers {sorted(others)} are to be looked at first"
             )
-    sources = _Sources(each.looked, view, leader, each.good)
+    sources = _Sources(each.looked, view, leader, each.good, each.spare)
     repairs: list[Repair] = []
     holes: list[tuple[int, int]] = []
     for broker, damage in damages:
@@ -120,7 +121,9 @@ def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int
 class _Sources:
     """The good copies of a partition's files, the best place first."""
 
-    def __init__(self, looked: Looked, view: PartitionView, leader: int, good: Sequence[Copy]) -> None:
+    def __init__(
+        self, looked: Looked, view: PartitionView, leader: int, good: Sequence[Copy], spare: Sequence[Copy]
+    ) -> None:
         self._looks: dict[int, ReplicaLook] = {look.broker_id: look for look in looked.replicas}
         self._view = view
         self._leader = leader
@@ -128,6 +131,7 @@ class _Sources:
         for broker in view.replicas:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
         self._good = [copy for copy in good if _is_live(copy.held.name, looked.lineage)]
+        self._hidden = [copy for copy in spare if _is_live(copy.held.name, looked.lineage)]
 
     def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
         """The files that mend a damage, and the offsets that none of them has.
@@ -153,17 +157,24 @@ class _Sources:
     def _cover(
         self, broker: int, start: int, end: int, name: DataName | None, in_place: bool
     ) -> tuple[list[Copy], list[tuple[int, int]]]:
-        candidates = [copy for copy in self._good if copy.place != broker and self._may(copy, name, in_place)]
+        local_start = self._looks[broker].local_start if broker in self._looks else 0
+        live = [c for c in (*self._good, *self._hidden) if c.held.name.merged or c.held.start >= local_start]
+        own = {copy.held.name for copy in self._hidden if copy.place == broker} - {name}
+        candidates = [c for c in live if c.place != broker and self._may(c, name, in_place)]
+        candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
+
+        def rank(copy: Copy) -> tuple[bool, bool, int, int]:
+            """The very file first; then what is there already."""
+            return copy.held.name != name, copy.place != broker, self._ranks[copy.place], -copy.held.end
+
         put: list[Copy] = []
         holes: list[tuple[int, int]] = []
         position = start
         while position < end:
             there = [copy for copy in candidates if copy.held.start <= position < copy.held.end]
             if there:
-                best = min(
-                    there, key=lambda copy: (copy.held.name != name, self._ranks[copy.place], -copy.held.end)
-                )
-                put.append(best)
+                best = min(there, key=rank)
+                put += [best] if best.place != broker else []
                 position = best.held.end
             else:
                 following = min((c.held.start for c in candidates if c.held.start > position), default=end)

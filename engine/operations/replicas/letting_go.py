@@ -46,7 +46,12 @@ class StandWork(SiteWork):
 
 
 def plan_stand(
-    context: Context, image: ClusterImage, topic: TopicImage, present: PartitionImage, target: tuple[int, ...]
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    present: PartitionImage,
+    target: tuple[int, ...],
+    notes: list[str],
 ) -> StandWork | None:
     """What is to be read before the partition has the replicas ``target``; None when nobody goes.
 
@@ -58,7 +63,7 @@ def plan_stand(
         return None
     remote: RemotePart | None = None
     if context.topic_config(image, topic).remote_storage_enable:
-        remote = remote_parts(context, topic, []).get(view.partition)
+        remote = remote_parts(context, topic, [], notes, dry_run=False).get(view.partition)
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
     return StandWork(

@@ -160,7 +160,7 @@ def _check_stand(
     works: list[StandWork] = []
     for key, one in planned.items():
         try:
-            work = plan_stand(context, image, image.topics[key[0]], one.before, one.replicas)
+            work = plan_stand(context, image, image.topics[key[0]], one.before, one.replicas, notes)
         except StratalogError as unreadable:
             refuse(key, unreadable)
         else:
