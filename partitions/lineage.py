@@ -5,7 +5,6 @@ Kafka's leader epoch checkpoint (KIP-101, KIP-279). Pure.
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from partitions.errors import CorruptionError
+from partitions.register import sealed, unsealed
 
 
 class EpochStart(NamedTuple):
@@ -33,7 +33,7 @@ class Lineage:
         self._starts = [entry.start_offset for entry in self.entries]
         for one, two in zip(self.entries, self.entries[1:], strict=False):
             if one.epoch >= two.epoch or one.start_offset > two.start_offset:
-                raise CorruptionError(f"a lineage must ascend, this does not: {self.to_json().decode()}")
+                raise CorruptionError(f"a lineage must ascend, this does not: {list(map(list, self.entries))}")
 
     def __iter__(self) -> Iterator[EpochStart]:
         return iter(self.entries)
@@ -77,8 +77,8 @@ class Lineage:
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 
     def to_json(self) -> bytes:
-        """The content of an ``.epoch`` file."""
-        return json.dumps([list(entry) for entry in self.entries], separators=(",", ":")).encode()
+        """The content of an ``.epoch`` file, with its checksum."""
+        return sealed(msgspec.json.encode(self.entries))
 
     @classmethod
     def from_json(cls, data: bytes, what: str) -> Lineage:
@@ -87,6 +87,6 @@ class Lineage:
         Raises: CorruptionError.
         """
         try:
-            return cls(msgspec.json.decode(data, type=list[tuple[int, int]]))
+            return cls(msgspec.json.decode(unsealed(data), type=list[tuple[int, int]]))
         except (ValueError, CorruptionError) as error:
             raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error

@@ -4,9 +4,9 @@
     <home>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
         <base>.<epoch>.parquet          one append: records [base, next)
         <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
-        <epoch>.epoch                   joined leader epoch; JSON lineage
+        <epoch>.epoch                   joined leader epoch; JSON lineage, checksum
         <offset>.<epoch>.hw             high watermark reached under an epoch; empty
-        <offset>.local                  local log start; JSON producer state
+        <offset>.local                  local log start; JSON producer state, checksum
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
     <home>/__remote_log_manager/<version>.schedule                  which partitions are due for tiering; a hint

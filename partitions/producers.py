@@ -20,6 +20,7 @@ from partitions.errors import DuplicateSequenceNumberError, InvalidCallError, In
 from partitions.identity import NewId, is_id
 from partitions.numbers import whole
 from partitions.records import ABORT, COMMIT
+from partitions.register import sealed, unsealed
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -167,10 +168,10 @@ def _without_nothing_at_the_end(fields: tuple[int | None, ...]) -> tuple[int | N
 
 
 def encode(state: ProducerState) -> bytes:
-    """JSON, as in footers and ``.local`` files."""
-    return msgspec.json.encode(plain(state))
+    """The content of a ``.local`` file: JSON as in footers, with its checksum."""
+    return sealed(msgspec.json.encode(plain(state)))
 
 
 def decode(data: bytes) -> dict[str, ProducerEntry]:
     """Raises: ValueError (the caller knows which file to name)."""
-    return msgspec.json.decode(data, type=dict[str, ProducerEntry])
+    return msgspec.json.decode(unsealed(data), type=dict[str, ProducerEntry])

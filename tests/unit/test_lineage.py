@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from partitions.errors import CorruptionError
 from partitions.lineage import Lineage
+from partitions.register import sealed
 
 lineages = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=8).map(
     lambda steps: Lineage(
@@ -98,8 +101,20 @@ def test_a_lineage_is_read_back_from_its_file(lineage: Lineage) -> None:
     assert again.latest_epoch == max((entry.epoch for entry in lineage), default=0)
 
 
-def test_the_file_is_plain_json() -> None:
-    assert Lineage([(1, 0), (2, 7)]).to_json() == b"[[1,0],[2,7]]"
+def test_the_file_is_a_line_of_json_and_its_checksum() -> None:
+    line, checksum = Lineage([(1, 0), (2, 7)]).to_json().split(b"\n")
+    assert line == b"[[1,0],[2,7]]"
+    assert checksum == b"%08x" % zlib.crc32(line)
+
+
+def test_no_flipped_bit_makes_another_lineage() -> None:
+    """Most that change a digit are JSON still."""
+    content = Lineage([(1, 0), (2, 7)]).to_json()
+    for at in range(len(content) * 8):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        with pytest.raises(CorruptionError, match=r"0000000002\.epoch"):
+            Lineage.from_json(bytes(flipped), "0000000002.epoch")
 
 
 @pytest.mark.parametrize(
@@ -109,4 +124,4 @@ def test_the_file_is_plain_json() -> None:
 )  # fmt: skip
 def test_any_other_content_is_corruption_and_names_the_file(content: bytes) -> None:
     with pytest.raises(CorruptionError, match=r"0000000001\.epoch"):
-        Lineage.from_json(content, "0000000001.epoch")
+        Lineage.from_json(sealed(content), "0000000001.epoch")

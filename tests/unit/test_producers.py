@@ -22,6 +22,7 @@ from partitions.producers import (
     unexpired,
     unnamed,
 )
+from partitions.register import sealed
 
 LAST = ProducerEntry(epoch=3, sequence=7, base_offset=100, next_offset=110, appended_ms=1_000)
 STATE = {"p": LAST}
@@ -102,15 +103,24 @@ def test_a_state_is_read_back_from_a_footer_or_a_register(state: dict[str, Produ
 
 def test_what_an_entry_does_not_say_takes_no_space() -> None:
     """Entries stand in every file; files of those who knew less are read as they are."""
-    assert encode({"p": LAST}) == b'{"p":[3,7,100,110,1000]}'
-    assert encode({"p": replace(LAST, txn_first_offset=9)}) == b'{"p":[3,7,100,110,1000,9]}'
-    assert encode({"p": replace(LAST, dealt_among=4)}) == b'{"p":[3,7,100,110,1000,null,4]}'
+    assert encode({"p": LAST}) == sealed(b'{"p":[3,7,100,110,1000]}')
+    assert encode({"p": replace(LAST, txn_first_offset=9)}) == sealed(b'{"p":[3,7,100,110,1000,9]}')
+    assert encode({"p": replace(LAST, dealt_among=4)}) == sealed(b'{"p":[3,7,100,110,1000,null,4]}')
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"p":[1]}', b'{"p":{"epoch":1}}', b'{"\xff":[1,2,3,4,5]}'])
 def test_other_content_cannot_be_decoded(content: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - of msgspec, or of UTF-8
-        decode(content)
+        decode(sealed(content))
+
+
+def test_no_flipped_bit_makes_another_state() -> None:
+    content = encode({"p": LAST})
+    for at in range(len(content) * 8):
+        flipped = bytearray(content)
+        flipped[at // 8] ^= 1 << at % 8
+        with pytest.raises(ValueError, match="checksum"):
+            decode(bytes(flipped))
 
 
 @given(st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 2), st.integers(0, 4)), max_size=30))

@@ -17,6 +17,7 @@ from partitions.clock import ManualClock
 from partitions.errors import CorruptSegmentError, FencedLeaderEpochError, LogGapError, StorageError
 from partitions.merge import MergePolicy, Run, plan_merges
 from partitions.paths import DataName, EpochName, LocalStartName, WatermarkName
+from partitions.producers import encode
 from partitions.replica import Replica
 from partitions.retention import removable
 from partitions.rewrite import merge_run
@@ -54,7 +55,7 @@ class Staged(OnePartition):
     def retain(self, broker: int, start: int) -> None:
         """Local retention, without a delay."""
         replica = self.replica(broker)
-        replica.store.create(replica.path(LocalStartName(start)), b"{}")
+        replica.store.create(replica.path(LocalStartName(start)), encode({}))
         self.vacuum(broker)
 
     def vacuum(self, broker: int) -> list[str]:

@@ -14,6 +14,7 @@ from partitions.listing import DataFile, ReplicaLog
 from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
 from partitions.paths import LocalStartName
 from partitions.producers import ProducerAppend, ProducerEntry, after_append, decode, encode, marker, unexpired
+from partitions.register import sealed
 from partitions.replica import Replica
 from partitions.rewrite import merge_run
 from partitions.segment import read_batches
@@ -324,7 +325,7 @@ def test_files_without_transactions_are_written_as_before_there_were_any() -> No
 
 
 def test_producer_states_of_before_are_read() -> None:
-    assert decode(b'{"p":[1,2,3,4,5]}') == {"p": ProducerEntry(1, 2, 3, 4, 5)}
+    assert decode(sealed(b'{"p":[1,2,3,4,5]}')) == {"p": ProducerEntry(1, 2, 3, 4, 5)}
     begun = {"p": ProducerEntry(1, 2, 3, 4, 5, txn_first_offset=3)}
     assert decode(encode(begun)) == begun
 
