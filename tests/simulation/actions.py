@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -29,9 +29,11 @@ from engine.operations.tiering.tier import tier
 from engine.operations.verification.verify import verify
 from engine.report import Report
 from partitions.errors import CorruptionError, StratalogError
+from partitions.paths import base_name
 from partitions.records import physical_schema
 from tests.simulation import reading, transacting
 from tests.simulation.configuration import Operation, Shape
+from tests.simulation.oracle import Key
 from tests.simulation.remote import uncommitted
 from tests.simulation.scheduler import Driver, Violation
 from tests.simulation.world import TOPIC, SimulatedContext, World
@@ -87,6 +89,38 @@ def check_report(actor: Actor, report: Report) -> str:
             topic_partition = failure.item.split(" ")[0]
             actor.world.ledger.excuse_corruption(topic_partition, f"{failure.code}: {failure.message}")
     return ", ".join(sorted({failure.code for failure in report.failures})) or "ok"
+
+
+def named_by(actor: Actor, report: Report, damaged: Iterable[tuple[Key, int | None, str]]) -> None:
+    """A deep verify names what was damaged all the while. Raises: Violation (I10)."""
+    said = [*report.notes, *(failure.message for failure in report.failures)]
+    for key, broker, name in damaged:
+        partition = actor.world.invariants.name(key)
+        if not any(base_name(name) in each for each in said) and not any(
+            f.item == partition for f in report.failures
+        ):
+            raise Violation(
+                f"I10: {name} of {partition} on {broker} is damaged, and a deep verify does not say so"
+            )
+
+
+def deep_verify(actor: Actor, *_: int) -> str:
+    """Everything is read: what is damaged from the beginning to the end must be found where it can be reached."""
+    world = actor.world
+
+    def readable() -> set[tuple[Key, int | None, str]]:
+        brokers = world.oracle.image.brokers
+        return {
+            (key, broker, name)
+            for key, broker, name in world.copies.damaged()
+            if broker is None or (world.roots[broker].reachable and not brokers[broker].fenced)
+        }
+
+    before = readable()
+    report = verify(actor.context, deep=True)
+    told = {failure.item.split(" ")[0] for failure in report.failures if failure.code not in _CORRUPT}
+    named_by(actor, report, (each for each in before & readable() if world.invariants.name(each[0]) not in told))
+    return check_report(actor, report)
 
 
 def perform(actor: Actor, operation: Operation) -> str:
@@ -278,7 +312,8 @@ ACTIONS: dict[str, Action] = {
     "tier_uncommitted": Action(_nothing, tier_uncommitted),
     "reseal": Action(lambda rng, s, slot, i: (rng.choice((1, 5000, 1_000_000)),), reseal),
     "tidy": Action(_nothing, tidy),
-    "verify": Action(_nothing, _reported(lambda context: verify(context, deep=True))),
+    "verify": Action(_nothing, deep_verify),
+    "look": Action(_nothing, _reported(verify)),
     "heal": Action(_nothing, _reported(heal)),
     "vacuum": Action(_nothing, _reported(vacuum)),
     "vacuum_at_once": Action(_nothing, _reported(lambda context: vacuum(context, older_than_ms=0))),

@@ -124,8 +124,10 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         theme = rng.choices(THEMES, [theme.weight for theme in THEMES])[0]
         if random.Random(f"in transactions {seed}").random() < _IN_TRANSACTIONS:
             theme = TRANSACTIONS
+        if random.Random(f"checks {seed}").random() < _IN_CHECKS:
+            theme = random.Random(f"kind of checks {seed}").choice(CHECKS)
     else:
-        theme = rng.choice([theme for theme in (*THEMES, TRANSACTIONS) if theme.name == theme_name])
+        theme = rng.choice([theme for theme in (*THEMES, TRANSACTIONS, *CHECKS) if theme.name == theme_name])
     if voters is not None:
         brokers = max(brokers, voters)
     else:
@@ -172,6 +174,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
     events = _events(rng, theme, shape, slots, horizon) if faulty else ()
+    if not theme.unclean:
+        events, operations = _with_flips(seed, events, operations, horizon)
     return Configuration(
         seed=seed,
         shape=shape,
@@ -190,6 +194,23 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         tags=frozenset({theme.name}),
     )
 
+
+def _with_flips(
+    seed: int, events: tuple[Event, ...], operations: tuple[tuple[Operation, ...], ...], horizon: int
+) -> tuple[tuple[Event, ...], tuple[tuple[Operation, ...], ...]]:
+    """In some of the runs bits are flipped, and somebody checks and mends between the rest."""
+    rng = random.Random(f"flips {seed}")
+    if rng.random() >= _FLIPPED:
+        return events, operations
+    flips = [(rng.randrange(horizon), "flip", number) for number in range(rng.choice((1, 1, 2, 4)))]
+    slots = [list(slot) for slot in operations]
+    for _ in range(rng.choice((0, 1, 2))):
+        slot = rng.choice(slots)
+        slot.insert(rng.randint(0, len(slot)), Operation(rng.choice(("verify", "look", "heal", "heal"))))
+    return tuple(sorted((*events, *flips))), tuple(map(tuple, slots))
+
+
+_FLIPPED = 0.25
 
 _LATE_WRITE_RATES = (0.0, 0.0, 0.01, 0.03, 0.1)
 
@@ -356,6 +377,27 @@ TRANSACTIONS = Theme(
 )
 _IN_TRANSACTIONS = 0.12
 """How many of all runs are of this kind; the others are as they would be without it."""
+
+
+_CHECKS = (
+    *(
+        ("verify", 4),
+        ("look", 2),
+        ("heal", 5),
+        ("append", 7),
+        ("append_leader", 3),
+        ("replicate", 3),
+        ("elect", 3),
+    ),
+    *(("tidy", 2), ("shrink", 2), ("fence", 1), ("reassign", 2), ("retain", 2), ("merge", 1)),
+)
+CHECKS = (
+    Theme("checks", _CHECKS, length=(2, 4)),
+    Theme("checks", (*_CHECKS, ("tier", 4), ("vacuum", 1)), ("cut", "double", "fill"), length=(2, 5), tiered=True),
+)
+"""Verify and heal beside everything that changes a log."""
+
+_IN_CHECKS = 0.15
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

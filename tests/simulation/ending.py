@@ -5,6 +5,7 @@ from __future__ import annotations
 from engine.operations.brokers import bring_up
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.brokers.fence import unfence
+from engine.operations.healing.heal import heal
 from engine.operations.replicas.elect import elect
 from engine.operations.replicas.replicate import replicate
 from engine.operations.retention.retain import retain
@@ -19,7 +20,7 @@ from partitions import paths
 from partitions.errors import StratalogError
 from partitions.paths import BROKER_FILE, DataName
 from tests.simulation import reading
-from tests.simulation.actions import Actor, append_try, check_report
+from tests.simulation.actions import Actor, append_try, check_report, named_by
 from tests.simulation.content import content_of
 from tests.simulation.oracle import Key
 from tests.simulation.scheduler import Driver, Violation
@@ -35,6 +36,8 @@ class LoneDriver:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._abandoned = False
+        """There is damage that a person has to decide about: nobody holds what is damaged, or has to."""
 
     def main(self, driver: Driver) -> None:
         """Bring everything in order. Raises: Violation where that does not work."""
@@ -56,6 +59,10 @@ class LoneDriver:
         if held:
             _must(unfence(context, held))
         _must(elect(context, unclean=True))
+        if world.damage.partitions:
+            self._heal(actor)
+            if self._abandoned:
+                return
         self._settle(actor)
         for key, producer in list(world.ledger.appends):
             for sequence, acknowledged in list(world.ledger.appends[key, producer].items()):
@@ -75,6 +82,24 @@ class LoneDriver:
                 check_report(actor, _must(operation(context)))
         check_report(actor, _must(verify(context, deep=True)))
         reading.read_topic(world, context)
+
+    def _heal(self, actor: Actor) -> None:
+        """All damage is named, and mended: there is a good copy of everything."""
+        for _ in range(_TRIES):
+            replicate(actor.context)
+            heal(actor.context)
+            if not any(self._world.copies.damaged()):
+                return
+        if all(map(self._world.copies.is_nobodys_loss, self._world.copies.damaged())):
+            self._world.ledger.count("damage of what nobody has acknowledged, on a last member")
+            self._abandoned = True
+            return
+        named_by(actor, verify(actor.context, deep=True), set(self._world.copies.damaged()))
+        key, broker, name = next(self._world.copies.damaged())
+        raise Violation(
+            f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not mended, though there are good "
+            f"copies: {heal(actor.context)}"
+        )
 
     def _settle(self, actor: Actor) -> None:
         """Replicate until nothing moves any more; a few runs must do."""
@@ -98,6 +123,8 @@ class LoneDriver:
     def check(self) -> None:
         """All replicas agree, all are in the ISR, every record is accounted for. Raises: Violation."""
         world = self._world
+        if self._abandoned:
+            return
         for topic_id, topic in world.oracle.image.topics.items():
             for partition in topic.partitions:
                 self._check_partition((topic_id, partition.partition))
@@ -137,7 +164,9 @@ class LoneDriver:
             if not self._world.oracle.history((topic_id, segment.partition)).unclean:
                 found = self._world.remote.get(name)
                 assert found is not None
-                self._world.transactions.check_settled(content_of(found[1]), segment.path)
+                self._world.transactions.check_settled(
+                    content_of(self._world.damage.intended(found[1])), segment.path
+                )
 
     def _check_partition(self, key: Key) -> None:
         invariants = self._world.invariants

@@ -4,19 +4,29 @@ The rule: a root is wiped, or put back from an older copy, only while every part
 has another member there whose storage is sound; and never that of a metadata voter, unless a majority of the
 voters stays untouched. (A voter that was put back from an older copy is not found out: the metadata log trusts
 its directory id. So voters are wiped, never restored.) Whatever only is away, or full, comes back before the end.
+
+A bit is flipped only where other bytes of what is committed are good, of a register on another member of the ISR;
+and as long as another member of the ISR is whole. No root is lost that has the last good bytes of a record.
 """
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from partitions.paths import BROKER_FILE
+from partitions.paths import BROKER_FILE, DataName, EpochName, base_name, parse_name
 from partitions.root import BrokerFile
+from tests.simulation.names import name_in_short
+from tests.simulation.oracle import Key
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+_FLIP_TRIES = 10
+"""Of so many objects one must be such that the bound allows it."""
 
 
 class Events:
@@ -67,13 +77,13 @@ class Events:
         world = self._world
         if broker in world.voters and len(self._lost_voters | {broker}) * 2 >= len(world.voters):
             return False
-        image, sound = world.oracle.image, world.invariants.sound
+        image = world.oracle.image
         return all(
-            any(member != broker and sound(member) for member in partition.isr)
-            for topic in image.topics.values()
+            world.copies.whole_members((topic_id, partition.partition), broker)
+            for topic_id, topic in image.topics.items()
             for partition in topic.partitions
             if broker in partition.isr or broker in partition.adding
-        )
+        ) and all(world.copies.lost(key, without=broker) is None for key in world.damage.partitions)
 
     def _wipe(self, broker: int) -> bool | None:
         """The disk is lost, an empty one in its place; nobody has formatted it."""
@@ -105,3 +115,46 @@ class Events:
             return False
         self._world.roots[broker].restore(self._backups[broker], self._world.time.ms)
         return None
+
+    # --------------------------------------------------------------------------- flipped bits
+
+    def _flip(self, number: int) -> bool | None:
+        """A bit of an object of a replica, or of the remote tier; which one, the number says."""
+        world = self._world
+        rng = random.Random(f"flip {world.configuration.seed} {number}")
+        places = list(self._flippable())
+        rng.shuffle(places)
+        for key, broker, name in places[:_FLIP_TRIES]:
+            root = world.remote if broker is None else world.roots[broker]
+            if not self._may_flip(key, broker, name):
+                continue
+            at = world.damage.flip(root, name, key, rng.randrange)
+            world.note_event(f"byte {at} of {name_in_short(name)} on {root.place}")
+            return None
+        return False
+
+    def _flippable(self) -> Iterator[tuple[Key, int | None, str]]:
+        world = self._world
+        for topic_id, topic in sorted(world.oracle.image.topics.items()):
+            for partition in topic.partitions:
+                key = topic_id, partition.partition
+                for broker in partition.replicas:
+                    folder = world.invariants.folder(broker, key)
+                    for name in sorted(world.roots[broker].folders.get(folder, {})):
+                        if isinstance(parse_name(base_name(name)), DataName | EpochName):
+                            yield key, broker, name
+                for name, _ in world.copies.remote(key):
+                    yield key, None, name
+
+    def _may_flip(self, key: Key, broker: int | None, name: str) -> bool:
+        world = self._world
+        root = world.remote if broker is None else world.roots[broker]
+        found = root.get(name)
+        if found is None or world.oracle.history(key).unclean or world.damage.is_bad(found[1]):
+            return False
+        members = world.copies.whole_members(key, -1 if broker is None else broker)
+        register = parse_name(base_name(name))
+        if isinstance(register, EpochName):
+            folders = (f"{world.invariants.folder(member, key)}/{register}" for member in members)
+            return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
+        return bool(members) and world.copies.lost(key, of=(broker, name)) is None

@@ -1,8 +1,8 @@
-"""I1 to I7 of the protocol, after every step: only what the step can have changed is looked at."""
+"""I1 to I9 of the protocol, after every step: only what the step can have changed is looked at."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -41,8 +41,21 @@ class ReplicaState:
 class Invariants:
     """Holds the truth of the brokers against the oracle."""
 
-    def __init__(self, oracle: Oracle, roots: Mapping[int, Root], transactions: TransactionOracle) -> None:
+    def __init__(
+        self,
+        oracle: Oracle,
+        roots: Mapping[int, Root],
+        transactions: TransactionOracle,
+        intended: Callable[[bytes], bytes],
+        damaged: Container[Key],
+        min_insync_replicas: Callable[[Key], int],
+    ) -> None:
         self.oracle = oracle
+        self.intended = intended
+        """What was written where these bytes are read: a flipped bit is not what it seems."""
+        self.damaged = damaged
+        """Partitions of which anything was ever damaged."""
+        self.min_insync_replicas = min_insync_replicas
         self.transactions = transactions
         self.roots = roots
         self.states: dict[tuple[int, str], ReplicaState] = {}
@@ -79,6 +92,8 @@ class Invariants:
 
     def state(self, broker: int, folder: str) -> ReplicaState:
         """A replica now. Raises: Violation when its own files contradict each other."""
+        if folder in self.roots[broker].changed:  # within a step
+            return self._look(self.roots[broker], folder)
         known = self.states.get((broker, folder))
         if known is None:
             known = self.states[broker, folder] = self._look(self.roots[broker], folder)
@@ -88,13 +103,13 @@ class Invariants:
         entries = root.folders.get(folder, {})
 
         def data(file: DataFile) -> bytes:
-            return entries[file.object.name][1]
+            return self.intended(entries[file.object.name][1])
 
         try:
             listing = parse(folder, root.of_folder(folder))
             lineage = Lineage()
             if listing.epochs:
-                lineage = lineage_of(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1])
+                lineage = lineage_of(self.intended(entries[f"{folder}/{EpochName(listing.joined_epoch)}"][1]))
             log = resolve(listing, lineage, lambda file: content_of(data(file)).next_offset)
         except CorruptionError as error:
             raise Violation(f"I7: {root.place}/{folder} contradicts itself: {error}") from error
@@ -116,19 +131,24 @@ class Invariants:
         if oracle.image is not self._image:
             self._take_image(oracle.image)
         changed: list[tuple[int, str, Key]] = []
+        before: dict[tuple[int, str], ReplicaState | None] = {}
         for broker, root in self.roots.items():
-            if root.changed:
-                for folder in list(root.changed):
-                    before = self.states.pop((broker, folder), None)
-                    key = self._owned.get((broker, folder))
-                    if key is not None:
-                        self._check_folder(broker, folder, key, before, keys)
-                        changed.append((broker, folder, key))
-                root.changed.clear()
+            for folder in root.changed:
+                before[broker, folder] = self.states.pop((broker, folder), None)
+                key = self._owned.get((broker, folder))
+                if key is not None:
+                    changed.append((broker, folder, key))
+            root.changed.clear()
+        for broker, folder, key in changed:
+            self._check_folder(broker, folder, key, before[broker, folder], keys)
         for broker, folder, key in changed:  # what was decided in the same step is known by now
             self._check_transactions(broker, folder, key)
+        for _, _, key in changed:
+            self._prove(key)
         while keys:
-            self._check_members(keys.popitem()[0])
+            key = keys.popitem()[0]
+            self._check_members(key)
+            self._prove(key)
 
     def _take_image(self, image: ClusterImage) -> None:
         self._image = image
@@ -149,6 +169,8 @@ class Invariants:
         state = self.state(broker, folder)
         log, history = state.log, self.oracle.history(key)
         who = f"on broker {broker} ({self.name(key)})"
+        if self._is_being_mended(broker, key):
+            return
         held = {token for token in state.tokens if token is not None}
         if None in state.tokens[: log.high_watermark - log.local_start]:
             gap = log.local_start + state.tokens.index(None)
@@ -165,11 +187,25 @@ class Invariants:
             )
         self._commit(history, state, log.high_watermark, who)
         if log.high_watermark > history.high:
+            self._prove(key)
+            if log.high_watermark > history.proven:
+                raise Violation(
+                    f"I9: the high watermark is {log.high_watermark}, only {history.proven} was ever on all of an "
+                    f"ISR with min.insync.replicas members {who}"
+                )
             history.high = log.high_watermark
             keys[key] = None
         partition = self.partition(key)
         if partition is not None and broker in partition.isr:
             self._check_member(broker, key, history)
+
+    def _is_being_mended(self, broker: int, key: Key) -> bool:
+        """A heal deletes a bad file before it puts a good one there: in a replica that has left the ISR, or is the
+        last member."""
+        partition = self.partition(key)
+        others = partition is not None and any(member != broker for member in partition.isr)
+        in_sync = partition is not None and broker in partition.isr
+        return key in self.damaged and not (in_sync and others)
 
     def _check_transactions(self, broker: int, folder: str, key: Key) -> None:
         if self.sound(broker) and not self.oracle.history(key).unclean:
@@ -203,6 +239,15 @@ class Invariants:
         if state.log.log_end < history.high:
             raise Violation(f"I4: the log ends at {state.log.log_end}, a high watermark is {history.high} {who}")
         self._commit(history, state, max(history.acknowledged, history.high), who)
+
+    def _prove(self, key: Key) -> None:
+        """I9: what the ISR holds may be committed while it has enough members."""
+        partition, history = self.partition(key), self.oracle.history(key)
+        if partition is None or history.unclean or len(partition.isr) < self.min_insync_replicas(key):
+            return
+        if all(map(self.sound, partition.isr)):
+            ends = [self.state(broker, self.folder(broker, key)).log.log_end for broker in partition.isr]
+            history.proven = max(history.proven, min(ends))
 
     def name(self, key: Key) -> str:
         """Of a partition, for people."""

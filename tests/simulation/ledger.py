@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from engine.report import Report
+from tests.simulation.damage import Damage
 from tests.simulation.oracle import Key, Oracle, Token
 from tests.simulation.scheduler import Violation
 
@@ -13,8 +14,9 @@ from tests.simulation.scheduler import Violation
 class Ledger:
     """Attempts and acknowledgements, by partition and producer."""
 
-    def __init__(self, oracle: Oracle, topic_id: str) -> None:
+    def __init__(self, oracle: Oracle, topic_id: str, damage: Damage) -> None:
         self._oracle = oracle
+        self._damage = damage
         self._topic_id = topic_id
         self.appends: dict[tuple[Key, str], dict[int, bool]] = {}
         """Sequences that were begun, in order, and whether they are acknowledged."""
@@ -54,9 +56,14 @@ class Ledger:
         return outcome
 
     def excuse_corruption(self, topic_partition: str, what: str) -> None:
-        """Storage was called corrupt; nobody has damaged any. Raises: Violation, but where an unclean election
-        has left histories that contradict each other, and in the topic that comes and goes.
+        """Storage was called corrupt. Raises: Violation (I10), but where a bit was flipped, where an unclean
+        election has left histories that contradict each other, and in the topic that comes and goes.
         """
+        for topic_id, partition in self._damage.partitions:
+            topic = self._oracle.image.topics.get(topic_id)
+            if not topic_partition or topic is None or topic_partition == f"{topic.name}-{partition}":
+                self.count("damage was found")
+                return
         if topic_partition == "u-0" and self._oracle.counts["deleted topics"]:
             self.count("corruption in a topic that is being deleted")
             return
@@ -66,7 +73,7 @@ class Ledger:
             if not topic_partition or topic is None or topic_partition == f"{topic.name}-{key[1]}":
                 self.count("corruption after an unclean election")
                 return
-        raise Violation(f"I7: sound storage is called corrupt: {topic_partition} {what}")
+        raise Violation(f"I10: sound storage is called corrupt: {topic_partition} {what}")
 
     def check_accounts(self) -> None:
         """At the end: what was acknowledged is there exactly once, what was not appended is not.

@@ -37,6 +37,8 @@ class History:
     """Everything below is on every member of the ISR."""
     high: int = 0
     """The greatest high watermark of any replica."""
+    proven: int = 0
+    """Everything below was once on every member of an ISR that had ``min.insync.replicas`` of them."""
     unclean: bool = False
     """It had an unclean election: what was committed may be lost."""
     read: dict[str, int] = field(default_factory=dict)

@@ -57,7 +57,8 @@ def read_replica(world: World, context: Context, broker: int, partition: int) ->
     folder = f"{broker}/{replica.folder}"
     before = dict(history.read)
     log = replica.log()
-    _note_watermark(history, folder, log.high_watermark, before)
+    if key not in world.damage.partitions or broker in view.isr:  # a heal takes files out of the others
+        _note_watermark(history, folder, log.high_watermark, before)
     count = 0
     for link in log.chain:
         end = min(link.end, log.high_watermark)

@@ -21,6 +21,7 @@ from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
 from engine.quorum.client import MetadataClient
 from engine.quorum.log import MetadataLog
 from engine.quorum.voter import Voter
+from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions import paths
 from partitions.paths import BROKER_FILE, DataName
 from partitions.probing import SerialProber
@@ -28,10 +29,11 @@ from partitions.root import BrokerFile
 from partitions.runner import Outcome, SerialRunner
 from partitions.store import Store, StoreCounts, StoreOptions
 from tests.simulation.configuration import Configuration, Shape
+from tests.simulation.damage import Copies, Damage
 from tests.simulation.faults import Events
 from tests.simulation.invariants import Invariants
 from tests.simulation.ledger import Ledger
-from tests.simulation.oracle import Oracle, WatchedLog
+from tests.simulation.oracle import Key, Oracle, WatchedLog
 from tests.simulation.remote import MemoryTopicTable, Table
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Verdict
@@ -153,15 +155,31 @@ class World:
         """Of the remote tier, by topic id."""
         self.oracle = formatted.oracle.copy(self.batch)
         self.transactions = TransactionOracle(self.oracle)
-        self.invariants = Invariants(self.oracle, self.roots, self.transactions)
+        self.damage = Damage()
+        self.invariants = Invariants(
+            self.oracle,
+            self.roots,
+            self.transactions,
+            self.damage.intended,
+            self.damage.partitions,
+            self._min_insync_replicas,
+        )
+        self.copies = Copies(self)
         self.events = Events(self)
         self.scheduler = Scheduler(self.events.apply, self._after_step)
-        self.ledger = Ledger(self.oracle, self.topic_id)
+        self.ledger = Ledger(self.oracle, self.topic_id, self.damage)
         self._ids = 0
 
     def _after_step(self) -> None:
         self.time.ms += self.configuration.tick_ms
         self.invariants.check()
+        for key in self.damage.partitions:
+            self.copies.check(key)
+
+    def _min_insync_replicas(self, key: Key) -> int:
+        topic = self.oracle.image.topics.get(key[0])
+        internal = topic is not None and topic.name in INTERNAL_TOPICS
+        return 1 if internal else int(dict(self.shape.topic_configs).get("min.insync.replicas", 1))
 
     def now_ms(self) -> int:
         """The time of all."""

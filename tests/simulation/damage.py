@@ -1,0 +1,176 @@
+"""Flipped bits: what is damaged, what it was, and where good bytes of a record are.
+
+A flip changes an object in its place: no listing shows it, and copies of it are as bad. So what is bad is known by
+its bytes, wherever they go. Whoever asks for the truth of a log (``intended``) gets what was written: a damaged
+replica holds its records as far as names go (I1 to I7), and I8 is about the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from partitions import paths
+from partitions.paths import DataName, base_name, parse_name
+from tests.simulation.content import content_of
+from tests.simulation.oracle import Key
+from tests.simulation.roots import Root
+from tests.simulation.scheduler import Violation
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+Place = tuple[int | None, str]
+"""An object by its broker (None: the remote tier) and name."""
+
+
+class Damage:
+    """All flips of a run."""
+
+    def __init__(self) -> None:
+        self._written: dict[bytes, bytes] = {}
+        self.partitions: dict[Key, None] = {}
+        """Of which anything was ever damaged."""
+
+    def intended(self, data: bytes) -> bytes:
+        """What was written where these bytes are read."""
+        return self._written.get(data, data) if self._written else data
+
+    def is_bad(self, data: bytes) -> bool:
+        """Whether a bit of them is flipped."""
+        return data in self._written
+
+    def flip(self, root: Root, name: str, key: Key, choose: Callable[[int], int]) -> int:
+        """One bit of an object; at which byte."""
+        found = root.get(name)
+        assert found is not None
+        data = bytearray(found[1])
+        at = choose(len(data))
+        data[at] ^= 1 << choose(8)
+        self._written[bytes(data)] = self.intended(found[1])
+        root.replace(name, bytes(data))
+        self.partitions[key] = None
+        return at
+
+
+class Copies:
+    """Where good bytes of a partition's records are: on replicas, and in the remote tier."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def lost(
+        self, key: Key, *, without: int | None = None, of: tuple[int | None, str] | None = None
+    ) -> int | None:
+        """The first offset of what is committed and not expired of which no good bytes are left, if the root of
+        broker ``without`` were lost, or the object ``of`` a root (None: the remote tier); None when there is no
+        such offset.
+        """
+        world = self._world
+        partition, history = world.invariants.partition(key), world.oracle.history(key)
+        if partition is None or history.unclean:
+            return None
+        start, end = self._start(key), max(history.acknowledged, history.high)
+        for low, high in sorted(self._good(key, without, of)):
+            if low > start:
+                break
+            start = max(start, high)
+        return start if start < end else None
+
+    def whole_members(self, key: Key, but: int) -> list[int]:
+        """Sound members of the ISR, other than ``but``, whose folder has no damaged object."""
+        world = self._world
+        partition = world.invariants.partition(key)
+        if partition is None:
+            return []
+        found = []
+        for broker in partition.isr:
+            if broker != but and world.invariants.sound(broker):
+                entries = world.roots[broker].folders.get(world.invariants.folder(broker, key), {})
+                if not any(world.damage.is_bad(data) for _, data in entries.values()):
+                    found.append(broker)
+        return found
+
+    def damaged(self) -> Iterator[tuple[Key, int | None, str]]:
+        """Damaged objects that a log, or a remote table, uses now: partition, broker (None: remote), name."""
+        world = self._world
+        for key in world.damage.partitions:
+            partition = world.invariants.partition(key)
+            if partition is None:
+                continue
+            for broker in partition.replicas:
+                if world.invariants.sound(broker):
+                    folder = world.invariants.folder(broker, key)
+                    used = {link.file.object.name for link in world.invariants.state(broker, folder).log.chain}
+                    for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
+                        if name in used and world.damage.is_bad(data):
+                            yield key, broker, name
+            for name, _ in self.remote(key):
+                found = world.remote.get(name)
+                if found is not None and world.damage.is_bad(found[1]):
+                    yield key, None, name
+
+    def is_nobodys_loss(self, damaged: tuple[Key, int | None, str]) -> bool:
+        """Whether a file holds only what nobody has acknowledged, on the last member of an ISR."""
+        key, broker, name = damaged
+        partition, history = self._world.invariants.partition(key), self._world.oracle.history(key)
+        if broker is None or partition is None or set(partition.isr) != {broker}:
+            return False
+        parsed = parse_name(base_name(name))
+        return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)
+
+    def remote(self, key: Key) -> Iterator[tuple[str, tuple[int, int]]]:
+        """The remote objects that the table lists of a partition, and their offsets."""
+        topic = self._world.oracle.image.topics.get(key[0])
+        if topic is None or key[0] not in self._world.tables:
+            return
+        folder = paths.topic_folder(topic.name, key[0])
+        for path, upload in self._world.tables[key[0]].live.items():
+            segment = upload.segment
+            if segment.partition == key[1]:
+                yield paths.join(folder, path), (segment.base_offset, segment.next_offset)
+
+    def _start(self, key: Key) -> int:
+        """Where the log starts: retention deletes what is below, damaged or not."""
+        world = self._world
+        partition = world.invariants.partition(key)
+        assert partition is not None
+        start = partition.log_start_offset
+        if ("remote.storage.enable", "true") in world.shape.topic_configs:
+            return start
+        locals_ = [
+            world.invariants.state(broker, world.invariants.folder(broker, key)).log.local_start
+            for broker in partition.replicas
+            if world.invariants.sound(broker)
+        ]
+        return max([start, *locals_])
+
+    def _good(self, key: Key, without: int | None, of: tuple[int | None, str] | None) -> Iterator[tuple[int, int]]:
+        world, invariants = self._world, self._world.invariants
+        partition = invariants.partition(key)
+        assert partition is not None
+        for broker in partition.replicas:
+            if broker != without and invariants.sound(broker):
+                folder = invariants.folder(broker, key)
+                for name, (_, data) in world.roots[broker].folders.get(folder, {}).items():
+                    is_data = isinstance(parse_name(base_name(name)), DataName)
+                    if is_data and (broker, name) != of and not world.damage.is_bad(data):
+                        yield self._agreeing(key, data)
+        for name, span in self.remote(key):
+            found = world.remote.get(name)
+            if found is not None and (None, name) != of and not world.damage.is_bad(found[1]):
+                yield span
+
+    def _agreeing(self, key: Key, data: bytes) -> tuple[int, int]:
+        """The offsets that a data file holds as they were committed; an empty range for another history."""
+        content, committed = content_of(data), self._world.oracle.history(key).committed
+        for offset, token in enumerate(content.tokens, content.base_offset):
+            if committed.get(offset, token) != token:
+                return content.base_offset, content.base_offset
+        return content.base_offset, content.next_offset
+
+    def check(self, key: Key) -> None:
+        """I8. Raises: Violation."""
+        lost = self.lost(key)
+        if lost is not None:
+            raise Violation(f"I8: no good copy of offset {lost} of {self._world.invariants.name(key)} is left")
