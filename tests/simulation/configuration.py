@@ -397,7 +397,7 @@ CHECKS = (
 )
 """Verify and heal beside everything that changes a log."""
 
-_IN_CHECKS = 0.15
+_IN_CHECKS = 0.1
 
 
 def _events(rng: random.Random, theme: Theme, shape: Shape, slots: int, horizon: int) -> tuple[Event, ...]:

@@ -31,6 +31,8 @@ class Damage:
         self._written: dict[bytes, bytes] = {}
         self.partitions: dict[Key, None] = {}
         """Of which anything was ever damaged."""
+        self.early: dict[Key, int] = {}
+        """From which offset on something was damaged that nobody had acknowledged."""
 
     def intended(self, data: bytes) -> bytes:
         """What was written where these bytes are read."""
@@ -110,15 +112,6 @@ class Copies:
                 if found is not None and world.damage.is_bad(found[1]):
                     yield key, None, name
 
-    def is_nobodys_loss(self, damaged: tuple[Key, int | None, str]) -> bool:
-        """Whether a file holds only what nobody has acknowledged, on the last member of an ISR."""
-        key, broker, name = damaged
-        partition, history = self._world.invariants.partition(key), self._world.oracle.history(key)
-        if broker is None or partition is None or set(partition.isr) != {broker}:
-            return False
-        parsed = parse_name(base_name(name))
-        return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)
-
     def remote(self, key: Key) -> Iterator[tuple[str, tuple[int, int]]]:
         """The remote objects that the table lists of a partition, and their offsets."""
         topic = self._world.oracle.image.topics.get(key[0])
@@ -172,5 +165,22 @@ class Copies:
     def check(self, key: Key) -> None:
         """I8. Raises: Violation."""
         lost = self.lost(key)
-        if lost is not None:
+        if lost is not None and self._was_never_copied(key, lost):
+            self._world.abandon(key)
+        elif lost is not None:
             raise Violation(f"I8: no good copy of offset {lost} of {self._world.invariants.name(key)} is left")
+
+    def _was_never_copied(self, key: Key, offset: int) -> bool:
+        """Whether it was bad before it was acknowledged by the only member of an ISR: nobody had to read it."""
+        partition = self._world.invariants.partition(key)
+        early = self._world.damage.early.get(key)
+        return partition is not None and len(partition.isr) == 1 and early is not None and offset >= early
+
+    def is_nobodys_loss(self, damaged: tuple[Key, int | None, str]) -> bool:
+        """Whether a file holds only what nobody has acknowledged, on the last member of an ISR."""
+        key, broker, name = damaged
+        partition, history = self._world.invariants.partition(key), self._world.oracle.history(key)
+        if broker is None or partition is None or set(partition.isr) != {broker}:
+            return False
+        parsed = parse_name(base_name(name))
+        return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)

@@ -36,14 +36,14 @@ class LoneDriver:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._abandoned = False
-        """There is damage that a person has to decide about: nobody holds what is damaged, or has to."""
 
     def main(self, driver: Driver) -> None:
         """Bring everything in order. Raises: Violation where that does not work."""
         world = self._world
         actor = Actor(world, driver, world.context(driver))
         driver.quiet = 1  # nobody is there to interleave with
+        if world.abandoned:
+            return
         try:
             self._recover(actor)
         except StratalogError as error:
@@ -61,7 +61,7 @@ class LoneDriver:
         _must(elect(context, unclean=True))
         if world.damage.partitions:
             self._heal(actor)
-            if self._abandoned:
+            if world.abandoned:
                 return
         self._settle(actor)
         for key, producer in list(world.ledger.appends):
@@ -91,8 +91,7 @@ class LoneDriver:
             if not any(self._world.copies.damaged()):
                 return
         if all(map(self._world.copies.is_nobodys_loss, self._world.copies.damaged())):
-            self._world.ledger.count("damage of what nobody has acknowledged, on a last member")
-            self._abandoned = True
+            self._world.abandon(next(self._world.copies.damaged())[0])
             return
         named_by(actor, verify(actor.context, deep=True), set(self._world.copies.damaged()))
         key, broker, name = next(self._world.copies.damaged())
@@ -123,7 +122,7 @@ class LoneDriver:
     def check(self) -> None:
         """All replicas agree, all are in the ISR, every record is accounted for. Raises: Violation."""
         world = self._world
-        if self._abandoned:
+        if world.abandoned:
             return
         for topic_id, topic in world.oracle.image.topics.items():
             for partition in topic.partitions:

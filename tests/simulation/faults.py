@@ -128,6 +128,10 @@ class Events:
             root = world.remote if broker is None else world.roots[broker]
             if not self._may_flip(key, broker, name):
                 continue
+            parsed, history = parse_name(base_name(name)), world.oracle.history(key)
+            if isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high):
+                early = world.damage.early.get(key, parsed.base_offset)
+                world.damage.early[key] = min(early, parsed.base_offset)
             at = world.damage.flip(root, name, key, rng.randrange)
             world.note_event(f"byte {at} of {name_in_short(name)} on {root.place}")
             return None

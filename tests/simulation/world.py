@@ -165,6 +165,7 @@ class World:
             self._min_insync_replicas,
         )
         self.copies = Copies(self)
+        self.abandoned = False
         self.events = Events(self)
         self.scheduler = Scheduler(self.events.apply, self._after_step)
         self.ledger = Ledger(self.oracle, self.topic_id, self.damage)
@@ -175,6 +176,12 @@ class World:
         self.invariants.check()
         for key in self.damage.partitions:
             self.copies.check(key)
+
+    def abandon(self, key: Key) -> None:
+        """Of what is damaged there a person has to decide: no copy of it was ever good, or had to be."""
+        self.ledger.count("damaged before it was copied, on a last member")
+        self.oracle.history(key).forget()
+        self.abandoned = True
 
     def _min_insync_replicas(self, key: Key) -> int:
         topic = self.oracle.image.topics.get(key[0])
