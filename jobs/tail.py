@@ -4,16 +4,20 @@
   stratalog tail flights -f -n 0               what is appended from now on
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
-A line is partition, offset, timestamp, key and value, separated by tabs. With --json it is one object, and the
-report is the last line; without, the report goes to standard error.
+A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
+\\r for the end of a line, \\\\ for a backslash, and \\xff or the like for a byte that is no UTF-8. With --json it
+is one object, in which bytes are text where they are UTF-8, else {"base64": "..."}, and the report is the last
+line; without, the report goes to standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
@@ -28,6 +32,8 @@ from jobs.arguments import add_client_rack, add_isolation, bound, count, duratio
 from jobs.run import Job, printing, run_job
 
 _SHOWN = 10
+_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
+"""In this order: what is escaped is not escaped again."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -91,7 +97,7 @@ def tail(job: Job) -> Report:
             shown = None  # what was wanted: this is how one stops following
     report = tailed.report()
     totals = report.totals if shown is None else {**report.totals, "records": shown}
-    return Report("tail", report.rows, (), totals, seconds=measure.seconds, counts=measure.counts)
+    return replace(report, totals=totals, seconds=measure.seconds, counts=measure.counts)
 
 
 def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
@@ -129,18 +135,29 @@ def _object(record: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
+    """In a line: text with its backslashes, tabs and ends of lines escaped, and then what is no text in bytes."""
+    if isinstance(value, bytes):
+        for byte, escape in _ESCAPES.items():
+            value = value.replace(byte.encode(), escape.encode())
+        return str(value.decode("utf-8", errors="backslashreplace"))
     plain = _plain(value)
-    text = plain if isinstance(plain, str) else json.dumps(plain, default=str, allow_nan=False)
-    return text.replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n") if isinstance(plain, str) else text
+    if not isinstance(plain, str):
+        return json.dumps(plain, default=str, allow_nan=False)
+    for character, escape in _ESCAPES.items():
+        plain = plain.replace(character, escape)
+    return plain
 
 
 def _plain(value: Any) -> Any:
-    """Bytes as text; what is no text in them as escapes. Floats as ``json_float``."""
+    """For JSON: bytes as text, or as an object with their base64. Floats as ``json_float``."""
     match value:
         case float():
             return json_float(value)
         case bytes():
-            return value.decode("utf-8", errors="backslashreplace")
+            try:
+                return value.decode("utf-8")
+            except UnicodeDecodeError:
+                return {"base64": base64.b64encode(value).decode("ascii")}
         case datetime():
             return _time(value)
         case dict():

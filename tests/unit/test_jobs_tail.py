@@ -13,6 +13,7 @@ from jobs.main import main as stratalog
 from jobs.offsets import main as offsets
 from jobs.tail import main as tail
 from partitions.clock import SystemClock
+from partitions.records import HEADERS
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.jobs_harness import calls, live_and_shared, nobody_reads, report
@@ -84,6 +85,34 @@ def test_json_is_an_object_a_line_and_the_report_at_the_end(
     assert (last["operation"], last["totals"]["records"]) == ("tail", 1)
     (row,) = last["rows"]
     assert (row["partition"], row["start"], row["end"]) == (1, 0, 1)
+
+
+def test_bytes_that_are_no_text_cannot_be_taken_for_text(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    r"""The byte ff, and the four characters \xff; in headers, keys and values."""
+    values: list[bytes] = [b"\xff", rb"\xff", b"\\", b"a\tb\r\n", "\u00e9".encode(), b'{"base64": "/w=="}']
+    live.topic("bytes")
+    records = pa.record_batch(
+        {
+            "timestamp": pa.array([0] * len(values), pa.timestamp("us", "UTC")),
+            "key": pa.array(values, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": pa.array([[{"key": "h", "value": value}] for value in values], HEADERS),
+        }
+    )
+    live.cluster.append_batches("bytes", {0: [records]}).raise_for_failures()
+    of_topic = calls(tail, "bytes")
+    assert of_topic(live, "--json") == 0
+    objects = [json.loads(line) for line in capsys.readouterr().out.splitlines()][:-1]
+    wanted = [{"base64": "/w=="}, r"\xff", "\\", "a\tb\r\n", "\u00e9", '{"base64": "/w=="}']
+    assert [one["value"] for one in objects] == wanted
+    assert [one["key"] for one in objects] == wanted
+    assert [one["headers"][0]["value"] for one in objects] == wanted
+    assert of_topic(live) == 0
+    lines = capsys.readouterr().out.split("\n")[:-1]
+    found = [line.split("\t")[4] for line in lines]
+    assert found == [r"\xff", r"\\xff", r"\\", r"a\tb\r\n", "\u00e9", '{"base64": "/w=="}']
 
 
 def test_it_goes_on_where_a_group_has_come_to(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
