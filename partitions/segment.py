@@ -1,6 +1,8 @@
 """Reading a data file: its footers, its records row group by row group.
 
-A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``).
+A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``). It is decoded
+by the thread that asks for it: a thread of Arrow's that lets go of bytes of Python's when the process ends, just
+after the read came back, aborts it (it cannot have the interpreter any more, and is ended inside of C++).
 """
 
 from __future__ import annotations
@@ -207,7 +209,7 @@ def read_row_groups(
             group = metadata.row_group(index)
             low, high = max(start, first), min(end, first + group.num_rows)
             if low < high and wanted(group):
-                table = parquet.read_row_group(index, columns=columns)
+                table = parquet.read_row_group(index, columns=columns, use_threads=False)
                 _check_rows(table, metadata, index, what)
                 yield low, table.slice(low - first, high - low)
             first += group.num_rows

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +26,13 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.producers import ProducerEntry
 from partitions.records import physical_schema
-from partitions.segment import read_batches, read_segment
-from partitions.segment_check import verify_segment
+from partitions.segment import read_batches, read_row_group, read_segment
+from partitions.segment_check import check_segment, verify_segment
 from partitions.segment_writer import SegmentWriter
 from partitions.store.local import LocalStore
 from partitions.store.memory import MemoryStore
+from partitions.store.protocol import StoredObject
+from partitions.store.reader import RangeReader
 from tests.unit.segments import BASE, BINARY, EVERYTHING, read, records, write_segment
 
 # -------------------------------------------------------------------------------- round trip
@@ -318,3 +321,48 @@ def test_a_footer_that_nobody_could_read_is_not_written(sequence: Any) -> None:
     with pytest.raises(InvalidCallError, match="could not be read again"):
         write_segment(store, BASE, [records([b"a"])], producers={"p": ProducerEntry(0, sequence, 0, 1, 0)})
     assert not store.names("")
+
+
+class Watched:
+    """A store that notes which threads let go of what was read of its files."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.inner = inner
+        self.threads: set[int] = set()
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        data = self.inner.read(source_object.name)
+
+        threads = self.threads
+
+        class Noted(bytes):
+            def __del__(self) -> None:
+                threads.add(threading.get_ident())
+
+        def fetch(start: int, end: int) -> bytes:
+            return Noted(data[start:end])
+
+        return RangeReader(len(data), fetch).as_file()
+
+    def uri_of(self, name: str) -> str:
+        return self.inner.uri_of(name)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        lambda store, file: list(read_batches(store, file, *EVERYTHING)),
+        lambda store, file: read_row_group(store, read_segment(store, file), 0),
+        lambda store, file: check_segment(store, file),
+    ],
+    ids=["batches", "a row group", "a check"],
+)
+def test_no_thread_but_the_callers_holds_what_is_read(way: Callable[[Watched, DataFile], object]) -> None:
+    """A thread of Arrow's that still holds bytes of Python's when the process ends aborts it: "terminate called
+    without an active exception", status 134, after all was done."""
+    store = MemoryStore()
+    values = [random.Random(n).randbytes(200) for n in range(2000)]
+    file = write_segment(store, BASE, [records(values, keys=values)])
+    watched = Watched(store)
+    way(watched, file)
+    assert watched.threads == {threading.get_ident()}
