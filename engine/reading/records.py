@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
+from engine.reading.damaged import unreadable
 from partitions.cache import BoundedCache
-from partitions.errors import LogGapError, ThrottlingQuotaExceededError
+from partitions.errors import CorruptSegmentError, LogGapError, ThrottlingQuotaExceededError
 from partitions.listing import DataFile
 from partitions.lookup import Piece
 from partitions.segment import Segment, read_row_group, read_segment
@@ -52,21 +53,32 @@ class RecordReader:
         come with their ``control``, markers and all (``partitions.transactions.visible``).
         ``pay`` is told of the row groups that are not remembered.
 
-        Raises: LogGapError when a file ends before the log says so; CorruptSegmentError, SourceChangedError,
-            StorageError kinds; as ``pay``, unless there are some records already.
+        Raises: CorruptSegmentError naming the offsets that are damaged, LogGapError when a file ends before the
+            log says so, and as ``pay``: unless there are some records already; SourceChangedError, StorageError
+            kinds.
         """
         found: list[pa.Table] = []
         left = max_bytes
         for piece in pieces:
-            for index, first, end in self._row_groups(what, piece):
+            try:
+                groups = self._row_groups(what, piece)
+            except (CorruptSegmentError, LogGapError) as error:
+                if found:
+                    return _joined(found)
+                if isinstance(error, LogGapError):
+                    raise
+                raise unreadable(what, piece.start, piece.end, error) from error
+            for index, first, end in groups:
                 low, high = max(offset, piece.start, first), min(piece.end, end)
                 if low >= high:
                     continue
                 try:
                     records = self._row_group(piece, index, pay).slice(low - first, high - low)
-                except ThrottlingQuotaExceededError:
+                except (ThrottlingQuotaExceededError, CorruptSegmentError) as error:
                     if found:
                         return _joined(found)
+                    if isinstance(error, CorruptSegmentError):
+                        raise unreadable(what, first, end, error) from error
                     raise
                 fitting = _fitting(records, left)
                 if fitting == 0 and found:
@@ -77,7 +89,7 @@ class RecordReader:
                     return _joined(found)
         return _joined(found) if found else None
 
-    def _row_groups(self, what: str, piece: Piece) -> Iterable[tuple[int, int, int]]:
+    def _row_groups(self, what: str, piece: Piece) -> list[tuple[int, int, int]]:
         """Index and offsets ``[first, end)`` of each row group."""
         segment = self._segment(piece.store, piece.file)
         if segment.footer.next_offset < piece.end:
@@ -85,11 +97,12 @@ class RecordReader:
                 f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
                 f"{segment.footer.next_offset}, and nothing holds those from there to {piece.end}"
             )
-        first = segment.footer.base_offset
+        found, first = [], segment.footer.base_offset
         for index in range(segment.parquet.num_row_groups):
             end = first + segment.parquet.row_group(index).num_rows
-            yield index, first, end
+            found.append((index, first, end))
             first = end
+        return found
 
     def _segment(self, store: Store, file: DataFile) -> Segment:
         key = _key(store, file)

@@ -79,6 +79,25 @@ def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
     assert raised.value.divergent_offset == 4
 
 
+@pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
+def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
+    """Also where there is nothing to fetch: what follows is not what was read."""
+    lose(live)
+    first = live.cluster.tail("t", [0], start=0, follow=False)
+    assert texts(first)[-1] == "lost"
+    if shorter:
+        out = next(broker for broker in (1, 2, 3) if broker not in live.isr())
+        live.cluster.fence([broker for broker in (1, 2, 3) if broker != out], force=True).raise_for_failures()
+        live.cluster.elect("t", unclean=True).raise_for_failures()
+    else:
+        replace_lost(live)
+    with pytest.raises(LogTruncationError) as raised:
+        list(live.cluster.tail("t", [0], start=first.positions, follow=False))
+    assert raised.value.divergent_offset == 4
+    again = live.cluster.tail("t", [0], start=first.positions, follow=False, auto_offset_reset="latest")
+    assert texts(again) == ([] if shorter else ["new"])
+
+
 def test_with_a_reset_policy_it_goes_on_where_the_histories_part(live: LiveCluster) -> None:
     """KIP-320: whoever has a policy gets the records that took the place of the lost ones."""
     lose(live)

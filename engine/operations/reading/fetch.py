@@ -10,6 +10,8 @@ For consumers of small ranges: no Spark, no plan of files. A fetch answers from 
     3. the offset is local: files of the nearest replica, or of the leader where that one cannot serve it after
        all; else the remote segment that holds it. Ranged reads of the footer and of the row groups that are
        needed; what was read of late is remembered
+    3a. what is damaged there is read from any other copy: of a follower that knows it to be committed, or of the
+       remote tier; only where no copy is good it is an error
     4. what fails and may pass is tried again, after 1, with exponential back-off, until the time-out (KIP-405,
        "Remote Storage Fetcher Thread Pool", 2.3)
 A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE, where the log start has passed it,
@@ -19,7 +21,7 @@ that the leader does not know to be committed, for waiting alone does not change
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
@@ -30,7 +32,15 @@ import pyarrow.compute as pc
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.reading.look import remote_pieces
-from engine.operations.reading.nearest import Chosen, crosses_racks, leader_log, leader_of, nearest
+from engine.operations.reading.nearest import (
+    Chosen,
+    crosses_racks,
+    follower_log,
+    leader_log,
+    leader_of,
+    nearest,
+)
+from engine.reading.damaged import PassedOver
 from engine.reading.fetching import Remote
 from engine.reading.offsets_for_epoch import check_history
 from engine.reading.out_of_range import Bounds, FetchAnswer, fetch_answer
@@ -96,6 +106,8 @@ class Fetched:
     """Whether the broker is in another rack than the reader; not where either is in none."""
     read_bytes: int
     """What was read of row groups in storage for it; 0 where they were remembered."""
+    damage: tuple[str, ...] = ()
+    """Copies of these records that were found damaged on the way to a good one: one line each, with what to do."""
 
     @property
     def cross_rack_bytes(self) -> int:
@@ -243,11 +255,41 @@ class _Fetch:
         if self.offset < seen.log.local_start:
             return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
         chosen = nearest(self.context, seen.view, seen.log, self.client, self.offset)
+        damage = PassedOver()
         if not chosen.is_leader:
             # Whatever keeps it from serving: the leader was chosen by nobody, and can do it all the same.
-            with suppress(StratalogError):
-                return self._locally(seen, chosen)
-        return self._locally(seen, leader_of(self.context, seen.view, seen.log))
+            with suppress(StratalogError), damage.copy():
+                return self._locally(seen, chosen, damage)
+        leader = leader_of(self.context, seen.view, seen.log)
+        with damage.copy():
+            return self._locally(seen, leader, damage)
+        tried = {chosen.replica.broker_id, leader.replica.broker_id}
+        found = self._of_a_follower(seen, damage, tried)
+        if found is not None:
+            return found
+        if not seen.tiered:
+            raise damage.error
+        return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
+
+    def _of_a_follower(self, seen: _Seen, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
+        """The records from a follower that knows them to be committed, and whose copy is good; None: there is none
+        but those that were ``tried``."""
+        site = self.context.site(seen.view)
+        for broker in site.followers:
+            if broker in tried:
+                continue
+            chosen = follower_log(site, broker, seen.log)
+            if chosen is not None and chosen.log.local_start <= self.offset < chosen.high_watermark:
+                with suppress(StratalogError), damage.copy():
+                    return self._locally(seen, chosen, damage)
+        return None
+
+    def _remotely_instead(self, seen: _Seen, damage: PassedOver) -> Fetched:
+        """The remote records, where what brokers have of them is damaged."""
+        with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
+            pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
+            return self._fetched(seen, pieces, None, damage)
+        raise damage.error
 
     def _look(self, image: ClusterImage) -> _Seen:
         name, partition = self.key
@@ -274,7 +316,7 @@ class _Fetch:
                 )
         return seen
 
-    def _locally(self, seen: _Seen, chosen: Chosen) -> Fetched:
+    def _locally(self, seen: _Seen, chosen: Chosen, damage: PassedOver) -> Fetched:
         end, hidden = chosen.high_watermark, frozenset[DataName]()
         if self.isolation is Isolation.READ_COMMITTED:
             transactions = transactions_of(chosen.log, chosen.replica.footer, self.offset)
@@ -284,19 +326,30 @@ class _Fetch:
         links = [link for link in chosen.log.chain if link.end > self.offset and link.start < end]
         pieces = [Piece(chosen.replica.store, link.file, link.start, min(link.end, end)) for link in links]
         left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden]
-        return self._fetched(seen, pieces, chosen, left_out)
+        return self._fetched(seen, pieces, chosen, damage, left_out)
 
     def _remotely(self, seen: _Seen, fresh: bool) -> Fetched:
-        """The remote records; ``fresh``: go by what the table says now."""
+        """The remote records; what is damaged there, from a follower that has it still. ``fresh``: go by what the
+        table says now."""
+        damage = PassedOver()
+        with damage.copy():
+            return self._from_remote(seen, fresh, damage)
+        found = self._of_a_follower(seen, damage)
+        if found is None:
+            raise damage.error
+        return found
+
+    def _from_remote(self, seen: _Seen, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.context.fetching.remote_logs.get(seen.topic.topic_id)
         if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
             known = self._load(seen)
         try:
-            return self._fetched(seen, self._remote_pieces(seen, known), None)
+            return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)
         except (SourceChangedError, RemoteObjectMissingError) as error:
             now = self._look(self.context.metadata.image())  # the log start may have passed it
             log = self._load(now)
-            if self._remote_pieces(now, log)[:1] == self._remote_pieces(seen, known)[:1]:
+            end = self.offset + 1
+            if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
                 raise RemoteObjectMissingError(
                     f"{seen}: the remote log lists a segment with offset {self.offset} whose object is not there: "
                     f"{error}"
@@ -308,11 +361,11 @@ class _Fetch:
         self.context.fetching.remote_logs.put(seen.topic.topic_id, log)
         return log
 
-    def _remote_pieces(self, seen: _Seen, remote: RemoteLog) -> list[Piece]:
-        """From the one that holds the offset on."""
+    def _remote_pieces(self, seen: _Seen, remote: RemoteLog, end: int) -> list[Piece]:
+        """From the one that holds the offset on, up to the one before ``end``."""
         store = self.context.remote_store(f"topic {seen.topic.name!r} is tiered")
         folder = self.context.remote_folder(seen.topic)
-        covering = remote.covering(seen.view.partition, self.offset, seen.log.local_start)
+        covering = remote.covering(seen.view.partition, self.offset, end)
         pieces = remote_pieces(store, folder, covering, seen.log.lineage)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
             raise RemoteNotReadyError(
@@ -326,6 +379,7 @@ class _Fetch:
         seen: _Seen,
         pieces: list[Piece],
         chosen: Chosen | None,
+        damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),
     ) -> Fetched:
         """The records of pieces of the chosen replica, or of the remote tier, where all is settled, when that is
@@ -362,6 +416,7 @@ class _Fetch:
             broker=None if chosen is None else chosen.replica.broker_id,
             crossed_racks=chosen is not None and crosses_racks(self.client, chosen),
             read_bytes=read_bytes,
+            damage=damage.notes,
         )
 
     def _pay(self, size_bytes: int) -> None:

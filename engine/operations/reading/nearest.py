@@ -33,7 +33,7 @@ from engine.reading.replica_selector import (
 from engine.replication.damage import check_whole
 from engine.replication.leader import check_not_fenced
 from engine.replication.site import Site
-from partitions.errors import LogGapError, StratalogError
+from partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from partitions.listing import DataFile, ReplicaLog, resolve
 from partitions.paths import DataName
 from partitions.replica import Replica
@@ -73,7 +73,7 @@ def nearest(
         return by_leader
     able = {
         chosen.replica.broker_id: chosen
-        for chosen in (_look(site, broker, leader) for broker in followers)
+        for chosen in (follower_log(site, broker, leader) for broker in followers)
         if chosen is not None
     }
     leaders = _replica_view(by_leader, view, 0)
@@ -121,7 +121,8 @@ def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaL
 
 def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> FooterOf:
     """What files of the leader say of themselves, as a follower in the reader's rack tells that has the same ones,
-    and the leader where there is none: of a small append, the footer is the file, which need not cross racks.
+    and the leader where there is none: of a small append, the footer is the file, which need not cross racks. One
+    that is damaged on the leader is read from any follower that has the same file.
     """
     leader = site.leader
     selector = context.selector.of(context.metadata.last_known.image.configs)
@@ -131,22 +132,36 @@ def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> Foote
         if _rack(site.view, broker) == client.rack and broker in site.stores
     ]
 
+    others = [site.replica(broker) for broker in site.followers if broker in site.stores]
+
     @cache
-    def held() -> dict[tuple[DataName, int], tuple[Replica, DataFile]]:
-        found: dict[tuple[DataName, int], tuple[Replica, DataFile]] = {}
-        for replica in near:
-            with suppress(StratalogError):  # whatever is wrong with it: the leader tells, too
-                found |= {(file.name, file.object.size_bytes): (replica, file) for file in replica.list().data}
-        return found
+    def held(replica: Replica) -> dict[tuple[DataName, int], DataFile]:
+        try:
+            return {(file.name, file.object.size_bytes): file for file in replica.list().data}
+        except StratalogError:
+            return {}  # whatever is wrong with it, others tell
+
+    def of_one(replicas: Sequence[Replica], file: DataFile) -> SegmentFooter | None:
+        for replica in replicas:
+            same = held(replica).get((file.name, file.object.size_bytes))
+            with suppress(StratalogError):
+                if same is not None:
+                    return replica.footer(same)
+        return None
 
     def footer(file: DataFile) -> SegmentFooter:
-        replica, same = held().get((file.name, file.object.size_bytes), (leader, file))
-        if replica is not leader:
-            with suppress(StratalogError):
-                return replica.footer(same)
-        return leader.footer(file)
+        found = of_one(near, file)
+        if found is not None:
+            return found
+        try:
+            return leader.footer(file)
+        except CorruptSegmentError:
+            found = of_one(others, file)
+            if found is None:
+                raise
+            return found
 
-    return footer if near else leader.footer
+    return footer
 
 
 def _selectable(
@@ -163,8 +178,10 @@ def _selectable(
     return followers
 
 
-def _look(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
-    """A follower as it is now; None where it cannot be read from."""
+def follower_log(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
+    """A follower as it is now; None where it cannot be read from. It serves what it knows to be committed in the
+    history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
+    """
     try:
         replica = site.replica(broker)
         log = replica.log()

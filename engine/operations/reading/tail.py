@@ -34,6 +34,7 @@ from engine.operations.reading.last import start_of_last
 from engine.operations.reading.list_offsets import position
 from engine.operations.reading.look import PartitionState, check_partitions, look
 from engine.reading.bounds import Bound, Committed, ReadQuery, check_some
+from engine.reading.offsets_for_epoch import check_history
 from engine.reading.positions import FirstAt, Place, place_of
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.report import Report, Value
@@ -139,6 +140,8 @@ class Tail:
         self._client = client
         self._stopped = threading.Event()
         self._served: dict[tuple[int, int | None], Served] = {}
+        self._damage: dict[str, None] = {}
+        """What was found damaged on the way to what was served, each once."""
         self._failing_since_s: dict[int, float] = {}
         """Since when it cannot be told how to go on, by partition."""
         check_some(partitions)
@@ -162,11 +165,13 @@ class Tail:
         self._stopped.set()
 
     def report(self) -> Report:
-        """What has served which records so far: a row for each partition and broker, or the remote tier."""
+        """What has served which records so far: a row for each partition and broker, or the remote tier. Copies
+        that were found damaged are its notes."""
         by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
         rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
         names = ("records", "bytes", "cross_rack_bytes")
-        return Report("tail", rows, totals={name: sum(int(row[name] or 0) for row in rows) for name in names})
+        totals = {name: sum(int(row[name] or 0) for row in rows) for name in names}
+        return Report("tail", rows, totals=totals, notes=tuple(self._damage))
 
     def __iter__(self) -> Iterator[pa.Table]:
         """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is none;
@@ -288,6 +293,7 @@ class Tail:
             pause_s -= _NAP_S
 
     def _note(self, start: int, fetched: Fetched) -> None:
+        self._damage |= dict.fromkeys(fetched.damage)
         served = self._served.setdefault((fetched.partition, fetched.broker), Served(start, start))
         served.end = fetched.next_offset
         served.records += fetched.records.num_rows
@@ -368,12 +374,19 @@ def _begin(
 
 
 def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
-    """Where to go on from an offset that may not be in the log any more. (Where the leader epoch is known, a fetch
-    tells whether the history is.)
+    """Where to go on from an offset that may not be in the log any more. Where the leader epoch is known, a fetch
+    tells whether the history is; not to one that ends here, and may have nothing to fetch.
 
-    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none.
+    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none; UnknownLeaderEpochError.
     """
     positions, reset = state.positions, options.auto_offset_reset
+    if at.leader_epoch is not None and not options.follow:
+        try:
+            check_history(f"{state.view.topic}-{state.view.partition}", state.log, at.offset, at.leader_epoch)
+        except LogTruncationError as error:
+            if reset == "none":
+                raise
+            at = OffsetAndMetadata(error.divergent_offset)
     if positions.log_start <= at.offset <= positions.log_end or (at.leader_epoch is not None and reset == "none"):
         return at
     if reset == "none":
