@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
@@ -135,6 +136,18 @@ class ReadOfCluster(SparkOfCluster):
         for one in plan.partitions:
             partitions.setdefault(one.topic, []).append(one.partition)
         create_range_function(spark, name, self.read(plan), partitions)
+
+    def read_errors(self) -> AbstractContextManager[None]:
+        """What Spark says of a file of the log that it cannot read, as an error of ours: ``with
+        cluster.read_errors(): frame.count()``. A DataFrame is evaluated when its owner likes, and a bit that has
+        flipped in a file by then ends the job with an error of the JVM, which names the file only.
+
+        Raises: inside, CorruptSegmentError with topic, partition, offsets and what to do; SourceChangedError for a
+            file that is gone; StorageError for one that is good.
+        """
+        from engine.spark.read_errors import read_errors
+
+        return read_errors(self._context.all_stores)
 
     def offsets(
         self,

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from engine import Committed, Report
@@ -32,7 +31,6 @@ from jobs.arguments import (
     pair,
 )
 from jobs.run import Job, printing, run_job
-from partitions.errors import SourceChangedError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -119,29 +117,11 @@ def read(job: Job) -> Report:
             frame = cluster.read(plan)
             if given.where is not None:
                 frame = frame.where(given.where)
-            with _vanished_files():
+            with cluster.read_errors():
                 rows, records = _carry_out(given, frame)
             totals = {"records": records, **totals}
     seconds, counts = planning.seconds + measure.seconds, planning.counts + measure.counts
     return Report("read", rows, (), totals, planned_only, seconds, counts, plan.notes)
-
-
-@contextmanager
-def _vanished_files() -> Iterator[None]:
-    """Raises: SourceChangedError where Spark found a file gone that was there when the read began."""
-    from py4j.protocol import Py4JJavaError
-
-    from engine.spark.failures import why_given_up
-
-    try:
-        yield
-    except Py4JJavaError as error:
-        if "FAILED_READ_FILE.FILE_NOT_EXIST" not in str(error):
-            raise
-        raise SourceChangedError(
-            "a file was deleted while it was read, for it was merged, tiered, or expired for longer than "
-            f"file.delete.delay.ms; run it again: {why_given_up(error)}"
-        ) from error
 
 
 def _carry_out(given: argparse.Namespace, frame: DataFrame) -> tuple[list[dict[str, Value]], int]:

@@ -269,6 +269,18 @@ def parse_remote_segment_path(path: str) -> tuple[int, DataName, int] | None:
     return (int(partition), name, int(rebuilt)) if rebuilt != "0" and _PARTITION.match(rebuilt) else None
 
 
+def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | None:
+    """``(topic, partition, name)`` of a data file or a snapshot, whose path ends with the folder of a replica, or
+    that of a partition in the remote tier, and its name; None when it is no such path.
+    """
+    *_, folder, place, file = "/", "/", *path.split("/")
+    topic, name = parse_topic_folder(folder), parse_name(file)
+    partition = place.partition(".")[0]
+    if topic is None or not _PARTITION.match(partition) or not isinstance(name, DataName | CheckpointName):
+        return None
+    return topic[0], int(partition), name
+
+
 def descriptions_path(cluster_id: str) -> str:
     """The folder of the descriptions of a cluster in the remote tier. (No topic's folder has such a name: it would
     end with an id.)

@@ -143,7 +143,7 @@ class _Regions:
         self._what = what
         self._segment = segment
         self._size_bytes = size_bytes
-        self._index_at = int(segment.parquet.metadata[CHECKSUM_KEY][16:], 16)
+        self._index_at = int(segment.parquet.metadata[CHECKSUM_KEY][16:32], 16)
         self._footer_at = size_bytes - segment.parquet.serialized_size - SUFFIX_BYTES
         groups = [segment.parquet.row_group(i) for i in range(segment.parquet.num_row_groups)]
         self._starts = [row_group_start(group) for group in groups]

@@ -6,6 +6,7 @@ it was written under, the largest timestamp. It is JSON under the key ``log.segm
 Every byte has a checksum. Pages have Parquet's own, by which readers find damage in the records they read. Ours,
 under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: whoever moves a file, and
 decodes nothing, compares what passes by with ``file_crc32``, which the last bytes of the file are enough to know.
+The page index has one of its own, for readers that skip pages by it and read few of the rest (``segment_tail``).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
 SUFFIX_BYTES = 8  # the length of Parquet's footer, and the magic
 NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
-NO_CHECKSUMS = NO_CHECKSUM * 4  # of the footer, of all before it, and (16 digits) where the page index starts
+# Of the footer, of all before it; (16 digits) where the page index starts, which ends at the footer; of that.
+NO_CHECKSUMS = NO_CHECKSUM * 5
 
 
 class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -252,6 +252,8 @@ class _CheckedTail(io.RawIOBase):
         footer = memoryview(tail)[footer_at:-SUFFIX_BYTES]
         at = checksum_at(footer)
         body_crc32 = zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
-        footer[at + 8 : at + len(NO_CHECKSUMS)] = b"%08x%016x" % (body_crc32, self._passed_bytes)
+        index_crc32 = zlib.crc32(memoryview(tail)[:footer_at])
+        stated = b"%08x%016x%08x" % (body_crc32, self._passed_bytes, index_crc32)
+        footer[at + 8 : at + len(NO_CHECKSUMS)] = stated
         footer[at : at + 8] = b"%08x" % zlib.crc32(footer)
         self._sink.write(tail)

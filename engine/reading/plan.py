@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from partitions.errors import LogGapError, OffsetOutOfRangeError
+from engine.reading.damaged import unreadable, with_remedy
+from partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError
 from partitions.lookup import Piece, TimeRange
 from partitions.paths import DataName
 
@@ -174,12 +175,15 @@ def check_end(what: str, piece: Piece) -> int:
     """Where the file of a piece ends. Of an append that was inferred from the file that follows it; its footer
     must agree, or records would be missing without a sign.
 
-    Raises: LogGapError.
+    Raises: LogGapError; CorruptSegmentError naming the partition and its offsets.
     """
     name = piece.file.name
     if name.next_offset is not None:
         return name.next_offset
-    end = piece.segment.footer.next_offset
+    try:
+        end = piece.segment.footer.next_offset
+    except CorruptSegmentError as error:
+        raise with_remedy(unreadable(what, piece.start, piece.end, error)) from error
     if end < piece.end:
         raise LogGapError(
             f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset {end}, the next file starts at "

@@ -38,6 +38,7 @@ from engine.reading.plan import PartitionPieces, file_ranges
 from engine.replication.damage import blaming
 from engine.replication.snapshots import checkpoints_of
 from engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from engine.spark.read_errors import read_errors
 from engine.spark.scanning import pinned_files, scan
 from engine.spark.types import record_schema, spark_type
 from engine.state import latest_by_key
@@ -49,6 +50,7 @@ from partitions.lookup import Piece
 from partitions.paths import DataName
 from partitions.records import RECORD_COLUMNS, type_to_json
 from partitions.segment import read_batches
+from partitions.segment_tail import check_tail
 from snapshots.reader import Snapshot
 from snapshots.snapshot_id import SnapshotId
 
@@ -99,12 +101,13 @@ def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planne
     source = _source(work, log, earlier, planned.next.end_offset)
     keys = _keys(spark, source)
     try:
-        if earlier is not None and not work.by_hand:
-            refused = reason_not_to(work, planned, earlier, _changed(keys))
-            if refused is not None:
-                return refused, None
-        horizon_us = tombstone_horizon_us(work, leader, log, source.end)
-        records, new = _write(_places(keys), source, planned.next, horizon_us)
+        with blaming(leader), read_errors([leader.store]):
+            if earlier is not None and not work.by_hand:
+                refused = reason_not_to(work, planned, earlier, _changed(keys))
+                if refused is not None:
+                    return refused, None
+            horizon_us = tombstone_horizon_us(work, leader, log, source.end)
+            records, new = _write(_places(keys), source, planned.next, horizon_us)
     except CONNECTION_ERRORS as error:
         why = why_given_up(error)
         if why is None:
@@ -151,6 +154,8 @@ def _keys(spark: SparkSession, source: _Source) -> DataFrame:
         leader.topic, leader.partition, log.local_start, source.end, pieces, log.local_start
     )
     ranges = file_ranges(readable, source.start, source.end)
+    for piece in {piece.file.name: piece for piece in pieces}.values():
+        check_tail(piece.store, piece.file.object)
     keys = _placed(scan(spark, leader.topic, ranges, schema), F.col("offset"), touched=1)
     if source.earlier is not None:
         uri = leader.store.uri_of(source.earlier.object.name)

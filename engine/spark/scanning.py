@@ -4,6 +4,8 @@ Vectorised, with column pruning and row-group skipping. Files that count whole a
 filter of ours; files of which a part counts carry a filter on partition and offset, which reaches Parquet: of a
 file only the pages that hold the range are read. So does the filter on ``timestamp`` of a plan of times. Spark
 splits large files at row groups, and shares them out to tasks.
+
+Parquet checks pages, and nothing else: the rest of a file (``partitions.segment_tail``) was checked before.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ from partitions.lookup import TimeRange
 from partitions.records import ABORTED
 from partitions.transactions import Isolation
 
+PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
+"""Parquet's own, for Hadoop's conf: as an option of a reader it holds for what that reads, and nothing else."""
 _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a broadcast join
 
 
@@ -78,10 +82,12 @@ def scan(
 
 
 def pinned_files(spark: SparkSession) -> DataFrameReader:
-    """A reader of files that must be there, whole, whatever the session says (``spark.sql.files.ignore*``):
-    records are never skipped without a sign.
+    """A reader of files that must be there, whole, whatever the session and Hadoop's conf say: records are never
+    skipped without a sign (``spark.sql.files.ignore*``), and pages are compared with their checksums.
     """
-    return spark.read.options(ignoreMissingFiles="false", ignoreCorruptFiles="false")
+    return spark.read.options(
+        **{"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
+    )
 
 
 def _visible(isolation: Isolation) -> Column:

@@ -45,7 +45,7 @@ def intact(values: int = 300) -> tuple[bytes, pa.Table]:
 def regions(data: bytes) -> dict[str, range]:
     """Where the classes of bytes of a Parquet file lie."""
     footer_at = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
-    index_at = int(pq.read_metadata(io.BytesIO(data)).metadata[CHECKSUM_KEY][16:], 16)
+    index_at = int(pq.read_metadata(io.BytesIO(data)).metadata[CHECKSUM_KEY][16:32], 16)
     return {
         "leading magic": range(4),
         "pages": range(4, index_at),

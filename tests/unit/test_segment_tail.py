@@ -1,0 +1,44 @@
+"""The tail of a data file: what a reader takes for true that checks pages only."""
+
+from __future__ import annotations
+
+import pytest
+
+from partitions.errors import CorruptSegmentError, SourceChangedError
+from partitions.segment_tail import check_tail
+from partitions.store.memory import MemoryStore
+from tests.unit.segments import BASE, records, write_segment
+from tests.unit.test_segment_damage import damaged, flips, intact, regions
+
+
+@pytest.mark.parametrize("region", ["page index", "footer", "footer length", "trailing magic"])
+def test_a_flipped_bit_in_the_tail_is_found_by_a_look_at_the_tail(region: str) -> None:
+    data, _ = intact()
+    for flipped in flips(region, data):
+        store, file = damaged(flipped)
+        with pytest.raises(CorruptSegmentError, match=r"00000000000000000100\.0000000001\.parquet"):
+            check_tail(store, file.object)
+
+
+@pytest.mark.parametrize("groups", [1, 400], ids=["short", "longer than the first look"])
+def test_a_good_tail_passes_and_no_page_is_read(groups: int) -> None:
+    store = MemoryStore()
+    file = write_segment(
+        store, BASE, [records([bytes(20_000)]) for _ in range(groups)], compression="none", row_group_bytes=20_000
+    )
+    tail = len(store.read(file.object.name)) - regions(store.read(file.object.name))["page index"].start
+    before = store.counts.snapshot()
+    check_tail(store, file.object)
+    spent = store.counts - before
+    assert spent.read_bytes <= max(64 * 1024, 2 * tail)
+    assert (tail > 64 * 1024) == (groups > 1)
+
+
+def test_a_file_that_is_cut_or_gone() -> None:
+    data, _ = intact()
+    store, file = damaged(data[:-200])
+    with pytest.raises(CorruptSegmentError, match="truncated"):
+        check_tail(store, file.object)
+    store.delete([file.object.name])
+    with pytest.raises(SourceChangedError):
+        check_tail(store, file.object)
