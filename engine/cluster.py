@@ -52,6 +52,7 @@ from partitions.clock import Clock, SystemClock
 from partitions.identity import NewId, random_id
 from partitions.numbers import whole, whole_or_none, wholes
 from partitions.probing import Prober, ThreadProber
+from partitions.producers import OnChangedReplay
 from partitions.store import Store, open_store
 
 if TYPE_CHECKING:
@@ -368,13 +369,16 @@ class Cluster(
         producer: str | None = None,
         sequence: int | None = None,
         producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
         order_by: Sequence[str] = (),
         dry_run: bool = False,
     ) -> Report:
         """Append all rows of a DataFrame; see ``engine.operations.appending.append.append_frame``.
 
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
-        In ``foreachBatch``: ``cluster.append(batch, topic, producer="my-stream", sequence=batch_id)``.
+        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
+        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
+        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
         """
         from engine.spark.appending import RecordColumns
 
@@ -387,6 +391,7 @@ class Cluster(
             producer=producer,
             sequence=sequence,
             producer_epoch=producer_epoch,
+            on_changed_replay=on_changed_replay,
             order_by=order_by,
             dry_run=dry_run,
         )
@@ -400,6 +405,7 @@ class Cluster(
         producer: str | None = None,
         sequence: int | None = None,
         producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
     ) -> Report:
         """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
         process: what a small producer does without Spark. Otherwise as ``append``.
@@ -412,6 +418,7 @@ class Cluster(
             producer=producer,
             sequence=sequence,
             producer_epoch=producer_epoch,
+            on_changed_replay=on_changed_replay,
         )
 
     # -------------------------------------------------------------------------------- the jobs

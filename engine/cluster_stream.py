@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from engine.context import Context
 from engine.operations.groups.lag_metrics import lag_metrics
 from engine.report import Report
+from partitions.producers import OnChangedReplay
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -32,11 +33,17 @@ class StreamOfCluster:
         timestamp: Column | str | None = None,
         producer_epoch: int | None = None,
         acks: str = "all",
+        on_changed_replay: OnChangedReplay = "refuse",
         order_by: Sequence[str] = (),
     ) -> StreamWriter:
         """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
         replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
         checkpoint, and the batch's. The other arguments are those of ``append``.
+
+        A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
+        stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
+        checkpoint is put back; or a query with a new checkpoint starts behind what the topic has; or this one gets
+        another producer name, and what it appends again is in the topic twice.
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
@@ -51,6 +58,7 @@ class StreamOfCluster:
             producer=producer,
             producer_epoch=producer_epoch,
             acks=acks,
+            on_changed_replay=on_changed_replay,
             order_by=order_by,
         )
 
@@ -66,7 +74,8 @@ class StreamOfCluster:
         timestamp: Column | str | None = None,
     ) -> DataFrame:
         """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
-        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes. The
+        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes. A
+        timestamp that is null is the time of the append. The
         partitions are those of now: before the topic gets more of them, let a query that writes so end its last
         batch, else it is dealt out otherwise when it is run again. (``stream_writer`` knows how it was.)
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from engine.begun_sequences import BegunSequences
 from engine.cluster_file import ClusterFile
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metrics import SnapshotMetrics
@@ -127,6 +128,8 @@ class Context:
     """This driver, as the producer of the engine's own topics."""
     unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
     """This driver, as the producer of appends that name none."""
+    begun_sequences: BegunSequences = field(default_factory=BegunSequences)
+    """This driver, as the producers that were named."""
     fetching: Fetching = field(default_factory=Fetching)
     """This driver's fetches: their threads, and what they have read of late."""
     selector: CurrentSelector = field(default_factory=CurrentSelector)

@@ -38,6 +38,7 @@ _NEEDS = (
     ("checkpoint", "stream"),
     ("sequence", "producer"),
     ("epoch", "producer"),
+    ("on_changed_replay", "producer"),
     ("producer", "sequence", "stream"),
 )
 _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
@@ -85,6 +86,12 @@ def arguments() -> argparse.ArgumentParser:
         type=number,
         help="of the producer: a greater one fences the smaller ones (default: 0)",
     )
+    how.add_argument(
+        "--on-changed-replay",
+        choices=("refuse", "accept"),
+        help="a sequence, or a batch, that was appended before with other rows; accept: take them for the same "
+        "(default: refuse)",
+    )
     how.add_argument("--stream", action="store_true", help="in batches: whatever is new since the last run")
     how.add_argument("--checkpoint", metavar="PATH", help="where the stream remembers what it has read")
     return parser
@@ -121,6 +128,7 @@ def _how(given: argparse.Namespace) -> dict[str, Any]:
         "acks": given.acks,
         "producer": given.producer,
         "producer_epoch": given.epoch,
+        "on_changed_replay": given.on_changed_replay or "refuse",
         "order_by": given.order_by,
     }
 

@@ -88,6 +88,7 @@ def summed(reports: list[tuple[int, Report]], stopped: list[StratalogError]) -> 
         totals={"batches": len(rows), **{name: _total(reports, name) for name in ("records", "bytes")}},
         seconds=sum(report.seconds for _, report in reports),
         counts=sum((report.counts for _, report in reports), StoreCounts()),
+        notes=[f"batch {batch_id}: {note}" for batch_id, report in reports for note in report.notes],
     )
 
 

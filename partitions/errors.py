@@ -351,9 +351,19 @@ class LogTruncationError(OffsetOutOfRangeError):
 
 
 class DuplicateSequenceNumberError(InvalidCallError):
-    """The producer has appended later sequences already."""
+    """The producer has appended later sequences already, and it is not known any more whether this one was."""
 
     code = "DUPLICATE_SEQUENCE_NUMBER"
+
+
+class OutOfOrderSequenceNumberError(InvalidCallError):
+    """The producer has appended later sequences already, and never this one."""
+
+    code = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+class ChangedReplayError(OutOfOrderSequenceNumberError):
+    """The producer has appended this sequence already, with other records; nothing of these is stored."""
 
 
 class InvalidGroupIdError(InvalidCallError):

@@ -4,6 +4,11 @@ Cumulative, in the footer of every data file: per producer its epoch, the last s
 that this sequence got. One sequence is one append to the partition; gaps are allowed, since a
 micro-batch may have nothing for a partition. Pure.
 
+Of producers that somebody has named it says more, since their appends come again: a scheduler runs a day anew, a
+stream goes on from a checkpoint. Offsets and digests of the last five (so many Kafka remembers) tell whether it is
+the same append; and runs of sequences, which are small for long, whether an older one was appended at all. What
+comes too late is refused, and never answered with more than is known.
+
 Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
 of its own (KIP-890): who decides how it ends raises the epoch by one, and the marker carries the raised epoch.
 From then on a late append of the ended transaction has an epoch that is over, and a late marker finds a later one.
@@ -12,19 +17,45 @@ From then on a late append of the ended transaction has an epoch that is over, a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from msgspec.structs import astuple, force_setattr, replace
 
-from partitions.errors import DuplicateSequenceNumberError, InvalidCallError, InvalidProducerEpochError
+from partitions.errors import (
+    ChangedReplayError,
+    DuplicateSequenceNumberError,
+    InvalidCallError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceNumberError,
+)
 from partitions.identity import NewId, is_id
 from partitions.numbers import whole
 from partitions.records import ABORT, COMMIT
 from partitions.register import sealed, unsealed
 
+LAST_APPENDS = 5
+"""Of so many appends of a producer the offsets and digests are remembered, as Kafka does."""
+MOST_RUNS = 128
+"""Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
+
+OnChangedReplay = Literal["refuse", "accept"]
+"""What becomes of a sequence that comes again with other records."""
+
+
+class PastAppend(msgspec.Struct, frozen=True, array_like=True):
+    """An append of a producer before its last one: as ``ProducerEntry``."""
+
+    sequence: int
+    base_offset: int
+    next_offset: int
+    digest: bytes | None = None
+    dealt_among: int | None = None
+
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
-    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, when (wall clock)."""
+    """The last append of one producer: epoch, sequence, offsets ``[base, next)``, when (wall clock); and of a
+    producer that was named what it has appended before."""
 
     epoch: int
     sequence: int
@@ -35,6 +66,31 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
     dealt_among: int | None = None
     """Among how many partitions the sequence was dealt out by the records' keys; None where they were given."""
+    digest: bytes | None = None
+    """Of the records (``partitions.digest``); None: nobody compares them."""
+    earlier: tuple[PastAppend, ...] = ()
+    """The appends before it, the latest first."""
+    runs: tuple[int, ...] = ()
+    """Which sequences were appended, counted from the last one downwards: so many were, then so many were not, and
+    so on by turns. They end with such as were: below these there are none. Or, where older ones were dropped, with
+    such as were not: nothing is known of what lies below. Empty: of none but the last."""
+
+    @property
+    def lately(self) -> tuple[PastAppend, ...]:
+        """The appends whose offsets are known, the latest first."""
+        last = PastAppend(self.sequence, self.base_offset, self.next_offset, self.digest, self.dealt_among)
+        return last, *self.earlier
+
+    def has_appended(self, sequence: int) -> bool | None:
+        """Whether a sequence was appended; None: it is not known any more."""
+        if sequence >= self.sequence:
+            return sequence == self.sequence
+        start = self.sequence + 1
+        for index, length in enumerate(self.runs):
+            start -= length
+            if sequence >= start:
+                return index % 2 == 0
+        return False if len(self.runs) % 2 else None
 
 
 ProducerState = Mapping[str, ProducerEntry]
@@ -56,6 +112,14 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
     dealt_among: int | None = None
     """As in ``ProducerEntry``: for who tries the append again when the topic has grown."""
+    on_changed_replay: OnChangedReplay | None = None
+    """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
+    records, soon, or never."""
+    recent: bool = False
+    """A replay is refused too where the append was too long ago to be compared: with a stream's batches, which
+    come again at once, it means that the stream has gone back."""
+    late: bool = False
+    """Other partitions have later sequences: whatever does not have this one will not get it."""
 
     def __post_init__(self) -> None:
         try:
@@ -95,37 +159,92 @@ def marker(producer_id: str, raised_epoch: int, *, commit: bool) -> ProducerAppe
     return ProducerAppend(producer_id, raised_epoch, MARKER_SEQUENCE, transactional=True, control=control)
 
 
-def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> ProducerEntry | None:
-    """The entry of an earlier attempt of this very append, or None when it is new. A marker is there already when
-    the producer has its epoch, or a later one.
+class EarlierAttempt(msgspec.Struct, frozen=True):
+    """What is known of an append that was tried before, and is in the log, or was."""
 
-    Raises: InvalidProducerEpochError when a newer incarnation has appended;
-        DuplicateSequenceNumberError when later sequences of the producer are in the log.
+    next_offset: int
+    """Its records end here, or before where ``base_offset`` is None."""
+    base_offset: int | None = None
+    """None: too long ago to be known."""
+    digest: bytes | None = None
+    """Of its records; None: not known."""
+
+
+def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
+    """What an earlier attempt of this very append has come to, or None when it is new. A marker is there already
+    when the producer has its epoch, or a later one.
+
+    Raises: InvalidProducerEpochError when a newer incarnation has appended; when later sequences of the producer
+        are in the log, OutOfOrderSequenceNumberError where this one never was, and DuplicateSequenceNumberError
+        where that is not known any more.
     """
     last = state.get(append.producer_id)
-    if last is None or append.epoch > last.epoch:
-        return None
-    if append.control is not None:
-        return last
-    if append.epoch < last.epoch:
+    if append.control is not None and last is not None and append.epoch <= last.epoch:
+        return EarlierAttempt(last.next_offset, last.base_offset)
+    if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
             f"{what}: producer {append.producer_id!r} has epoch {last.epoch} by now, this append has "
             f"{append.epoch}: a newer incarnation has taken over, stop this one"
         )
-    if append.sequence == last.sequence:
-        return last
-    if append.sequence < last.sequence:
+    if last is None or append.epoch > last.epoch or append.sequence > last.sequence:
+        if append.late:
+            raise OutOfOrderSequenceNumberError(
+                f"{what}: sequence {append.sequence} of producer {append.producer_id!r} comes too late: other "
+                "partitions have later ones, and this one never had records of it"
+            )
+        return None
+    for past in last.lately:
+        if past.sequence == append.sequence:
+            return EarlierAttempt(past.next_offset, past.base_offset, past.digest)
+    appended = last.has_appended(append.sequence)
+    if appended:
+        return EarlierAttempt(last.lately[-1].base_offset)
+    if appended is None:
         raise DuplicateSequenceNumberError(
-            f"{what}: producer {append.producer_id!r} has appended sequence {last.sequence} already, "
-            f"{append.sequence} comes too late: it was appended before, or must get a new sequence"
+            f"{what}: producer {append.producer_id!r} has appended sequence {last.sequence} already, and whether "
+            f"{append.sequence} was appended is not remembered so far back: look in the log"
         )
-    return None
+    raise OutOfOrderSequenceNumberError(
+        f"{what}: sequence {append.sequence} of producer {append.producer_id!r} was never appended here, and "
+        f"comes too late: sequence {last.sequence} was; records that are new take a new sequence"
+    )
+
+
+def check_same_records(
+    earlier: EarlierAttempt, append: ProducerAppend, records: int, digest: bytes, what: str
+) -> None:
+    """Compare the records of an append, by number and digest, with those that its earlier attempt has appended, as
+    far as these are known.
+
+    Raises: ChangedReplayError.
+    """
+    sequence = f"{what}: sequence {append.sequence} of producer {append.producer_id!r}"
+    if earlier.base_offset is None:
+        if append.recent:
+            raise ChangedReplayError(
+                f"{sequence} was appended so long ago that its records cannot be compared with these any more; "
+                "none of these is stored"
+            )
+        return
+    known = earlier.next_offset - earlier.base_offset
+    if records == known and digest == (earlier.digest or digest):
+        return
+    raise ChangedReplayError(
+        f"{sequence} was appended before with other records ({known} at offsets [{earlier.base_offset}, "
+        f"{earlier.next_offset}), {'now' if records != known else 'now others, also'} {records}); none of these "
+        "is stored: records that are new take a new sequence"
+    )
 
 
 def after_append(
-    state: ProducerState, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int
+    state: ProducerState,
+    append: ProducerAppend,
+    base_offset: int,
+    next_offset: int,
+    now_ms: int,
+    digest: bytes | None = None,
 ) -> dict[str, ProducerEntry]:
-    """The state after ``append`` got the offsets ``[base_offset, next_offset)``."""
+    """The state after ``append`` got the offsets ``[base_offset, next_offset)``, for records of a ``digest``."""
     last = state.get(append.producer_id)
     txn_first_offset = None if last is None or append.control is not None else last.txn_first_offset
     if txn_first_offset is None and append.transactional and append.control is None:
@@ -133,7 +252,22 @@ def after_append(
     entry = ProducerEntry(
         append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset, append.dealt_among
     )
+    if append.on_changed_replay is not None:
+        before = last if last is not None and last.epoch == append.epoch else None
+        entry = replace(
+            entry,
+            digest=digest,
+            earlier=() if before is None else before.lately[: LAST_APPENDS - 1],
+            runs=(1,) if before is None else _longer(before, append.sequence),
+        )
     return {**state, append.producer_id: entry}
+
+
+def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
+    """The runs with one more sequence, which is greater than all."""
+    runs = before.runs or (1, 0)  # of one that was not remembered nothing is known but its last
+    missing = sequence - before.sequence - 1
+    return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
 
 def settled(state: ProducerState) -> dict[str, ProducerEntry]:
@@ -156,15 +290,20 @@ def unexpired(state: ProducerState, now_ms: int, expiration_ms: int) -> dict[str
     }
 
 
-def plain(state: ProducerState) -> dict[str, tuple[int | None, ...]]:
-    """As it is written: the last fields are left out where they say nothing, for whoever does not know them."""
+def plain(state: ProducerState) -> dict[str, tuple[object, ...]]:
+    """As it is written: the last fields are left out where they say nothing."""
     return {name: _without_nothing_at_the_end(astuple(entry)) for name, entry in state.items()}
 
 
-def _without_nothing_at_the_end(fields: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    while fields[-1] is None:
+def _without_nothing_at_the_end(fields: tuple[object, ...]) -> tuple[object, ...]:
+    while fields[-1] is None or fields[-1] == ():
         fields = fields[:-1]
-    return fields
+    return tuple(
+        tuple(_without_nothing_at_the_end(astuple(past)) for past in field)
+        if isinstance(field, tuple) and field and isinstance(field[0], PastAppend)
+        else field
+        for field in fields
+    )
 
 
 def encode(state: ProducerState) -> bytes:

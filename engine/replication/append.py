@@ -11,19 +11,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from engine.replication.damage import blaming, is_damage_of
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.replication.sync import SyncOptions, sync_followers
 from partitions.clock import Clock
-from partitions.errors import InvalidRecordError, NotEnoughReplicasError, RetriableError, StratalogError
+from partitions.digest import RecordsDigest
+from partitions.errors import (
+    DuplicateSequenceNumberError,
+    InvalidRecordError,
+    NotEnoughReplicasError,
+    RetriableError,
+    StratalogError,
+)
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import (
     ProducerAppend,
     ProducerEntry,
     after_append,
+    check_same_records,
     earlier_attempt,
     unexpired,
 )
@@ -43,7 +52,9 @@ class Appended:
     found unchanged.
     """
 
-    base_offset: int
+    base_offset: int | None
+    """None: an earlier attempt has appended them so long ago that it is only known that they end at
+    ``next_offset``, or before."""
     next_offset: int
     duplicate: bool
     """An earlier attempt of this append had put them there."""
@@ -93,9 +104,13 @@ class AppendOptions:
 class ReplayableBatches:
     """Record batches that can be read again as long as they are small."""
 
-    def __init__(self, batches: Iterator[pa.RecordBatch], limit_bytes: int) -> None:
+    def __init__(
+        self, batches: Iterator[pa.RecordBatch], limit_bytes: int, digest: RecordsDigest | None = None
+    ) -> None:
+        """``digest`` is told of every batch, once."""
         self._rest = batches
         self._limit_bytes = limit_bytes
+        self._digest = digest
         self._kept: list[pa.RecordBatch] = []
         self._kept_bytes = 0
         self.replayable = True
@@ -105,8 +120,17 @@ class ReplayableBatches:
         assert self.replayable
         yield from list(self._kept)
         for batch in self._rest:
+            if self._digest is not None:
+                self._digest.add(batch)
             self._keep(batch)
             yield batch
+
+    def digested(self) -> RecordsDigest | None:
+        """The digest of all batches; those that nobody has read yet are not kept."""
+        if self._digest is not None:
+            for batch in self._rest:
+                self._digest.add(batch)
+        return self._digest
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         self._kept_bytes += batch.nbytes
@@ -129,12 +153,14 @@ def append(
     """Append all records of ``batches`` (at least one) as one file, and sync the ISR to it.
 
     NotAppended has StaleMetadataError kinds when the view is stale; NotEnoughReplicasError before anything
-    is written; DuplicateSequenceNumberError, InvalidProducerEpochError, InvalidRecordError; CorruptionError
-    kinds with the broker that is to blame; RetriableError kinds.
+    is written; DuplicateSequenceNumberError, OutOfOrderSequenceNumberError, InvalidProducerEpochError,
+    InvalidRecordError; CorruptionError kinds with the broker that is to blame; RetriableError kinds.
     """
     attempt = _Attempt()
     try:
         appended = _append_to_leader(site, producer, batches, options, attempt, clock)
+    except DuplicateSequenceNumberError as error:  # it may have been appended before
+        return NotAppended(error, tried=True)
     except StratalogError as error:
         return NotAppended(error, attempt.tried)
     if isinstance(appended, Raced) or not options.acks_all:
@@ -186,26 +212,31 @@ def _append_to_leader(
     clock: Clock,
 ) -> Appended | Raced:
     """Steps 1 to 4: the file is in the leader's log. Raises: what ``NotAppended`` has."""
-    source = ReplayableBatches(batches, options.replay_bytes)
+    digest = None
+    if producer.on_changed_replay == "refuse":
+        digest = RecordsDigest(options.schema, timestamps=not options.log_append_time)
+    source = ReplayableBatches(batches, options.replay_bytes, digest)
     leader = site.leader
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
         log = leader_log(site)
-        if options.acks_all and not site.view.has_min_isr(options.min_insync_replicas):
-            raise NotEnoughReplicasError(
-                f"{site}: {len(site.view.isr)} replicas are in sync, min.insync.replicas is "
-                f"{options.min_insync_replicas}; nothing was appended"
-            )
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
         with blaming(leader):
             state = leader.end_state(log)
         earlier = earlier_attempt(state.producers, producer, str(site))
         if earlier is not None:
+            if (records := source.digested()) is not None:
+                check_same_records(earlier, producer, records.count, records.value, str(site))
             return Appended(
                 earlier.base_offset,
                 earlier.next_offset,
                 duplicate=attempt.written == 0,
                 bytes=attempt.written,
+            )
+        if options.acks_all and not site.view.has_min_isr(options.min_insync_replicas):
+            raise NotEnoughReplicasError(
+                f"{site}: {len(site.view.isr)} replicas are in sync, min.insync.replicas is "
+                f"{options.min_insync_replicas}; nothing was appended"
             )
         attempt.names -= {link.name for link in log.chain}  # those are appends of others
         if not source.replayable:
@@ -259,7 +290,7 @@ def _encode(
         for batch in source:
             if options.keys_required and producer.control is None:
                 _check_keys(batch, site)
-            batch = _stamped(batch, now_ms) if options.log_append_time else batch
+            batch = _stamped(batch, now_ms, every=options.log_append_time)
             writer.write(_in_transaction(batch, producer) if producer.transactional else batch)
     except BaseException:
         writer.abort()
@@ -267,7 +298,9 @@ def _encode(
 
     def producers(next_offset: int) -> dict[str, ProducerEntry]:
         kept = unexpired(state.producers, now_ms, options.producer_expiration_ms)
-        return after_append(kept, producer, log.log_end, next_offset, now_ms)
+        records = source.digested()
+        digest = None if records is None else records.value
+        return after_append(kept, producer, log.log_end, next_offset, now_ms, digest)
 
     transaction = _part(state, producer) if producer.transactional else None
     writer.close(
@@ -303,8 +336,13 @@ def _check_keys(batch: pa.RecordBatch, site: Site) -> None:
         )
 
 
-def _stamped(batch: pa.RecordBatch, now_ms: int) -> pa.RecordBatch:
-    """The batch with the append's time in place of the records' own (message.timestamp.type)."""
+def _stamped(batch: pa.RecordBatch, now_ms: int, *, every: bool) -> pa.RecordBatch:
+    """The batch with the append's time where a record has none; in place of ``every`` record's own too
+    (message.timestamp.type)."""
     index = batch.schema.get_field_index("timestamp")
-    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(batch.schema.field(index).type)
-    return batch.set_column(index, batch.schema.field(index), pa.repeat(stamp, batch.num_rows))
+    given = batch.column(index)
+    if not every and given.null_count == 0:
+        return batch
+    stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(given.type)
+    stamped = pa.repeat(stamp, batch.num_rows) if every else pc.fill_null(given, stamp)
+    return batch.set_column(index, batch.schema.field(index), stamped)

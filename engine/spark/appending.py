@@ -71,9 +71,9 @@ def to_records(
             if columns.key is None
             else _typed(frame, columns.key, key_type, f"{what}: key")
         )
-        timestamp = F.current_timestamp()
+        timestamp = F.lit(None).cast("timestamp")  # the append gives those that are missing
         if columns.timestamp is not None:
-            timestamp = F.coalesce(_time(frame, columns.timestamp, what), F.current_timestamp())
+            timestamp = _time(frame, columns.timestamp, what)
         chosen = {
             PARTITION: (
                 F.pmod(_hash(key, key_type, value, value_type), F.lit(partitions))
@@ -248,7 +248,8 @@ def run_appends(
     shuffled = records.repartitionById(partitions, PARTITION)
     if order_by:
         with _analysed(f"order_by {list(order_by)}"):
-            shuffled = shuffled.sortWithinPartitions(*order_by)
+            late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
+            shuffled = shuffled.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
     unknown = "what it has appended is not known: append again with the same producer and sequence"
     with _refusals(), _given_up(OutcomeUnknownError, unknown):
         return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]

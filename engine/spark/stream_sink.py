@@ -1,10 +1,12 @@
 """The sinks of a stream: its batches into a topic, each record once, across restarts and replays.
 
 What makes it exactly once: a batch is one append to each partition, atomic, with the query's producer id and the
-batch id as its sequence, and Spark runs a batch that was cut short again under its id, with the same rows. The
-producer id holds the query's id, which lives in the checkpoint: a query with a new checkpoint counts its batches
-from 0 again, and must not be taken for the old one, whose batches are in the log. What is known of a producer is
-forgotten ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
+batch id as its sequence, and Spark runs a batch that was cut short again under its id, with the same rows. Other
+rows under the id are refused: the checkpoint has gone back behind the log, and what Spark has planned anew from
+there would be taken for what is there. So is a batch that was appended so long ago that nothing can be compared.
+The producer id holds the query's id, which lives in the checkpoint: a query with a new checkpoint counts its
+batches from 0 again, and must not be taken for the old one, whose batches are in the log. What is known of a
+producer is forgotten ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. ``StreamSink``
 (``writeStream.format``) cannot: Spark gives a task rows of all partitions, in as many tasks as the source likes,
@@ -16,7 +18,7 @@ for large ones.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -28,11 +30,12 @@ from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
 from engine.context import Context
-from engine.operations.appending.append import append_frame, check_producer
+from engine.operations.appending.append import append_batches, append_frame, check_producer
 from engine.reading.stream_options import known, required
 from engine.report import Report
 from engine.spark.appending import RecordColumns
-from partitions.errors import InvalidRecordError
+from partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
+from partitions.producers import OnChangedReplay
 from partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 _QUERY_ID = "sql.streaming.queryId"
@@ -59,6 +62,7 @@ class StreamWriter:
         producer: str,
         producer_epoch: int | None = None,
         acks: str = "all",
+        on_changed_replay: OnChangedReplay = "refuse",
         order_by: Sequence[str] = (),
     ) -> None:
         """See ``Cluster.stream_writer``. Raises: InvalidCallError for a producer without a name."""
@@ -68,6 +72,7 @@ class StreamWriter:
         self._producer = check_producer(producer)
         self._producer_epoch = producer_epoch
         self._acks = acks
+        self._on_changed_replay = on_changed_replay
         self._order_by = tuple(order_by)
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
@@ -83,7 +88,7 @@ class StreamWriter:
 
         Raises: as ``engine.operations.appending.append.append_frame``.
         """
-        return append_frame(
+        report = append_frame(
             self._context,
             batch,
             self._topic,
@@ -92,8 +97,27 @@ class StreamWriter:
             producer=query_producer(self._producer, batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)),
             sequence=batch_id,
             producer_epoch=self._producer_epoch,
+            on_changed_replay=self._on_changed_replay,
+            recent=True,
             order_by=self._order_by,
         )
+        return with_remedy(report, batch_id)
+
+
+def with_remedy(report: Report, batch_id: int) -> Report:
+    """The report of a batch; where the query has gone back behind the topic, its first such failure says what to
+    do."""
+    changed = [f for f in report.failures if f.code == OutOfOrderSequenceNumberError.code]
+    if not changed:
+        return report
+    first = replace(
+        changed[0],
+        message=f"{changed[0].message}. Batch {batch_id} is another one than what this query appended under its "
+        "number: its checkpoint was put back, or is another query's too, or its source gives other rows. Put the "
+        "later checkpoint back; or start with a new one behind what the topic has; or name another producer, and "
+        "have what is appended again twice (README: What comes again)",
+    )
+    return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,13 +127,18 @@ class SinkOptions:
     cluster: str
     topic: str
     producer: str
+    on_changed_replay: OnChangedReplay
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Raises: InvalidCallError naming the option."""
-    options = known(given, ("cluster", "topic", "producer"))
+    options = known(given, ("cluster", "topic", "producer", "onChangedReplay"))
     options.setdefault("producer", "stream")
-    return SinkOptions(*(required(options, name) for name in ("cluster", "topic", "producer")))
+    replay = options.get("onChangedReplay", "refuse")
+    if replay not in ("refuse", "accept"):
+        raise InvalidCallError(f"the option onChangedReplay is {replay!r}: it takes 'refuse' or 'accept'")
+    cluster, topic, producer = (required(options, name) for name in ("cluster", "topic", "producer"))
+    return SinkOptions(cluster, topic, producer, "accept" if replay == "accept" else "refuse")
 
 
 @dataclass
@@ -170,34 +199,38 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
         cluster = Cluster.open(self._options.cluster)
-        records = by_partition(rows, self._options.topic, cluster._context.clock.now_ms())
-        producer = query_producer(self._options.producer, tasks[0].query_id)
-        cluster.append_batches(
-            self._options.topic, records, producer=producer, sequence=batchId
-        ).raise_for_failures()
+        report = append_batches(
+            cluster._context,
+            self._options.topic,
+            by_partition(rows, self._options.topic),
+            producer=query_producer(self._options.producer, tasks[0].query_id),
+            sequence=batchId,
+            on_changed_replay=self._options.on_changed_replay,
+            recent=True,
+        )
+        with_remedy(report, batchId).raise_for_failures()
 
 
-def by_partition(rows: pa.Table, topic: str, now_ms: int) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches of the record columns, by partition; ``timestamp`` is ``now_ms`` where there is none.
+def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
+    """Rows as batches of the record columns, by partition; null where there is none.
 
     Raises: InvalidRecordError for a row without a partition.
     """
     partition = rows.column("partition")
     if partition.null_count:
         raise InvalidRecordError(f"append to {topic}: a row's partition is null")
-    now = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
     columns: dict[str, pa.ChunkedArray | pa.Array] = {}
     for name in RECORD_COLUMNS:
         if name in rows.column_names:
             columns[name] = rows.column(name)
         elif name == "timestamp":
-            columns[name] = pa.repeat(now, rows.num_rows)
+            columns[name] = pa.nulls(rows.num_rows, TIMESTAMP)
         elif name == "headers":
             columns[name] = pa.nulls(rows.num_rows, HEADERS)
         elif name == "key":
             columns[name] = pa.nulls(rows.num_rows, pa.binary())
     if "timestamp" in rows.column_names:
-        columns["timestamp"] = pc.fill_null(rows.column("timestamp").cast(TIMESTAMP), now)
+        columns["timestamp"] = rows.column("timestamp").cast(TIMESTAMP)
     records = pa.table(columns)
     return {
         number: records.filter(pc.equal(partition, number)).combine_chunks().to_batches()

@@ -140,10 +140,9 @@ def append(actor: Actor, producer: str, sequence: int, partition: int, records: 
     """Until it is acknowledged, or for a few times."""
     world = actor.world
     key = world.topic_id, partition
-    begun = world.ledger.appends.setdefault((key, producer), {})
-    if any(not acknowledged for earlier, acknowledged in begun.items() if earlier < sequence):
+    if world.ledger.is_early(world.topic_id, producer, sequence):
         return "not begun: the one before is not acknowledged"
-    begun.setdefault(sequence, False)
+    world.ledger.appends.setdefault((key, producer), {}).setdefault(sequence, False)
     for _ in range(_TRIES):
         outcome = append_try(actor, producer, sequence, partition, records)
         if outcome in ("acknowledged", "duplicate", "superseded"):
@@ -164,12 +163,47 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
         world.ledger.count(outcome)
         return outcome
     code = report.failures[0].code if report.failures else "?"
-    if code == "DUPLICATE_SEQUENCE_NUMBER":
-        if not begun[sequence] and not world.oracle.history(key).unclean:
-            raise Violation(f"I3: {producer} {sequence} is called a duplicate, and was never acknowledged")
+    if code in ("DUPLICATE_SEQUENCE_NUMBER", "OUT_OF_ORDER_SEQUENCE_NUMBER"):
+        if not world.ledger.any_unclean(world.topic_id):
+            raise Violation(f"I11: {producer} {sequence}, the same records: {report.failures[0].message}")
         begun[sequence] = True
         return "superseded"
     return f"{outcome} ({code})"
+
+
+def append_again(actor: Actor, producer: str, number: int) -> str:
+    """An append that was acknowledged, maybe long ago: a scheduler's backfill."""
+    world = actor.world
+    done = world.ledger.acknowledged(world.topic_id, producer)
+    if not done:
+        return "nothing is acknowledged"
+    partition, sequence = done[number % len(done)]
+    key = world.topic_id, partition
+    tokens = world.ledger.tokens(key, producer, sequence, world.ledger.sizes[key, producer, sequence])
+    outcome = append_try(actor, producer, sequence, partition, len(tokens))
+    if outcome == "acknowledged" and not world.oracle.history(key).unclean:
+        raise Violation(f"I3: {producer} {sequence} was acknowledged before, and is no duplicate")
+    return outcome
+
+
+def append_other_records(actor: Actor, producer: str, number: int) -> str:
+    """The sequence of an append that was acknowledged, with as many other records."""
+    world = actor.world
+    done = world.ledger.acknowledged(world.topic_id, producer)
+    if not done:
+        return "nothing is acknowledged"
+    partition, sequence = done[number % len(done)]
+    key = world.topic_id, partition
+    known = world.ledger.sizes[key, producer, sequence]
+    tokens = [f"{partition}/{producer}/{sequence}/{actor.driver.name}/{i}".encode() for i in range(known)]
+    report = _append(actor, TOPIC, partition, tokens, producer=producer, sequence=sequence)
+    check_report(actor, report)
+    outcome = str(report.rows[0]["outcome"])
+    if outcome in ("acknowledged", "duplicate") and not world.ledger.any_unclean(world.topic_id):
+        raise Violation(f"I11: other records of {producer} {sequence} are called {outcome}")
+    world.ledger.never[key].update(tokens)
+    world.ledger.count(f"other records: {report.failures[0].code if report.failures else outcome}")
+    return outcome
 
 
 def _append(actor: Actor, topic: str, partition: int, tokens: Sequence[bytes], **who: object) -> Report:
@@ -293,6 +327,10 @@ def _replicas(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[
     return rng.randrange(shape.partitions), *rng.sample(range(1, shape.brokers + 1), count)
 
 
+def _an_append(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
+    return f"p{slot}", rng.randrange(5)
+
+
 def _a_transaction(rng: random.Random, shape: Shape, slot: int, index: int) -> tuple[int | str, ...]:
     appends = [rng.randrange(shape.partitions) for _ in range(rng.choice((1, 2, 2, 3)))]
     how = rng.choice(("commit", "commit", "commit", "abort"))
@@ -303,6 +341,8 @@ ACTIONS: dict[str, Action] = {
     "append": Action(
         lambda rng, s, slot, i: (f"p{slot}", i, rng.randrange(s.partitions), rng.choice((1, 1, 2))), append
     ),
+    "append_again": Action(_an_append, append_again),
+    "append_other_records": Action(_an_append, append_other_records),
     "append_once": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "all"), append_once),
     "append_leader": Action(lambda rng, s, slot, i: (i, rng.randrange(s.partitions), 1, "leader"), append_once),
     "replicate": Action(_nothing, _reported(replicate)),

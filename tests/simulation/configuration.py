@@ -170,6 +170,7 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
     if theme is TRANSACTIONS:
         shape, operations = _with_transactions(seed, shape, operations)
     operations = _with_litter(seed, theme, shape, operations)
+    operations = _with_replays(seed, shape, operations)
     shape, operations = _with_snapshots(seed, shape, operations)
     horizon = rng.choice((60, 120, 250, 500)) * (2 if large else 1)
     faulty = rng.random() < 0.6
@@ -273,6 +274,24 @@ def _with_litter(
         insert(Operation("tier_uncommitted"), Operation("reseal", (rng.choice((1, 5000, 1_000_000)),)))
         insert(Operation("tier"))
         insert(Operation("vacuum" if theme.unclean else "vacuum_at_once"))
+    return tuple(map(tuple, slots))
+
+
+def _with_replays(
+    seed: int, shape: Shape, operations: tuple[tuple[Operation, ...], ...]
+) -> tuple[tuple[Operation, ...], ...]:
+    """In some runs producers append again what was acknowledged, and other records under its sequence."""
+    from tests.simulation.actions import ACTIONS
+
+    rng = random.Random(f"replays {seed}")
+    if rng.random() >= 0.3:
+        return operations
+    slots = [list(slot) for slot in operations]
+    for _ in range(rng.randint(1, 4)):
+        number = rng.randrange(len(slots))
+        name = rng.choice(("append_again", "append_other_records"))
+        arguments = ACTIONS[name].plan(rng, shape, number, 0)
+        slots[number].insert(rng.randint(0, len(slots[number])), Operation(name, arguments))
     return tuple(map(tuple, slots))
 
 

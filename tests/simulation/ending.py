@@ -69,9 +69,10 @@ class LoneDriver:
                 if not acknowledged:
                     self._retry(actor, key, producer, sequence)
         for partition in range(world.shape.partitions):
-            world.ledger.appends[(world.topic_id, partition), "lone"] = {0: False}
-            world.ledger.sizes[(world.topic_id, partition), "lone", 0] = 1
-            self._retry(actor, (world.topic_id, partition), "lone", 0)
+            lone = f"lone{partition}"  # a sequence is that of a whole append
+            world.ledger.appends[(world.topic_id, partition), lone] = {0: False}
+            world.ledger.sizes[(world.topic_id, partition), lone, 0] = 1
+            self._retry(actor, (world.topic_id, partition), lone, 0)
         if TRANSACTIONS_TOPIC in context.metadata.image().topic_ids:
             world.time.ms += _LONG_MS  # every transaction that is open has run into its timeout
             _must(finish_transactions(context))

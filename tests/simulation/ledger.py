@@ -22,7 +22,7 @@ class Ledger:
         """Sequences that were begun, in order, and whether they are acknowledged."""
         self.sizes: dict[tuple[Key, str, int], int] = {}
         self.never: defaultdict[Key, set[Token]] = defaultdict(set)
-        """Records of appends without a producer of which it was said: not appended."""
+        """Records of which it was said: not appended, and nobody tries them again."""
         self.counts: Counter[str] = Counter()
 
     def count(self, what: str) -> None:
@@ -33,6 +33,28 @@ class Ledger:
         """The records of an append, the same in every attempt."""
         self.sizes[key, producer, sequence] = records
         return [f"{key[1]}/{producer}/{sequence}/{index}".encode() for index in range(records)]
+
+    def is_early(self, topic_id: str, producer: str, sequence: int) -> bool:
+        """Whether one before it is not acknowledged: a producer appends one after the other."""
+        return any(
+            not acknowledged
+            for (key, of), begun in self.appends.items()
+            for earlier, acknowledged in begun.items()
+            if (key[0], of) == (topic_id, producer) and earlier < sequence
+        )
+
+    def acknowledged(self, topic_id: str, producer: str) -> list[tuple[int, int]]:
+        """Partition and sequence of what is, in order."""
+        return sorted(
+            (key[1], sequence)
+            for (key, of), begun in self.appends.items()
+            for sequence, acknowledged in begun.items()
+            if (key[0], of) == (topic_id, producer) and acknowledged
+        )
+
+    def any_unclean(self, topic_id: str) -> bool:
+        """Whether a partition of the topic has lost what was acknowledged; what is known of producers with it."""
+        return any(history.unclean for key, history in self._oracle.histories.items() if key[0] == topic_id)
 
     def acknowledge(self, key: Key, tokens: Sequence[Token], report: Report) -> str:
         """Hold what an ``acks=all`` append of one partition says against the oracle; the outcome.

@@ -181,10 +181,10 @@ def nothing_missed(*_: object) -> dict[int, Exception]:
 
 
 def after_append_without_raised_epoch(
-    state: Any, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int
+    state: Any, append: ProducerAppend, base_offset: int, next_offset: int, now_ms: int, digest: bytes | None
 ) -> Any:
     """A marker ends the transaction, and lets its epoch and sequence be."""
-    after = _after_append(state, append, base_offset, next_offset, now_ms)
+    after = _after_append(state, append, base_offset, next_offset, now_ms, digest)
     if append.control is not None:
         last = state.get(append.producer_id)
         sequence = append.sequence if last is None else last.sequence

@@ -20,6 +20,7 @@ STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
         (("--producer", ""), "argument --producer: give a name"),
         (("--sequence", "0"), "--sequence needs --producer"),
         (("--epoch", "0"), "--epoch needs --producer"),
+        (("--on-changed-replay", "accept"), "--on-changed-replay needs --producer"),
         (("--producer", "p"), "--producer needs --sequence or --stream"),
         (("--stream",), "--stream needs --checkpoint"),
         (("--stream", "--checkpoint", "c"), "--stream needs --producer"),

@@ -99,7 +99,7 @@ def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Pat
 @pytest.mark.parametrize("pending", [0, 2])
 def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path: Path, pending: int) -> None:
     """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old
-    leader is lost too, a retry is recognised, a new append goes on, and an old sequence is refused."""
+    leader is lost too, a retry is recognised, a new append goes on, and other records are refused."""
     live = LiveCluster(tmp_path, brokers=4)
     live.cluster.alter_configs(None, {LAST_TIERED: "true"})
     _tiered(live, tiered=4, pending=pending)
@@ -112,9 +112,10 @@ def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path
     live.wipe(old)
     live.cluster.bootstrap(old).raise_for_failures()
     assert live.leader(partition=p) == follower
-    last = live.append({p: [f"v{end - 1}"]}, producer="p", sequence=end - 1)
+    last = live.append({p: [f"v{end - 1}"]}, producer="p", sequence=end - 1, at_ms=end - 1)
     assert rows_of(last, "outcome", "base_offset") == [("duplicate", end - 1)]
-    assert "DUPLICATE_SEQUENCE_NUMBER" in the_failure(live.append({p: ["x"]}, producer="p", sequence=0))
+    assert rows_of(live.append({p: ["v0"]}, producer="p", at_ms=0), "outcome") == [("duplicate",)]
+    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in the_failure(live.append({p: ["x"]}, producer="p", sequence=end - 2))
     _append(live, range(end, end + 2))
     assert live.read() == {p: [f"v{n}" for n in range(end + 2)]}
     live.cluster.tier().raise_for_failures()

@@ -66,7 +66,8 @@ def test_a_sequence_may_come_to_other_partitions_than_the_one_before(live: LiveC
         ("acknowledged",),
         ("duplicate",),
     ]
-    assert "DUPLICATE_SEQUENCE_NUMBER" in the_failure(live.append({0: ["a"]}, producer="p", sequence=1))
+    assert rows_of(live.append({0: ["a"]}, producer="p", sequence=1), "outcome") == [("duplicate",)]
+    assert "OUT_OF_ORDER_SEQUENCE_NUMBER" in the_failure(live.append({0: ["z"]}, producer="p", sequence=0))
     assert live.read() == {0: ["a", "b"], 1: ["x"]}
 
 

@@ -52,7 +52,7 @@ def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
 def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluster) -> None:
     """I3 over a restore: a retry of what was tiered is a duplicate; what was lost is appended if it is retried."""
     live = restored(live)
-    again = live.append(["v5"], producer="p", sequence=5)
+    again = live.append(["v5"], producer="p", sequence=5, at_ms=5)
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 5)]
     append(live, range(6, 9))
     live.cluster.tier().raise_for_failures()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from partitions.errors import DuplicateSequenceNumberError, InvalidCallError, InvalidProducerEpochError
+from partitions.errors import (
+    ChangedReplayError,
+    DuplicateSequenceNumberError,
+    InvalidCallError,
+    InvalidProducerEpochError,
+    OutOfOrderSequenceNumberError,
+)
 from partitions.producers import (
+    LAST_APPENDS,
+    MOST_RUNS,
+    EarlierAttempt,
+    PastAppend,
     ProducerAppend,
     ProducerEntry,
     after_append,
+    check_same_records,
     decode,
     earlier_attempt,
     encode,
@@ -35,7 +48,7 @@ def test_an_unknown_producer_has_made_no_earlier_attempt() -> None:
 
 def test_the_last_sequence_again_answers_with_its_offsets() -> None:
     """Section 2, step 2: the producer's last sequence goes on with its offsets."""
-    assert earlier_attempt(STATE, ProducerAppend("p", 3, 7), "events-0") == LAST
+    assert earlier_attempt(STATE, ProducerAppend("p", 3, 7), "events-0") == EarlierAttempt(110, 100)
 
 
 @pytest.mark.parametrize("sequence", [8, 9, 1000])
@@ -45,7 +58,8 @@ def test_a_later_sequence_is_new_and_gaps_are_allowed(sequence: int) -> None:
 
 
 @pytest.mark.parametrize("sequence", [0, 6])
-def test_an_earlier_sequence_is_a_duplicate_that_names_the_producer(sequence: int) -> None:
+def test_an_earlier_sequence_of_which_nothing_is_remembered_may_be_a_duplicate(sequence: int) -> None:
+    """Kafka's name of it; the message names the producer."""
     with pytest.raises(DuplicateSequenceNumberError, match=r"events-0: producer 'p' .*sequence 7"):
         earlier_attempt(STATE, ProducerAppend("p", 3, sequence), "events-0")
 
@@ -92,7 +106,14 @@ def test_producers_that_the_engine_has_named_are_forgotten_after_a_day() -> None
 
 numbers = st.integers(0, 2**63 - 1)
 maybe = st.none() | numbers
-entries = st.builds(ProducerEntry, numbers, numbers, numbers, numbers, numbers, maybe, maybe)
+digests = st.none() | st.binary(min_size=8, max_size=8)
+pasts = st.builds(PastAppend, numbers, numbers, numbers, digests, maybe)
+entries = st.builds(
+    ProducerEntry,
+    *(numbers, numbers, numbers, numbers, numbers, maybe, maybe, digests),
+    st.lists(pasts, max_size=4).map(tuple),
+    st.lists(numbers, max_size=4).map(tuple),
+)
 states = st.dictionaries(st.text(max_size=20), entries, max_size=5)
 
 
@@ -106,6 +127,10 @@ def test_what_an_entry_does_not_say_takes_no_space() -> None:
     assert encode({"p": LAST}) == sealed(b'{"p":[3,7,100,110,1000]}')
     assert encode({"p": replace(LAST, txn_first_offset=9)}) == sealed(b'{"p":[3,7,100,110,1000,9]}')
     assert encode({"p": replace(LAST, dealt_among=4)}) == sealed(b'{"p":[3,7,100,110,1000,null,4]}')
+    past = PastAppend(6, 90, 100, b"12345678")
+    named = replace(LAST, digest=b"abcdefgh", earlier=(past, PastAppend(4, 80, 90)), runs=(2, 1, 5))
+    text = '{"p":[3,7,100,110,1000,null,null,"YWJjZGVmZ2g=",[[6,90,100,"MTIzNDU2Nzg="],[4,80,90]],[2,1,5]]}'
+    assert encode({"p": named}) == sealed(text.encode())
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"p":[1]}', b'{"p":{"epoch":1}}', b'{"\xff":[1,2,3,4,5]}'])
@@ -156,3 +181,145 @@ def test_an_integer_of_numpy_becomes_a_plain_one() -> None:
 def test_the_name_of_a_producer_is_a_text(name: Any) -> None:
     with pytest.raises(InvalidCallError, match="no valid Unicode text"):
         ProducerAppend(name, 0, 0)
+
+
+# ------------------------------------------------------------------- what is remembered of a named producer
+
+
+def named(sequence: int, epoch: int = 0, **others: Any) -> ProducerAppend:
+    return ProducerAppend("p", epoch, sequence, on_changed_replay="refuse", **others)
+
+
+def digest_of(sequence: int) -> bytes:
+    return sequence.to_bytes(8, "big")
+
+
+def appended(sequences: Sequence[int], epoch: int = 0) -> dict[str, ProducerEntry]:
+    """The state after these sequences, of ten records each."""
+    state: dict[str, ProducerEntry] = {}
+    for place, sequence in enumerate(sequences):
+        offset = 10 * place
+        state = after_append(state, named(sequence, epoch), offset, offset + 10, place, digest_of(sequence))
+    return state
+
+
+def known(state: Mapping[str, ProducerEntry], sequence: int) -> str:
+    """What is known of a sequence that is tried again."""
+    try:
+        earlier = earlier_attempt(state, named(sequence), "t-0")
+    except OutOfOrderSequenceNumberError:
+        return "never, and too late"
+    except DuplicateSequenceNumberError:
+        return "not known"
+    return "new" if earlier is None else "at offsets" if earlier.base_offset is not None else "appended"
+
+
+def test_the_last_five_appends_are_known_with_offsets_and_digests() -> None:
+    """As many as Kafka remembers."""
+    state = appended(range(10))
+    for sequence in range(10 - LAST_APPENDS, 10):
+        there = EarlierAttempt(10 * sequence + 10, 10 * sequence, digest_of(sequence))
+        assert earlier_attempt(state, named(sequence), "t-0") == there
+
+
+def test_of_older_ones_it_is_known_that_they_were_appended_and_below_what() -> None:
+    assert earlier_attempt(appended(range(10)), named(3), "t-0") == EarlierAttempt(50)
+
+
+def test_what_was_never_appended_and_comes_too_late_is_told_from_what_was() -> None:
+    state = appended([3, 5, 6, 20, 21, 22, 23, 24])
+    assert {sequence: known(state, sequence) for sequence in (0, 2, 3, 4, 5, 6, 7, 19, 20, 24, 25)} == {
+        0: "never, and too late",
+        2: "never, and too late",
+        3: "appended",
+        4: "never, and too late",
+        5: "appended",
+        6: "appended",
+        7: "never, and too late",
+        19: "never, and too late",
+        20: "at offsets",
+        24: "at offsets",
+        25: "new",
+    }
+    with pytest.raises(OutOfOrderSequenceNumberError, match="sequence 4 of producer 'p' was never appended here"):
+        earlier_attempt(state, named(4), "t-0")
+
+
+def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_sequences() -> None:
+    days = [date(2013, 1, 1) + timedelta(days) for days in range(5 * 365)]
+    dates = [int(day.strftime("%Y%m%d")) for day in days]
+    state = appended(dates)
+    assert {known(state, day) for day in dates[:-5]} == {"appended"}
+    assert {known(state, day) for day in (20121231, 20130132, 20150229)} == {"never, and too late"}
+    assert len(encode(state)) < 700
+
+
+@given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
+def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences: set[int]) -> None:
+    """I11. Of what lies below more runs than are remembered it says so; and nothing is ever forgotten above."""
+    state = appended(sorted(sequences))
+    answers = {sequence: known(state, sequence) for sequence in range(max(sequences) + 1)}
+    for sequence, answer in answers.items():
+        if answer != "not known":
+            assert (answer in ("appended", "at offsets")) == (sequence in sequences)
+    forgotten = [sequence for sequence, answer in answers.items() if answer == "not known"]
+    assert forgotten == list(range(len(forgotten)))
+    if forgotten:
+        above = sequences - set(forgotten)
+        assert sum(sequence - 1 not in above for sequence in above) == MOST_RUNS // 2
+    assert len(state["p"].runs) <= MOST_RUNS
+
+
+def test_what_a_producer_did_before_it_was_named_is_not_known() -> None:
+    """An append without a name whose outcome was unknown is tried again under the name that was told."""
+    state = after_append({"p": replace(LAST, epoch=0)}, named(8), 110, 120, 0)
+    assert [known(state, sequence) for sequence in (6, 7, 8)] == ["not known", "at offsets", "at offsets"]
+
+
+def test_a_new_epoch_remembers_nothing_of_the_old_one() -> None:
+    state = after_append(appended(range(3)), named(1, epoch=1), 30, 40, 0, digest_of(1))
+    assert state["p"].earlier == ()
+    with pytest.raises(OutOfOrderSequenceNumberError):
+        earlier_attempt(state, named(0, epoch=1), "t-0")
+
+
+def test_an_append_that_is_over_gets_into_no_partition_that_lacks_it() -> None:
+    """Other partitions have later sequences."""
+    for state in ({}, appended([1]), appended([5], epoch=0)):
+        with pytest.raises(OutOfOrderSequenceNumberError, match="this one never had records of it"):
+            earlier_attempt(state, named(7, late=True), "t-0")
+    assert known(appended([7]), 7) == "at offsets"
+
+
+@pytest.mark.parametrize(("records", "digest"), [(9, digest_of(1)), (11, digest_of(1)), (10, digest_of(2))])
+def test_the_same_sequence_with_other_records_is_refused_by_name(records: int, digest: bytes) -> None:
+    earlier = EarlierAttempt(110, 100, digest_of(1))
+    check_same_records(earlier, named(7), 10, digest_of(1), "t-0")
+    said = r"^t-0: sequence 7 of producer 'p' .* with other records \(10 at offsets \[100, 110\), now"
+    with pytest.raises(ChangedReplayError, match=said) as told:
+        check_same_records(earlier, named(7), records, digest, "t-0")
+    assert told.value.code == "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+def test_without_a_digest_the_number_of_records_is_compared() -> None:
+    check_same_records(EarlierAttempt(110, 100), named(7), 10, digest_of(1), "t-0")
+    with pytest.raises(ChangedReplayError):
+        check_same_records(EarlierAttempt(110, 100), named(7), 11, digest_of(1), "t-0")
+
+
+def test_a_replay_of_long_ago_is_taken_for_the_same_but_not_where_replays_are_recent() -> None:
+    check_same_records(EarlierAttempt(50), named(3), 10, digest_of(1), "t-0")
+    with pytest.raises(ChangedReplayError, match="so long ago that its records cannot be compared"):
+        check_same_records(EarlierAttempt(50), named(3, recent=True), 10, digest_of(1), "t-0")
+
+
+def test_a_producer_that_was_not_named_takes_no_more_space_than_its_last_append() -> None:
+    state = after_append({}, ProducerAppend("u", 0, 0), 0, 10, 1)
+    state = after_append(state, ProducerAppend("u", 0, 1), 10, 20, 1)
+    assert encode(state) == sealed(b'{"u":[0,1,10,20,1]}')
+
+
+def test_a_stream_of_many_batches_takes_little_space() -> None:
+    """It stands in every file."""
+    state = appended(range(100_000, 100_400))
+    assert len(encode(state)) < 250

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -77,7 +76,7 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
-    only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t", 5)
+    only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t")
     append_batches(live.cluster._context, "t", only, producer=producer, sequence=7).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
@@ -122,16 +121,16 @@ def test_other_columns_than_those_of_records_are_refused(live: LiveCluster, fiel
 
 
 def test_columns_that_are_not_given_are_filled_in() -> None:
-    found = by_partition(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t", 5)
+    found = by_partition(pa.Table.from_batches([rows((1, "a"), (0, "b"))]), "t")
     assert sorted(found) == [0, 1]
     assert found[1][0].to_pylist() == [
-        {"timestamp": datetime(1970, 1, 1, 0, 0, 0, 5000, tzinfo=UTC), "key": None, "value": b"a", "headers": None}
+        {"timestamp": None, "key": None, "value": b"a", "headers": None}  # the append gives it
     ]
 
 
 def test_a_row_without_a_partition_is_refused() -> None:
     with pytest.raises(InvalidRecordError, match="append to t: a row's partition is null"):
-        by_partition(pa.table({"partition": pa.nulls(1, pa.int32()), "value": [b"a"]}), "t", 5)
+        by_partition(pa.table({"partition": pa.nulls(1, pa.int32()), "value": [b"a"]}), "t")
 
 
 @pytest.mark.parametrize(
@@ -140,6 +139,7 @@ def test_a_row_without_a_partition_is_refused() -> None:
         ({"topic": "t"}, "the option cluster is missing"),
         ({"cluster": "c", "topic": "t", "producer": ""}, "the option producer is missing"),
         ({"cluster": "c", "topic": "t", "prodcer": "x"}, "did you mean 'producer'"),
+        ({"cluster": "c", "topic": "t", "onChangedReplay": "ignore"}, "it takes 'refuse' or 'accept'"),
         ({"cluster": "c", "topic": "t", "startingOffsets": "latest"}, "unknown option 'startingOffsets'"),
     ],
 )
@@ -152,3 +152,24 @@ def test_the_sinks_options(given: dict[str, str], said: str) -> None:
 def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
     with pytest.raises(InvalidCallError, match="the name of the producer is empty"):
         live.cluster.stream_writer("t", producer="")
+
+
+def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
+    """Its checkpoint is older than the topic."""
+    for batch_id in range(7):
+        sink(live).commit([written(live, rows((0, f"{batch_id}"), (1, f"{batch_id}")))], batch_id)
+    before = live.read()
+    for batch_id, other in ((6, rows((0, "x"), (1, "6"))), (5, rows((1, "5"))), (0, rows((0, "0"), (1, "0")))):
+        with pytest.raises(
+            OperationFailedError, match=r"OUT_OF_ORDER_SEQUENCE_NUMBER.*Put the later checkpoint back"
+        ):
+            sink(live).commit([written(live, other)], batch_id)
+    assert live.read() == before
+
+
+def test_a_sink_that_accepts_changed_replays_takes_them_for_the_same(live: LiveCluster) -> None:
+    options = sink_options({"cluster": str(live.file), "topic": "t", "onChangedReplay": "accept"})
+    accepting = StreamSink(options, SCHEMA)
+    for value in ("a", "b"):
+        accepting.commit([written(live, rows((0, value)))], 0)
+    assert live.read() == {0: ["a"]}

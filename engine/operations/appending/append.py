@@ -8,16 +8,24 @@
 
 The outcome of each partition is one of
     acknowledged   at ``[base_offset, next_offset)``
-    duplicate      of ``[base_offset, next_offset)``: this producer had appended this sequence before this call
-    not appended   because of the failure that the report names; nothing of it is in the log, now or later
-    unknown        it may be in the log, or come into it later: run it again with the same producer and sequence
+    duplicate      this producer had appended this sequence before this call; where it is remembered, at
+                   ``[base_offset, next_offset)``
+    not appended   because of the failure that the report names; nothing of this call is in the log, now or later.
+                   Of earlier calls with the same producer and sequence it says nothing
+    unknown        it may be in the log, or come into it later, of this call or an earlier one: run it again with
+                   the same producer and sequence
+
+A sequence of a named producer stands for one set of records. Who tries it again with other ones is refused
+(OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: where partitions have it already these come first
+(``earlier``), and compare. What one lacks, and the others have, is taken for the rest of an attempt that was cut
+short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random ones,
+takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
+another, partition by partition, and that is not exactly once.
 """
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -25,61 +33,30 @@ from msgspec.structs import replace
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations.appending.acknowledge import PendingAppend, acknowledge
-from engine.operations.appending.dealing import among_how_many
+from engine.operations.appending.acknowledge import PendingAppend
+from engine.operations.appending.answers import answer
+from engine.operations.appending.earlier import EarlierTries, earlier_tries
+from engine.operations.appending.rounds import PartitionTask, RunTasks, TaskResult, append_all, task_result
 from engine.operations.brokers.brokers import settle_brokers
-from engine.operations.replicas.damaged import replace_leaders
-from engine.replication.append import (
-    Appended,
-    AppendOptions,
-    AppendOutcome,
-    NotAppended,
-    Raced,
-    append,
-)
-from engine.replication.site import Site
-from engine.report import Failure, Report, Value
+from engine.replication.append import AppendOptions
+from engine.report import Report, Value
 from engine.settings import TopicConfig
 from engine.state.internal_topics import check_not_internal
-from partitions.clock import Clock
 from partitions.errors import (
-    BrokerUnreachableError,
-    CorruptionError,
+    ChangedReplayError,
     InvalidCallError,
-    OutcomeUnknownError,
-    RetriableError,
-    StaleMetadataError,
-    StratalogError,
 )
 from partitions.growth import grew
-from partitions.producers import ProducerAppend, is_unnamed
+from partitions.producers import OnChangedReplay, ProducerAppend
 from partitions.records import check_columns, schema_of
-from partitions.runner import Runner, values
-from partitions.store import StoreCounts
+from partitions.runner import values
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from engine.spark.appending import RecordColumns
 
-_ROUNDS = 10
-"""How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskResult:
-    """What the task of one partition sends back."""
-
-    partition: int
-    outcome: AppendOutcome
-    counts: StoreCounts
-
-
-PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], bytes]
-"""Appends the batches of one partition, on an executor; answers with a ``TaskResult``, pickled."""
-
-RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
-"""Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
+_NONE = EarlierTries()
 
 
 def append_frame(
@@ -93,6 +70,8 @@ def append_frame(
     sequence: int | None = None,
     producer_epoch: int | None = None,
     transactional: bool = False,
+    on_changed_replay: OnChangedReplay = "refuse",
+    recent: bool = False,
     order_by: Sequence[str] = (),
     dry_run: bool = False,
     image: ClusterImage | None = None,
@@ -101,10 +80,12 @@ def append_frame(
 
     With ``producer`` and ``sequence`` the append is idempotent: the same of both is appended once, however often
     this is called (an application id and a batch id, in Spark's words), also when the topic has more partitions by
-    now: rows whose partition is not given go where they went at first. ``order_by`` sorts the rows of a partition
-    by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is the shuffle's.
-    ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and counts them by
-    partition. ``image`` is the metadata as it was just read.
+    now: rows whose partition is not given go where they went at first. The same of both with other rows is
+    refused, unless ``on_changed_replay`` is ``"accept"``; ``recent`` is as in ``ProducerAppend``. A row without a
+    timestamp gets the time of the append, which does not count as a difference. ``order_by`` sorts the rows of a
+    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is the
+    shuffle's. ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and
+    counts them by partition. ``image`` is the metadata as it was just read.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and what keeps
         the metadata from being read, or the logs' ends of a topic that has grown, before anything is written;
@@ -113,14 +94,22 @@ def append_frame(
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
-    who = who_appends(producer, sequence, producer_epoch, transactional=transactional)
+    who = who_appends(
+        producer,
+        sequence,
+        producer_epoch,
+        transactional=transactional,
+        on_changed_replay=on_changed_replay,
+        recent=recent,
+    )
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     partitions = len(image_of_topic.partitions)
+    earlier = earlier_tries(context, image, image_of_topic, who)
     dealt = None  # the caller says to which, or never tries it again
     if columns.partition is None and not transactional:
-        dealt = among_how_many(context, image, image_of_topic, who)
+        dealt = earlier.dealt_among or partitions
     records = to_records(
         frame,
         columns,
@@ -141,12 +130,12 @@ def append_frame(
         return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
-        results = [_result(data) for data in run_appends(records, partitions, task, order_by, only)]
+        results = [task_result(data) for data in run_appends(records, partitions, task, order_by, only)]
         for result in results:
             context.tasks.counts = context.tasks.counts + result.counts
         return results
 
-    return append_with(context, image, image_of_topic, run, who, acks=acks, dealt_among=dealt)
+    return append_with(context, image, image_of_topic, run, who, acks=acks, dealt_among=dealt, earlier=earlier)
 
 
 def append_batches(
@@ -159,6 +148,8 @@ def append_batches(
     sequence: int | None = None,
     producer_epoch: int | None = None,
     transactional: bool = False,
+    on_changed_replay: OnChangedReplay = "refuse",
+    recent: bool = False,
     image: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
@@ -167,7 +158,14 @@ def append_batches(
 
     Raises: as ``append_frame``.
     """
-    who = who_appends(producer, sequence, producer_epoch, transactional=transactional)
+    who = who_appends(
+        producer,
+        sequence,
+        producer_epoch,
+        transactional=transactional,
+        on_changed_replay=on_changed_replay,
+        recent=recent,
+    )
     check_not_internal(topic, "append to")
     return append_given(context, topic, batches, who, acks=acks, image=image)
 
@@ -178,6 +176,8 @@ def who_appends(
     producer_epoch: int | None,
     *,
     transactional: bool,
+    on_changed_replay: OnChangedReplay = "refuse",
+    recent: bool = False,
 ) -> ProducerAppend | None:
     """The producer of an append; None where none is named.
 
@@ -185,6 +185,8 @@ def who_appends(
         append again whatever is retried. And for a producer without a sequence: its second append would pass for
         its first.
     """
+    if on_changed_replay not in ("refuse", "accept"):
+        raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: it takes 'refuse' or 'accept'")
     if producer is not None:
         check_producer(producer)
         if sequence is None:
@@ -192,9 +194,16 @@ def who_appends(
                 f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
                 "next one, from 0 on, and one that is tried again the same as before"
             )
-        return ProducerAppend(producer, producer_epoch or 0, sequence, transactional)
-    if sequence is not None or producer_epoch is not None:
-        raise InvalidCallError("a sequence, or a producer epoch, is that of a producer: name the producer too")
+        if transactional:  # its sequences are the engine's own, and an attempt that failed is aborted
+            return ProducerAppend(producer, producer_epoch or 0, sequence, transactional=True)
+        return ProducerAppend(
+            producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay, recent=recent
+        )
+    if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":
+        raise InvalidCallError(
+            "a sequence, a producer epoch, or an answer to changed replays is that of a producer: name the "
+            "producer too"
+        )
     return None
 
 
@@ -226,7 +235,9 @@ def append_given(
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:
             check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
-    return append_with(context, image, image_of_topic, in_threads(context, batches), who, acks=acks)
+    earlier = earlier_tries(context, image, image_of_topic, who)
+    run = in_threads(context, batches)
+    return append_with(context, image, image_of_topic, run, who, acks=acks, earlier=earlier)
 
 
 def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
@@ -235,7 +246,7 @@ def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]
 
     def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
         def one(partition: int) -> TaskResult:
-            return _result(task(partition, iter(batches[partition])))
+            return task_result(task(partition, iter(batches[partition])))
 
         return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
 
@@ -251,57 +262,73 @@ def append_with(
     *,
     acks: str = "all",
     dealt_among: int | None = None,
+    earlier: EarlierTries = _NONE,
 ) -> Report:
     """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
 
     ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
-    leader has changed or a race was lost. Without ``who`` this driver is the producer; it says as whom only where
-    it is not known what came of the append. ``dealt_among`` is told to who tries it again (``ProducerEntry``).
+    leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
+    is the producer; it says as whom only where it is not known what came of the append. ``dealt_among`` is told to
+    who tries it again (``ProducerEntry``).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; what keeps the metadata from being
         read. Everything else is a failure of its partition in the report.
     """
     _check_acks(acks)
     if who is not None:
-        return _append_as(context, image, topic, run, replace(who, dealt_among=dealt_among), acks)
+        context.begun_sequences.begin(topic.topic_id, who)
+        return _append_as(context, image, topic, run, replace(who, dealt_among=dealt_among), acks, earlier)
     mine = context.unnamed_producers.take(context.new_id)
-    report = _append_as(context, image, topic, run, replace(mine, dealt_among=dealt_among), acks)
+    report = _append_as(context, image, topic, run, replace(mine, dealt_among=dealt_among), acks, earlier)
     if all(row["outcome"] != "unknown" for row in report.rows):
         context.unnamed_producers.give_back(mine)
     return report
 
 
 def _append_as(
-    context: Context, image: ClusterImage, topic: TopicImage, run: RunTasks, who: ProducerAppend, acks: str
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    acks: str,
+    earlier: EarlierTries,
 ) -> Report:
     with context.measured() as measure:
         settled = settle_brokers(context, image)
         notes = list(settled.notes)
-        config = context.topic_config(settled.image, topic)
-        states = _append_all(context, settled.image, topic, run, who, append_options(topic, config, acks), notes)
-    rows = [_row(topic.name, partition, state) for partition, state in sorted(states.items())]
-    failures = [
-        Failure.of(f"{topic.name}-{partition}", state.error)
-        for partition, state in sorted(states.items())
-        if state.error is not None
-    ]
-    done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
-    if any(row["outcome"] == "unknown" for row in rows):
-        until = ", within a day" if is_unnamed(who.producer_id) else ""
-        again = f"producer {who.producer_id!r}, sequence {who.sequence}"
-        notes.append(f"what is unknown: run it again with {again}{until}")
-    return Report(
-        operation="append",
-        rows=rows,
-        failures=failures,
-        totals={
-            "records": sum(appended.next_offset - appended.base_offset for appended in done),
-            "bytes": sum(appended.bytes for appended in done),
-        },
-        seconds=measure.seconds,
-        counts=measure.counts,
-        notes=notes,
-    )
+        options = append_options(topic, context.topic_config(settled.image, topic), acks)
+        states = _append_by_turns(context, settled.image, topic, run, who, options, earlier, notes)
+    return answer(topic.name, who, states, measure, notes)
+
+
+def _append_by_turns(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    options: AppendOptions,
+    earlier: EarlierTries,
+    notes: list[str],
+) -> dict[int, PendingAppend]:
+    """First the partitions that have it of an earlier try, which can only compare; then, where all of these have
+    the same records, the others."""
+    late = replace(who, late=earlier.late)
+    if not earlier.partitions:
+        return append_all(context, image, topic, run, late, options, None, notes)
+    states = append_all(context, image, topic, run, who, options, sorted(earlier.partitions), notes)
+    if who.on_changed_replay == "refuse":
+        for partition in earlier.partitions - states.keys():
+            error = ChangedReplayError(
+                f"{topic.name}-{partition}: sequence {who.sequence} of producer {who.producer_id!r} was appended "
+                "before with records for this partition, now there are none; nothing of it is stored"
+            )
+            states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
+    others = [p.partition for p in topic.partitions if p.partition not in earlier.partitions]
+    if others and all(state.error is None for state in states.values()):
+        states |= append_all(context, image, topic, run, late, options, others, notes)
+    return states
 
 
 def _check_acks(acks: str) -> None:
@@ -320,138 +347,3 @@ def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendO
         producer_expiration_ms=config.producer_id_expiration_ms,
         keys_required=config.snapshots,
     )
-
-
-def partition_task(
-    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock, copies: Runner
-) -> PartitionTask:
-    """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
-    same.
-    """
-
-    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        site = sites[partition]
-        before = [store.counts.snapshot() for store in site.stores.values()]
-        outcome = append(site, who, batches, options, clock=clock, copies=copies)
-        spent = StoreCounts()
-        for store, earlier in zip(site.stores.values(), before, strict=True):
-            spent = spent + (store.counts - earlier)
-        return pickle.dumps(TaskResult(partition, outcome, spent))
-
-    return task
-
-
-def _append_all(
-    context: Context,
-    image: ClusterImage,
-    topic: TopicImage,
-    run: RunTasks,
-    who: ProducerAppend,
-    options: AppendOptions,
-    notes: list[str],
-) -> dict[int, PendingAppend]:
-    """Append, and bring every partition to an end: acknowledged, or failed."""
-    states: dict[int, PendingAppend] = {}
-    again: Sequence[int] | None = None
-    for _ in range(_ROUNDS):
-        views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
-        sites = {view.partition: context.site(view) for view in views}
-        task = partition_task(sites, who, options, context.clock, context.copies)
-        raced: list[int] = []
-        troubled: list[int] = []
-        appended: dict[int, PendingAppend] = {}
-        try:
-            results = run(task, again)
-        except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
-            for partition in sites if again is None else again:
-                states[partition] = PendingAppend(views[partition], error=lost, tried=True)
-            break
-        for result in results:
-            view = views[result.partition]
-            before = states.get(result.partition, PendingAppend(view))
-            state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)
-            match result.outcome:
-                case Appended(missed=missed, duplicate=duplicate):
-                    state.appended, state.missed, state.tried = result.outcome, missed, True
-                    state.ours = state.ours or not duplicate
-                    appended[result.partition] = state
-                case Raced(tried):
-                    state.tried, state.ours = state.tried or tried, state.ours or tried
-                    state.error = RetriableError("another append was faster; run it again with the same sequence")
-                    raced.append(result.partition)
-                case NotAppended(error, tried):
-                    state.error, state.tried, state.ours = error, state.tried or tried, state.ours or tried
-                    troubled.append(result.partition)
-        try:
-            if options.acks_all:
-                troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
-                appended.clear()
-            if not raced and not troubled:
-                break
-            image, again = _next_round(context, topic, states, raced, troubled, notes)
-        except StratalogError as error:  # the metadata is out of reach: what is in the logs stays there
-            if options.acks_all:
-                for state in appended.values():  # those that were not brought to an end
-                    state.error = error
-            notes.append(f"it ended early: {error.code}: {error}")
-            break
-        if not again:
-            break
-    return states
-
-
-def _next_round(
-    context: Context,
-    topic: TopicImage,
-    states: Mapping[int, PendingAppend],
-    raced: Sequence[int],
-    troubled: Sequence[int],
-    notes: list[str],
-) -> tuple[ClusterImage, list[int]]:
-    """Do what can be done about the leaders that failed. The metadata now, and the partitions to append to
-    again: those that were raced, and those for which it has helped (a fresh view that is no other than the one
-    that failed helps nobody).
-    """
-    errors = {partition: states[partition].error for partition in troubled}
-    if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
-        settled = settle_brokers(context)
-        image, noted = settled.image, settled.notes
-    else:
-        image, noted = context.metadata.image(), ()
-    notes += noted
-    if topic.topic_id not in image.topics:
-        return image, []
-    damaged = {
-        (topic.topic_id, partition): (states[partition].view, error)
-        for partition, error in errors.items()
-        if isinstance(error, CorruptionError)
-    }
-    if damaged:
-        replaced = replace_leaders(context, damaged)
-        image, noted = context.metadata.image(), tuple(replaced.values())
-        notes += noted
-    if topic.topic_id not in image.topics:
-        return image, []
-    return image, [*raced, *(p for p in troubled if image.view(topic.topic_id, p) != states[p].view)]
-
-
-def _result(pickled: bytes) -> TaskResult:
-    result = pickle.loads(pickled)
-    assert isinstance(result, TaskResult)
-    return result
-
-
-def _row(topic: str, partition: int, state: PendingAppend) -> dict[str, Value]:
-    appended = state.appended
-    if state.error is not None or appended is None:
-        outcome = "unknown" if state.tried else "not appended"
-    else:
-        outcome = "acknowledged" if state.ours else "duplicate"
-    return {
-        "topic": topic,
-        "partition": partition,
-        "base_offset": appended.base_offset if appended is not None else None,
-        "next_offset": appended.next_offset if appended is not None else None,
-        "records": appended.next_offset - appended.base_offset if appended is not None else 0,
-        "outcome": outcome,
-    }

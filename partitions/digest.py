@@ -1,0 +1,211 @@
+"""A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
+
+It tells whether two attempts of an append mean the same records, whoever sends them: however they are ordered, cut
+into batches and sliced, in whatever process, version or machine, and whether or not the topic's types have grown
+by fields meanwhile. So it is taken of values, not of bytes in Arrow's buffers: a null adds nothing (nor does a
+field that is null), all NaN are one, and so are both zeros; a map is a set of entries. What the log adds does not
+count (partition, offset), and where the append gives the timestamps, these do not either.
+
+Nobody is kept from finding two sets of records with one digest: it is against mistakes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from partitions.records import RECORD_COLUMNS
+
+_U64 = npt.NDArray[np.uint64]
+
+_SLICE_BYTES = 1 << 17
+"""Of a batch, at once: what is computed stays in the processor's caches, and memory small."""
+
+_STEP = np.uint64(0x9E3779B97F4A7C15)  # 2^64 / golden ratio: tells places apart
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)  # these, and the shifts, are SplitMix64's
+_SECOND = np.uint64(0x94D049BB133111EB)
+_UNSTEP = np.uint64(pow(int(_STEP), -1, 1 << 64))
+_BYTES, _STRUCT, _LIST, _MAP, _NUMBER, _ROW = (np.uint64(kind) for kind in range(1, 7))
+
+
+_PLACES = np.arange(_SLICE_BYTES // 4)
+
+
+class RecordsDigest:
+    """Takes records, and says how many there were, and their digest."""
+
+    def __init__(self, schema: pa.Schema, *, timestamps: bool) -> None:
+        """``schema`` is the topic's; ``timestamps``: whether those of the records count."""
+        columns = [name for name in RECORD_COLUMNS if timestamps or name != "timestamp"]
+        self._fields = [(schema.field(name), RECORD_COLUMNS.index(name)) for name in columns]
+        self.count = 0
+        self._sum = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """The records of a batch that has the columns of records; those that it lacks are null."""
+        if batch.num_rows == 0:
+            return
+        self.count += batch.num_rows
+        pieces = -(-batch.nbytes // _SLICE_BYTES) or 1
+        rows = -(-batch.num_rows // pieces)
+        for start in range(0, batch.num_rows, rows):
+            self._sum += self._sum_of(batch.slice(start, rows))
+
+    @property
+    def value(self) -> bytes:
+        """The digest: 8 bytes."""
+        return (self._sum % (1 << 64)).to_bytes(8, "big")
+
+    def _sum_of(self, batch: pa.RecordBatch) -> int:
+        rows = np.full(batch.num_rows, _ROW)
+        for field, place in self._fields:
+            index = batch.schema.get_field_index(field.name)
+            if index >= 0:
+                column = batch.column(index)
+                column = column if column.type == field.type else column.cast(field.type)
+                rows += _placed(_hashes(column), place)
+        return int(_mixed(rows).sum())
+
+
+def _mixed(numbers: _U64) -> _U64:
+    """Every bit of a number decides about every bit of what becomes of it; 0 stays 0. Works in place."""
+    numbers ^= numbers >> np.uint64(30)
+    numbers *= _FIRST
+    numbers ^= numbers >> np.uint64(27)
+    numbers *= _SECOND
+    numbers ^= numbers >> np.uint64(31)
+    return numbers
+
+
+def _placed(hashes: _U64, place: int) -> _U64:
+    """Hashes of what stands at one of several places; of null it is nothing."""
+    return _mixed(hashes * np.uint64(2 * place + 3))
+
+
+def _hashes(array: pa.Array) -> _U64:
+    """One for each value; 0 for null."""
+    if array.null_count == len(array):
+        return np.zeros(len(array), np.uint64)
+    kind = array.type
+    if pa.types.is_struct(kind):
+        hashes = np.full(len(array), _STRUCT)
+        for place, child in enumerate(array.flatten()):
+            hashes += _placed(_hashes(child), place)
+        hashes = _mixed(hashes)
+    elif pa.types.is_list(kind):
+        hashes = _of_lists(array, array.values)
+    elif pa.types.is_map(kind):
+        hashes = _of_maps(array)
+    elif pa.types.is_binary(kind) or pa.types.is_string(kind):
+        hashes = _of_bytes(array)
+    elif pa.types.is_decimal128(kind):
+        hashes = _of_decimals(array)
+    else:
+        hashes = _of_numbers(array)
+    if array.null_count:
+        hashes[array.is_null().to_numpy(zero_copy_only=False)] = 0
+    return hashes
+
+
+def _bounds(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Where each value begins in what lies below, and where the last one ends."""
+    offsets = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
+    return offsets.astype(np.int64)
+
+
+def _sums(parts: _U64, bounds: npt.NDArray[np.int64]) -> _U64:
+    """Of the parts between each two bounds."""
+    upto = np.zeros(len(parts) + 1, np.uint64)
+    np.cumsum(parts, out=upto[1:])
+    return upto[bounds[1:]] - upto[bounds[:-1]]
+
+
+def _of_lists(array: pa.Array, values: pa.Array) -> _U64:
+    bounds = _bounds(array)
+    begin, lengths = int(bounds[0]), np.diff(bounds)
+    below = _hashes(values.slice(begin, int(bounds[-1]) - begin))
+    bounds -= begin
+    place = np.arange(len(below)) - np.repeat(bounds[:-1], lengths)
+    parts = _mixed(below + (place.astype(np.uint64) + np.uint64(1)) * _STEP)
+    return _mixed(_sums(parts, bounds) + lengths.astype(np.uint64) * _STEP + _LIST)
+
+
+def _of_maps(array: pa.Array) -> _U64:
+    bounds = _bounds(array)
+    begin, count = int(bounds[0]), int(bounds[-1] - bounds[0])
+    entries = np.full(count, _STRUCT)
+    for place, values in enumerate((array.keys, array.items)):
+        entries += _placed(_hashes(values.slice(begin, count)), place)
+    return _mixed(_sums(_mixed(entries), bounds - begin) + np.diff(bounds).astype(np.uint64) * _STEP + _MAP)
+
+
+def _of_bytes(array: pa.Array) -> _U64:
+    """Eight bytes at a time: each such word is mixed and weighed by its place, a power of ``_STEP``; and the
+    length.
+
+    A word is weighed by its place among all words of the array first, for all at once; a multiplication for each
+    value then moves its weights to where they begin with 1.
+    """
+    bounds = _bounds(array)
+    begin, size = int(bounds[0]), int(bounds[-1] - bounds[0])
+    lengths = np.diff(bounds)
+    if size == 0:
+        return _mixed(lengths.astype(np.uint64) + _BYTES)
+    data = np.zeros((size >> 3) + 2, "<u8")  # a word may reach beyond the last value
+    data.view(np.uint8)[:size] = np.frombuffer(array.buffers()[2], np.uint8, size, begin)
+    counts = (lengths + 7) >> 3
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    count = int(ends[-1])
+    at = np.repeat((bounds[:-1] - begin) // 8 - ends[:-1], counts)
+    at += _PLACES[:count] if count <= len(_PLACES) else np.arange(count)
+    shift = np.repeat(((bounds[:-1] - begin) % 8 * 8).astype(np.uint64), counts)
+    words: _U64 = data.take(at) >> shift
+    at += 1
+    words |= (data.take(at) << np.uint64(1)) << (np.uint64(63) - shift)
+    filled = lengths > 0
+    missing = (counts * 8 - lengths)[filled].astype(np.uint64)  # bytes of a last word that are the next value's
+    words[ends[1:][filled] - 1] &= np.uint64(0xFFFFFFFFFFFFFFFF) >> (missing * np.uint64(8))
+    words ^= words >> np.uint64(32)
+    words *= _FIRST
+    words ^= words >> np.uint64(29)
+    words *= _powers(_STEP, count)
+    starts = ends[:-1][filled]
+    hashes = lengths.astype(np.uint64) * _STEP + _BYTES
+    hashes[filled] += np.add.reduceat(words, starts) * _powers(_UNSTEP, count)[starts]
+    return _mixed(hashes)
+
+
+def _powers(base: np.uint64, count: int) -> _U64:
+    """From the 0th on."""
+    known = _POWERS.get(int(base))
+    if known is not None and count <= len(known):
+        return known[:count]
+    powers: _U64 = np.full(count, base)
+    powers[0] = 1
+    np.cumprod(powers, out=powers)
+    return powers
+
+
+_POWERS: dict[int, _U64] = {}
+_POWERS.update({int(base): _powers(base, _SLICE_BYTES // 4) for base in (_STEP, _UNSTEP)})
+
+
+def _of_decimals(array: pa.Array) -> _U64:
+    words = np.frombuffer(array.buffers()[1], "<u8", 2 * len(array), 16 * array.offset).reshape(-1, 2)
+    return _mixed(words[:, 0] + _mixed(words[:, 1] + _STEP) + _NUMBER)
+
+
+def _of_numbers(array: pa.Array) -> _U64:
+    """Of all that Arrow makes a number of: booleans, days, times."""
+    if pa.types.is_floating(array.type):
+        floats = pc.fill_null(array.cast(pa.float64()), 0.0).to_numpy(zero_copy_only=False) + 0.0  # -0.0 is 0.0
+        floats[np.isnan(floats)] = np.nan
+        bits: _U64 = floats.view(np.uint64)
+    else:
+        if pa.types.is_date32(array.type):
+            array = array.cast(pa.int32())
+        whole = pc.fill_null(array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+        bits = whole.view(np.uint64)
+    return _mixed(bits * _STEP + _NUMBER)
