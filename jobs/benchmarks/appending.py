@@ -1,9 +1,11 @@
-"""Append (acks=leader, one replica) against ``repartition + write.parquet`` with the same codec and level,
-and the peak memory of the Python worker that appends everything to one partition."""
+"""Append (acks=leader, one replica) against ``repartition + write.parquet`` with the same codec and level, the
+peak memory of the Python worker that appends everything to one partition, and what it costs to digest the records,
+as is done for a producer that was named."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.measuring import in_turn, seconds_of
@@ -26,14 +28,20 @@ def append(bench: Bench) -> list[Line]:
         bench.say(f"append, {what}")
         peaks: list[Peak] = []
 
-        def append_all(partitions: int = partitions, peaks: list[Peak] = peaks) -> float:
+        def append_all(
+            partitions: int = partitions, peaks: list[Peak] = peaks, producer: str | None = None
+        ) -> float:
             made = bench.cluster("append")
             made.create_topic(partitions)
+            sequence = None if producer is None else 0
             with worker_peak() as peak:
-                seconds = seconds_of(lambda: made.append(bench.records()))
+                seconds = seconds_of(lambda: made.append(bench.records(), producer=producer, sequence=sequence))
             made.remove()
             peaks.append(peak)
             return seconds
+
+        def append_digested(append_all: Callable[..., float] = append_all) -> float:
+            return append_all(producer="loader")
 
         def write_plain(partitions: int = partitions) -> float:
             target = bench.folder / "plain"
@@ -44,8 +52,9 @@ def append(bench: Bench) -> list[Line]:
             shutil.rmtree(target)
             return seconds
 
-        ours, peer = in_turn(append_all, write_plain)
+        ours, peer, digested = in_turn(append_all, write_plain, append_digested)
         lines.append(speed_line(f"append, {what}", bench.options.bytes, ours, peer, AT_LEAST))
+        lines.append(speed_line(f"append, {what}, digested for a producer", bench.options.bytes, digested, ours))
         if partitions == 1:
             lines += _memory_line(peaks)
     return lines

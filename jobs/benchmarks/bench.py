@@ -125,9 +125,18 @@ class BenchCluster:
         """Another driver, which knows nothing yet, as a job does that has just been started."""
         return Cluster.open(self.folder / "cluster.toml", spark)
 
-    def append(self, frame: DataFrame, value: Column | str = "value", acks: str = "leader") -> None:
+    def append(
+        self,
+        frame: DataFrame,
+        value: Column | str = "value",
+        acks: str = "leader",
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
         """Append all rows to ``TOPIC``, or fail."""
-        self.cluster.append(frame, TOPIC, key="key", value=value, acks=acks).raise_for_failures()
+        self.cluster.append(
+            frame, TOPIC, key="key", value=value, acks=acks, producer=producer, sequence=sequence
+        ).raise_for_failures()
 
     def tiered(self) -> None:
         """Let ``TOPIC`` be tiered; every append is a sealed segment, as large as it is."""

@@ -2,5 +2,6 @@
 
 victim     a spark-submit in a session of its own, watched, stopped, killed
 world      the cluster, its source, and the comparison of the two
+streams    drivers of streams, in the middle of their batches: --stream writer, sink, transaction
 campaign   which job is hit when, and what was found after it
 """

@@ -25,12 +25,14 @@ class Victim:
     """A job that runs; its output is in files."""
 
     def __init__(self, job: str, argv: Sequence[str], output: Path) -> None:
+        """``job`` is one of ``jobs``, or the path of another script from the root on, without its ending."""
+        script = job if "/" in job else f"jobs/{job}"
         self._output = output
         command = [
             str(Path(sys.prefix, "bin", "spark-submit")),
             *("--properties-file", "conf/spark-defaults.conf", "--master", "local[2]"),
             *("--driver-memory", "512m"),
-            *(f"jobs/{job}.py", *argv, "--json"),
+            *(f"{script}.py", *argv, "--json"),
         ]
         environ = spark_environment({"SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"})
         environ["PATH"] = os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]])

@@ -1,0 +1,19 @@
+"""A few drivers of streams, killed in the middle of their batches, for each way in which a stream is written.
+(``python -m tests.crashes --stream sink --runs 30`` is more of it.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.crashes.stream_driver import WAYS
+from tests.crashes.streams import StreamCampaign
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_drivers_that_are_killed_amid_their_batches_copy_every_record_once(tmp_path: Path, way: str) -> None:
+    said: list[str] = []
+    assert StreamCampaign(tmp_path, 3, said.append).run(way, 2).total() == 2
