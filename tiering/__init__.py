@@ -12,6 +12,7 @@ KIP-405's pieces, and what they are here
     RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
     unclean leader election         ``divergence``: what of the remote is of the leader's history, and who may say
     leftovers of failed copies      ``remote_objects``: what of a folder is litter
+    none: others write the table    ``foreign_commits``: what that makes of the remote log
     none: an object was damaged     ``rebuilder``: made anew from a replica, under a name of its own
     its list of topic-partitions    ``schedule``: when each is due, and what failed, since when
     remote log index                none: Parquet's own statistics and page index, and the footer
@@ -30,7 +31,8 @@ The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds
     every offset once, without gaps, and of one history: a commit that would break this is refused before it
-    is made.
+    is made. What others do to the table is no part of it: a rewrite is seen through and taken back, a write of
+    data is refused (``foreign_commits``).
 
 In and out
     In: the listing of a leader (``ReplicaLog``), a remote ``Store``, policies. Out: plans, uploads that

@@ -36,10 +36,11 @@ from partitions.errors import (
 )
 from partitions.store.protocol import Store, StoreOptions
 from tiering import delta_options
+from tiering.delta_features import check_readable, check_writable
 from tiering.delta_schema import delta_schema, grown_fields
 from tiering.divergence import Histories
 from tiering.foreign_commits import ForeignCommit, Rewrite, read_commits, rewrite_of, standing
-from tiering.listed_files import listed_files, listed_segments, whatever_is_listed
+from tiering.listed_files import listed_files, listed_segments, records_of, whatever_is_listed
 from tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemoteObjects, RemovedFiles
@@ -65,11 +66,9 @@ _HOUR_MS = 3_600_000
 _PROPERTIES = {
     "delta.checkpointInterval": "20",  # opening costs one checkpoint and at most this many entries
     "delta.logRetentionDuration": "interval 30 days",
-    "delta.deletedFileRetentionDuration": "interval 7 days",
+    "delta.deletedFileRetentionDuration": "interval 30 days",  # nobody vacuums what the log could still bring back
     "delta.dataSkippingNumIndexedCols": str(INDEXED_COLUMNS),
 }
-_UNDERSTOOD = frozenset({"timestampNtz"})
-"""Table features that leave paths, offsets and records what they are."""
 _NOBODYS = Histories()
 _ONE_ATTEMPT = 0  # as max_commit_retries: the next version, or a conflict
 _AT_ONCE = CommitProperties(max_commit_retries=_ONE_ATTEMPT)
@@ -208,6 +207,7 @@ class DeltaTopicTable:
             races = sum(isinstance(failure, CommitFailedError) for failure in failures)
             if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
                 self._give_up(failures)
+            check_writable(table, change, self.uri)
             try:
                 self._put(table, change)
                 made |= {upload.segment.path for upload in change.adds}
@@ -235,6 +235,19 @@ class DeltaTopicTable:
     def objects(self) -> RemoteObjects:
         """What lies in the topic's folder: one walk. A segment that is committed all the while is in it."""
         return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
+
+    def records(self, segment: RemoteSegment, schema: pa.Schema) -> pa.Table:
+        """The records of a segment from whatever files the table lists; ``schema`` is the topic's.
+
+        Raises: CorruptionError when the table does not have each of them once; StorageError; as ``load``.
+        """
+        table = self._open()
+        if table is None:
+            raise CorruptionError(f"there is no table at {self.uri}: restore it")
+        try:
+            return records_of(table, segment, schema)
+        except (DeltaError, OSError) as error:
+            self._failed("read the records of", error)
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
         """The remote log, as ``load``, and the files that were removed from this very version of the table; which
@@ -338,13 +351,7 @@ class DeltaTopicTable:
             raise CorruptionError(
                 f"the table {self.uri} is of topic id {found.get(TOPIC_ID)!r}, not {self.topic_id!r}"
             )
-        protocol = table.protocol()
-        features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
-        if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
-            raise CorruptionError(
-                f"the table {self.uri} was upgraded by somebody else, to {foreign}: its files alone do not "
-                "say any more what is in it; bring back the table as it was before"
-            )
+        check_readable(table, self.uri)
         return table
 
     def _create(self, schema: Schema) -> None:
@@ -394,7 +401,7 @@ class DeltaTopicTable:
         if missing:
             raise RemoteObjectMissingError(
                 f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, are not there any "
-                "more; heal uploads again what the replicas have"
+                "more; heal makes them anew, from replicas or from the foreign files"
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)

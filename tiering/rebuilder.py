@@ -1,4 +1,5 @@
-"""An object of the remote tier made anew, from a replica that still has its records.
+"""An object of the remote tier made anew, from a replica that still has its records, or from what others have
+written in place of it.
 
 Nothing that lies there is deleted or changed. What was damaged stays under its name until the table has
 forgotten it and its delay is over; what is rebuilt gets a name of its own. Only an object that is gone
@@ -8,19 +9,28 @@ that lists it can be read again.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from partitions import paths
 from partitions.errors import CorruptSegmentError, StorageError
+from partitions.lineage import Lineage
 from partitions.listing import DataFile
 from partitions.merge import Run
+from partitions.producers import ProducerEntry
 from partitions.replica import Replica
 from partitions.rewrite import stage_run
-from partitions.segment import read_segment
+from partitions.segment import Segment, read_segment
 from partitions.segment_check import check_copy, verify_segment
 from partitions.segment_footer import SegmentFooter
-from partitions.store.protocol import Staged, Store
+from partitions.segment_writer import SegmentWriter
+from partitions.store.protocol import Staged, Store, StoredObject
 from tiering.copier import found_object, segment_of
 from tiering.remote_segment import RemoteSegment, Uploaded
 from tiering.statistics import statistics_json
@@ -41,12 +51,64 @@ def rebuild(
     Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
         SourceChangedError, StorageError, OutcomeUnknownError.
     """
-    for rebuilt in range(_first_name(run, lost), _MOST):
-        path = paths.remote_segment_path(source.partition, run.segment_name, rebuilt)
-        name = paths.join(folder, path)
+    rebuilt, there, found = _bring(
+        lambda name: _stage(source, run, remote, name, compression),
+        remote,
+        partial(paths.remote_segment_path, source.partition, run.segment_name),
+        folder,
+        _first_name(run, lost),
+    )
+    if found.footer.next_offset != run.end:
+        raise CorruptSegmentError(
+            f"{remote.uri_of(there.name)} ends at {found.footer.next_offset}, not at {run.end}"
+        )
+    segment = replace(segment_of(source, run, found.footer, there.size_bytes), rebuilt=rebuilt)
+    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a segment says besides its records."""
+
+    topic_id: str
+    lineage: Lineage
+    """The leader's, of which the segment is."""
+    producers: Mapping[str, ProducerEntry]
+    """At its end, where that is the end of the remote log; else none: nobody begins there."""
+
+
+def rebuild_from_records(
+    records: pa.Table, lost: RemoteSegment, beside: Beside, remote: Store, folder: str, *, compression: str
+) -> Uploaded:
+    """The same from the records themselves, all of the segment, in order: others have rewritten the table, and
+    somebody's VACUUM has deleted its object, so that their files are all there is.
+
+    Raises: as ``rebuild``.
+    """
+    rebuilt, there, found = _bring(
+        lambda name: _write(records, lost, beside, remote, name, compression),
+        remote,
+        partial(paths.remote_segment_path, lost.partition, lost.name),
+        folder,
+        lost.rebuilt + 1,
+    )
+    segment = replace(lost, rebuilt=rebuilt, size_bytes=there.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
+
+
+def _bring(
+    stage: Callable[[str], tuple[Staged, SegmentFooter]],
+    remote: Store,
+    path: Callable[[int], str],
+    folder: str,
+    first: int,
+) -> tuple[int, StoredObject, Segment]:
+    """Put what is staged under the first name that nobody has, and read it back."""
+    for rebuilt in range(first, _MOST):
+        name = paths.join(folder, path(rebuilt))
         if _is_there(remote, name):
             continue
-        staged, footer = _stage(source, run, remote, name, compression)
+        staged, footer = stage(name)
         try:
             created = staged.commit()
         except BaseException:
@@ -55,12 +117,46 @@ def rebuild(
             raise
         if created:
             there = found_object(remote, name)
-            found = verify_segment(remote, DataFile(run.segment_name, there))
-            if found.footer != footer or footer.next_offset != run.end:
+            parsed = paths.parse_name(paths.base_name(name))
+            assert isinstance(parsed, paths.DataName)
+            found = verify_segment(remote, DataFile(parsed, there))
+            if found.footer != footer:
                 raise CorruptSegmentError(f"{remote.uri_of(name)} does not read back as it was written")
-            segment = replace(segment_of(source, run, footer, there.size_bytes), rebuilt=rebuilt)
-            return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
-    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects stand for {run.segment_name}; vacuum the topic")
+            return rebuilt, there, found
+    raise StorageError(f"{remote.uri_of(folder)}: {_MOST} objects stand for {path(0)}; vacuum the topic")
+
+
+def _write(
+    records: pa.Table, lost: RemoteSegment, beside: Beside, remote: Store, name: str, compression: str
+) -> tuple[Staged, SegmentFooter]:
+    staged = remote.stage_writer(name)
+    try:
+        writer = SegmentWriter(
+            staged.file,
+            records.schema,
+            topic_id=beside.topic_id,
+            partition=lost.partition,
+            base_offset=lost.base_offset,
+            compression=compression,
+        )
+        try:
+            for batch in records.to_batches():
+                writer.write(batch)
+        except BaseException:
+            writer.abort()
+            raise
+        marked = records.filter(pc.field("control").is_valid() | pc.field("producer_id").is_valid())["offset"]
+        footer = writer.close(
+            lineage=Lineage(entry for entry in beside.lineage if entry.start_offset < lost.next_offset),
+            producers=lambda _: dict(beside.producers),
+            created_ms=lost.modified_ms,
+            last_transactional_offset=cast(int | None, pc.max(marked).as_py()),
+        )
+    except BaseException:
+        with suppress(Exception):
+            staged.abort()
+        raise
+    return staged, footer
 
 
 def _first_name(run: Run, lost: RemoteSegment | None) -> int:

@@ -14,6 +14,7 @@ from partitions.paths import DataName
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.test_operations_bad_remote import table_of
+from tiering.remote_file import read_remote
 
 HOUR_MS = 3_600_000
 
@@ -152,7 +153,7 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     assert lying(live) == set()
     report = live.cluster.tier()
     assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
-    assert "heal uploads again what the replicas have" in the_failure(report)
+    assert "heal makes them anew, from replicas or from the foreign files" in the_failure(report)
     live.cluster.heal().raise_for_failures()
     assert listed(live) == before
     live.fill("e")
@@ -160,6 +161,53 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     live.cluster.verify(deep=True).raise_for_failures()
     assert live.read() == {0: list("abcde")}
     assert seen(live) == list(range(5))
+
+
+def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(live: LiveCluster) -> None:
+    """Nobody tiered for a week; the compacted file is all there is of three segments."""
+    follower = live.followers()[0]
+    before = DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset")
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    assert live.cluster.verify().failures
+    rows = live.cluster.heal(dry_run=True).rows
+    assert [row["source"] for row in rows if row["partition"] == 0] == ["table"] * 3 + ["broker-1"]
+    live.cluster.heal().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcd")}
+    assert DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset") == before
+    assert table_of(live).history(1)[0]["userMetadata"].startswith("takes back")
+    live.fill("e")
+    live.cluster.tier().raise_for_failures()
+    live.wipe(follower)
+    live.cluster.bootstrap(follower).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_the_table(tmp_path: Path) -> None:
+    """What the records do not say the leader does: a broker that begins there still tells duplicates."""
+    live = LiveCluster(tmp_path)
+    live.tiered(local_retention_bytes="0")
+    live.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
+    live.fill("ab")
+    live.append(["c"], producer="p", sequence=7).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.fill("d")
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    assert live.log(live.leader()).local_start == 3
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    live.cluster.heal().raise_for_failures()
+    table = live.cluster._context.remote_table(live.cluster.image.topic("t"))
+    last = table.load().of_partition(0)[-1]
+    assert read_remote(table.remote, table.folder, last).footer.producers["p"].sequence == 7
+    heir = live.followers()[0]
+    live.wipe(heir)
+    live.cluster.bootstrap(heir).raise_for_failures()
+    live.cluster.elect("t", leader=heir).raise_for_failures()
+    assert live.append(["c"], producer="p", sequence=7).raise_for_failures().rows[0]["outcome"] == "duplicate"
+    assert live.read() == {0: list("abcd")}
 
 
 def test_drivers_that_tier_while_others_optimize_keep_every_offset_once(live: LiveCluster) -> None:

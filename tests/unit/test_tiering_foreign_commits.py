@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
+from deltalake.table import TableFeatures
 from deltalake.transaction import AddAction, RemoveAction
 
 from partitions.clock import ManualClock
@@ -450,6 +451,31 @@ def test_a_commit_without_our_transaction_does_not_hide_what_others_did(part: Ti
     compacted(part)
     part.table.mark_deleted(True)
     assert part.table.load().rewrite is not None
+
+
+def test_a_table_that_others_have_upgraded_for_writers_can_be_read_and_says_why_nothing_is_added(
+    part: TieredPartition,
+) -> None:
+    """As ``delta.enableRowTracking``, or CLUSTER BY, does: features that only writers must know."""
+    delta(part).alter.add_feature(
+        [TableFeatures.RowTracking, TableFeatures.DomainMetadata], allow_protocol_versions_increase=True
+    )
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    part.append(2)
+    with pytest.raises(CorruptionError, match=r"upgraded by somebody else, to domainMetadata, rowTracking.*DROP"):
+        part.tier()
+
+
+def test_an_append_only_table_is_added_to_and_says_why_nothing_expires(part: TieredPartition) -> None:
+    """Whoever guards a table so need not know that retention takes files out of it."""
+    first = part.table.load().of_partition(0)[0]
+    delta(part).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(CorruptionError, match="made append-only by somebody else: 0/0"):
+        part.table.commit((), [first])
+    compacted(part)
+    part.append(2)
+    part.tier()
+    assert offsets(part) == list(range(14))
 
 
 @pytest.mark.parametrize(

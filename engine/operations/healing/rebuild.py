@@ -21,12 +21,14 @@ from partitions.errors import CorruptionError, FencedLeaderEpochError, Stratalog
 from partitions.lineage import Lineage
 from partitions.listing import Link, Listing, ReplicaLog
 from partitions.merge import Run, settling
+from partitions.producers import ProducerEntry, settled
+from partitions.records import schema_of
 from partitions.replica import Replica
 from partitions.runner import Done, Failed
 from partitions.transactions import Fate, transactions_of
 from tiering.divergence import Histories
 from tiering.expiry import expired_segments
-from tiering.rebuilder import rebuild
+from tiering.rebuilder import Beside, rebuild, rebuild_from_records
 from tiering.remote_change import Rebuilt
 from tiering.remote_segment import Uploaded
 
@@ -105,6 +107,9 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
     """Step 2. Raises: as ``tiering.rebuilder.rebuild``."""
     site, remote = job.each.site, job.each.remote
     assert remote is not None
+    if job.plan.from_table:
+        upload = _rebuild_from_table(context, job, topics[site.view.topic_id])
+        return Rebuilt(job.plan.lost, (upload,), site.view.log_start_offset)
     topic = topics[site.view.topic_id]
     config = context.topic_config(context.metadata.image(), topic)
     lost = job.plan.lost[0] if job.plan.lost else None
@@ -119,6 +124,35 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
             rebuild(source, run, lost, remote.store, remote.folder, compression=config.compression_type)
         )
     return Rebuilt(job.plan.lost, tuple(uploads), site.view.log_start_offset)
+
+
+def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) -> Uploaded:
+    """Raises: CorruptionError when the leader cannot tell what belongs to it; as ``rebuild_from_records``."""
+    site, looked, remote = job.each.site, job.each.looked, job.each.remote
+    (lost,) = job.plan.lost
+    if remote is None or looked is None or looked.leader_log is None:
+        raise CorruptionError(f"{site}: its leader cannot be relied upon; heal it first, then again")
+    producers: Mapping[str, ProducerEntry] = {}
+    if lost == remote.segments[-1]:
+        producers = _producers_at(site.leader, looked.leader_log, lost.next_offset)
+    table = context.remote_table(topic)
+    return rebuild_from_records(
+        table.records(lost, schema_of(topic.key_schema, topic.value_schema)),
+        lost,
+        Beside(topic.topic_id, looked.lineage, settled(producers)),
+        table.remote,
+        table.folder,
+        compression=context.topic_config(context.metadata.image(), topic).compression_type,
+    )
+
+
+def _producers_at(leader: Replica, log: ReplicaLog, offset: int) -> Mapping[str, ProducerEntry]:
+    if offset == log.local_start:
+        return leader.producers_at_local_start(log)
+    for link in log.chain:
+        if link.end == offset:
+            return leader.footer(link.file).producers
+    raise CorruptionError(f"{leader} does not tell the state of the producers at offset {offset}")
 
 
 def _segments(piece: Piece, segment_bytes: int) -> Iterator[Piece]:

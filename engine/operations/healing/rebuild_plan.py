@@ -39,6 +39,8 @@ class RebuildPlan:
     lost: tuple[RemoteSegment, ...]
     """None where the table does not list the offsets: an older copy of it was put back."""
     pieces: tuple[Piece, ...]
+    from_table: bool = False
+    """The records are to be had only from what others have written into the table in place of the segment."""
 
     @property
     def start(self) -> int:
@@ -58,6 +60,8 @@ class RebuildPlan:
     @property
     def sources(self) -> str:
         """Where the files come from, for people."""
+        if self.from_table:
+            return "table"
         return " ".join(f"broker-{broker}" for broker in dict.fromkeys(piece.broker_id for piece in self.pieces))
 
 
@@ -89,6 +93,8 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
             lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
             continue
         plan = sources.plan(remote.segments[index:], each.site.view.log_start_offset)
+        if plan is None and remote.rewrite and segment.path in remote.missing:
+            plan = RebuildPlan((segment,), (), from_table=True)
         if plan is None:
             gone = offsets(segment.base_offset, segment.next_offset)
             remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
