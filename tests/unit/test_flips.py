@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from engine.cluster import Cluster
 from engine.metadata.reassignment_plan import ReplicaPlan
-from partitions.errors import CorruptionError
+from partitions.errors import CorruptionError, StratalogError
 from partitions.paths import DataName, base_name, parse_name
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.flip_harness import UNCOMPRESSED, Spot, Trial, Way, fill, try_way, values
 from tests.unit.restore_harness import Heir
+from tests.unit.snapshot_harness import Keyed, checkpoint
 from tests.unit.tampering import remote_spot, spot
 
 POSITIONS = 500
@@ -127,6 +130,55 @@ def restore(live: LiveCluster, trial: Trial) -> None:
     assert found == 1 or not restored.verify(deep=True).ok
 
 
+def keyed(live: LiveCluster) -> None:
+    """Four appends of the same keys."""
+    assert isinstance(live, Keyed)
+    live.begin(compression_type="uncompressed", file_delete_delay_ms="0")
+    for at in range(4):
+        live.put([(f"key {number}", f"value {at}.{number}") for number in range(40)])
+
+
+def snapshotted(live: LiveCluster) -> None:
+    """... of which there is a snapshot on every broker, and one append more."""
+    keyed(live)
+    assert isinstance(live, Keyed)
+    live.take()
+    live.cluster.replicate().raise_for_failures()
+    live.put([("key 0", "new")])
+
+
+def of_checkpoint(live: LiveCluster) -> Spot:
+    return checkpoint(live, 1)
+
+
+def snapshot(live: LiveCluster, trial: Trial) -> None:
+    live.cluster.snapshot("t", by_hand=True)
+    retain(live, trial)
+
+
+def states_are_right(live: LiveCluster) -> None:
+    """Who has a snapshot that can be read, and the log behind it, has the state; in the end, all have."""
+    assert isinstance(live, Keyed)
+    live.cluster = live.driver()
+
+    def assert_right(broker: int) -> None:
+        state = live.state(broker)
+        assert state.pop("key 0") in ("value 3.0", "new")
+        assert state == {f"key {number}": f"value 3.{number}" for number in range(1, 40)}
+
+    for broker in live.site().view.replicas:
+        with suppress(StratalogError):
+            assert_right(broker)
+    live.cluster.heal()
+    live.cluster.snapshot("t", by_hand=True)
+    live.cluster.replicate()
+    live.cluster.verify(deep=True).raise_for_failures()
+    for broker in live.site().view.replicas:
+        assert_right(broker)
+
+
+SNAPSHOTS: dict[str, Any] = {"kind": Keyed, "brokers": 4, "check": states_are_right}
+
 WAYS = {
     "read": Way(hot, of_leader, lambda live, _: live.read()),
     "read from the remote tier": Way(tiered_away, of_remote, lambda live, _: live.read(), heals=False),
@@ -146,7 +198,16 @@ WAYS = {
     "merged": Way(merged, of_leader, retain),
     "merged, on a follower": Way(merged, of_follower, retain),
     "vacuum": Way(tiered, of_remote, lambda live, _: live.cluster.vacuum()),
-    "restore": Way(tiered_away, of_remote, restore, checks_itself=True),
+    "restore": Way(tiered_away, of_remote, restore, check=lambda live: None),
+    "snapshot": Way(keyed, of_leader, lambda live, _: live.cluster.snapshot("t", by_hand=True), **SNAPSHOTS),
+    "snapshot, of a damaged follower": Way(
+        keyed, of_follower, lambda live, _: live.cluster.snapshot("t", by_hand=True), **SNAPSHOTS
+    ),
+    "snapshot of a damaged one": Way(snapshotted, of_checkpoint, snapshot, **SNAPSHOTS),
+    "snapshot that stands for the log": Way(snapshotted, of_checkpoint, retain, **SNAPSHOTS),
+    "snapshot that a newcomer fetches": Way(
+        snapshotted, of_checkpoint, lambda live, _: live.cluster.reassign(reassigned(4)), **SNAPSHOTS
+    ),
 }
 
 
