@@ -13,6 +13,8 @@ import pytest
 from deltalake import DeltaTable
 
 from partitions.merge import Run
+from partitions.paths import LocalStartName
+from partitions.producers import encode
 from partitions.rewrite import merge_run
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
@@ -196,7 +198,7 @@ def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Pa
     live.cluster.delete_records("t", {0: 1}).raise_for_failures()
     for broker in (1, 2, 3):
         spot(live, broker, 0).remove()  # as if retention had deleted it
-        live.store(broker).create(live.replica(broker).path(f"{1:020d}.local"), b"{}")
+        live.store(broker).create(live.replica(broker).path(LocalStartName(1)), encode({}))
     remote_spot(live, 0).flip(30)
     live.driver().heal().raise_for_failures()
     live.driver().verify(deep=True).raise_for_failures()
