@@ -50,7 +50,7 @@ from jobs.benchmarks import (
 )
 from jobs.benchmarks.bench import Bench
 from jobs.benchmarks.kafka_server import connector_class_path
-from jobs.benchmarks.measuring import seconds_of
+from jobs.benchmarks.measuring import TURNS, seconds_of
 from jobs.benchmarks.options import BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Line, render
 from jobs.jars import class_path, jar_folder
@@ -129,8 +129,9 @@ def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
         f"{options.folder}\n{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
-        f"{platform.python_version()}, Spark {bench.spark.version}; zstd at level 1 on both sides; each "
-        f"measured twice in turn, the better one counts\nthe session started in {started:.1f} s, apart from "
+        f"{platform.python_version()}, Spark {bench.spark.version}; zstd at level 1 on both sides; {TURNS} turns "
+        "of each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        f"{started:.1f} s, apart from "
         "everything below\n",
         flush=True,
     )

@@ -23,7 +23,7 @@ from engine.quorum.checkpoints import read_checkpoint, write_checkpoint
 from engine.quorum.state import LogState
 from engine.quorum.voter import Voter
 from jobs.benchmarks.large_cluster import example_records, folded
-from jobs.benchmarks.measuring import TURNS, in_child, in_turn, seconds_of
+from jobs.benchmarks.measuring import TURNS, Spread, in_child, in_turn, seconds_of
 from jobs.benchmarks.memory import own_peak
 from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Limit, Line
@@ -95,7 +95,7 @@ def generate(folder: Path, partitions: int) -> Taken:
             times.append(seconds_of(partial(write_checkpoint, CLUSTER, voter, state, SystemClock())))
         peaks.append(peak.bytes)
     [stored] = _voter(folder / "0").list().checkpoints.values()
-    return Taken(min(times), peaks[0], stored.size_bytes)
+    return Taken(Spread(times), peaks[0], stored.size_bytes)
 
 
 def load(folder: Path, partitions: int) -> tuple[Taken, float]:

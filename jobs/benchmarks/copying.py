@@ -1,17 +1,27 @@
-"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files."""
+"""Replicate, and tier to a folder, against ``cp`` + fsync of the same files; and what it costs to check what is
+copied."""
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from engine.context import COPY_THREADS
 from engine.report import Report
 from jobs.benchmarks.bench import Bench, BenchCluster, copy_durably, data_files, size_of
-from jobs.benchmarks.measuring import in_turn, seconds_of
+from jobs.benchmarks.measuring import Spread, in_turn, seconds_of
 from jobs.benchmarks.table import Line, speed_line
+from partitions.runner import ThreadRunner, values
+from partitions.store.local_copy import copy_file
 
 AT_LEAST = 0.8
+STEP_BYTES = 16 * 1024 * 1024
+CHECKS = (
+    "What the checks cost: every byte passes through this process, which takes its CRC-32; the kernel's "
+    "copy_file_range moves them unseen."
+)
 
 
 def replicate(bench: Bench) -> list[Line]:
@@ -30,6 +40,7 @@ def replicate(bench: Bench) -> list[Line]:
         ours, peer = _against_copy(bench, made, replicate_all)
         what = "1 partition" if partitions == 1 else f"{partitions} partitions"
         lines.append(speed_line(f"replicate, {what}", size, ours, peer, AT_LEAST))
+        lines.append(_checks(bench, made, size))
     return lines
 
 
@@ -50,7 +61,7 @@ def tier(bench: Bench) -> list[Line]:
     return [speed_line("tier to a folder", size, ours, peer, AT_LEAST)]
 
 
-def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> list[float]:
+def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> list[Spread]:
     folder = bench.folder / "copy"
 
     def copy_all() -> float:
@@ -64,6 +75,36 @@ def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -
         return seconds
 
     return in_turn(ours, copy_all)
+
+
+def _checks(bench: Bench, made: BenchCluster, size: int) -> Line:
+    """The copies of ``replicate`` alone, in as many threads, against those of the kernel, which sees no byte."""
+    files = data_files(made.replicas(leading=True))
+    folder = bench.folder / "checks"
+
+    def copied(copy: Callable[[int, int, int], object]) -> float:
+        folder.mkdir()
+
+        def one(numbered: tuple[int, Path]) -> None:
+            number, file = numbered
+            with file.open("rb") as source, (folder / str(number)).open("wb") as target:
+                copy(source.fileno(), target.fileno(), file.stat().st_size)
+                os.fsync(target.fileno())
+
+        seconds = seconds_of(lambda: values(ThreadRunner(COPY_THREADS).run(one, list(enumerate(files)))))
+        shutil.rmtree(folder)
+        return seconds
+
+    checked, unchecked = in_turn(lambda: copied(copy_file), lambda: copied(_copy_unseen))
+    return speed_line("    copies alone: checked; by the kernel, unchecked", size, checked, unchecked, note=CHECKS)
+
+
+def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
+    done = 0
+    while done < size_bytes:
+        moved = os.copy_file_range(source, target, min(STEP_BYTES, size_bytes - done), done, done)
+        os.posix_fadvise(target, done, moved, os.POSIX_FADV_DONTNEED)  # the disk starts to write, as with ours
+        done += moved
 
 
 def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:

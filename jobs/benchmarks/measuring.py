@@ -1,16 +1,18 @@
-"""Turns and clocks."""
+"""Turns and clocks. What is told of several turns is their median, and from where to where they went."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Self, TypeVar
 
-TURNS = 2
+TURNS = 5
+"""At least, so that one slow turn is seen for what it is."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,12 +21,39 @@ Timed = Callable[[], float]
 """Prepares, does its work, and says how many seconds the work took."""
 
 
-def in_turn(*works: Timed) -> list[float]:
-    """The best time of each, in seconds. Ours, the peer, ours, the peer: what slows the machine for a while
-    slows both.
+class Spread(float):
+    """What several turns gave: the median as a number, and the range as text. Two spreads are divided turn by
+    turn: a ratio is of what was measured side by side.
     """
+
+    turns: tuple[float, ...]
+
+    def __new__(cls, turns: Iterable[float]) -> Self:
+        values = tuple(turns)
+        self = super().__new__(cls, statistics.median(values))
+        self.turns = values
+        return self
+
+    def __getnewargs__(self) -> tuple[tuple[float, ...]]:  # type: ignore[override]  # a float's are one number
+        return (self.turns,)
+
+    def __truediv__(self, other: float, /) -> Spread:
+        if isinstance(other, Spread):
+            return Spread(ours / theirs for ours, theirs in zip(self.turns, other.turns, strict=True))
+        return Spread(turn / other for turn in self.turns)
+
+    def __mul__(self, factor: float, /) -> Spread:
+        return Spread(turn * factor for turn in self.turns)
+
+    def __format__(self, spec: str) -> str:
+        median, low, high = (format(value, spec) for value in (float(self), min(self.turns), max(self.turns)))
+        return f"{median} ({low} to {high})"
+
+
+def in_turn(*works: Timed) -> list[Spread]:
+    """The seconds of each. Ours, the peer, ours, the peer: what slows the machine for a while slows both."""
     rounds = [[work() for work in works] for _ in range(TURNS)]
-    return [min(times) for times in zip(*rounds, strict=True)]
+    return [Spread(times) for times in zip(*rounds, strict=True)]
 
 
 def seconds_of(work: Callable[[], object]) -> float:

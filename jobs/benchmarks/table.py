@@ -19,7 +19,7 @@ class Limit:
 
     def holds(self, ratio: float) -> bool:
         """Whether the ratio, as it is shown, is good enough."""
-        shown = float(ratio_text(ratio))
+        shown = float(ratio_text(float(ratio)))
         return shown <= self.value if self.at_most else shown >= self.value
 
     def __str__(self) -> str:
@@ -57,10 +57,10 @@ class Line:
 def speed_line(
     what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float | None = None, note: str = ""
 ) -> Line:
-    """Our speed as a part of the peer's, over the same bytes."""
+    """Our speed as a part of the peer's, over the same bytes; of turns (``measuring.Spread``) the median's."""
 
     def told(seconds: float) -> str:
-        return f"{seconds:.2f} s, {size_bytes / seconds / 1e6:.0f} MB/s"
+        return f"{seconds:.2f} s, {size_bytes / float(seconds) / 1e6:.0f} MB/s"
 
     what = f"{what}, {size_text(size_bytes)}"
     limit = None if at_least is None else Limit(at_least)
@@ -68,7 +68,7 @@ def speed_line(
 
 
 def ratio_text(ratio: float) -> str:
-    """Two digits after the point, one above ten."""
+    """Two digits after the point, one above ten; of several turns also from where to where they went."""
     return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from engine.metadata.records import FenceBrokerRecord
 from jobs import bench as bench_job
 from jobs.benchmarks import checkpointing, large_cluster, opening, replaying
 from jobs.benchmarks.bench import Bench
+from jobs.benchmarks.measuring import Spread, in_turn
 from jobs.benchmarks.memory import own_peak
 from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, size_text
 from jobs.benchmarks.table import Limit, Line, ratio_text, render, speed_line
@@ -114,6 +116,24 @@ def test_a_line_says_on_which_side_of_its_limit_it_is() -> None:
 def test_speed_is_a_part_of_the_peers() -> None:
     line = speed_line("replicate", 1_500_000_000, ours_s=2.0, peer_s=1.5, at_least=0.8)
     assert line.cells == ("replicate, 1.5 GB", "2.00 s, 750 MB/s", "1.50 s, 1000 MB/s", "0.75", ">= 0.8", "below")
+
+
+def test_of_several_turns_the_median_is_told_with_the_range_and_ratios_are_of_each_turn() -> None:
+    """A slow turn of both sides changes no ratio; a slow one of ours shows."""
+    ours, peer = Spread([1.0, 4.0, 2.0]), Spread([2.0, 8.0, 2.0])
+    assert f"{ours:.1f} s" == "2.0 (1.0 to 4.0) s"
+    assert (peer / ours).turns == (2.0, 2.0, 1.0)
+    line = speed_line("replicate", 1_000_000_000, ours, peer, at_least=1.5)
+    assert line.cells[3:] == ("2.00 (1.00 to 2.00)", ">= 1.5", "ok")
+    assert f"{ours / 2 * 1000:.0f} ms" == "1000 (500 to 2000) ms"
+    assert pickle.loads(pickle.dumps(ours)).turns == ours.turns
+
+
+def test_works_take_turns_and_each_is_measured_five_times() -> None:
+    asked: list[str] = []
+    first, second = in_turn(lambda: float(asked.append("a") or 1), lambda: float(asked.append("b") or 2))
+    assert "".join(asked) == "ab" * 5
+    assert (first, second, first.turns) == (1, 2, (1.0,) * 5)
 
 
 def test_the_table_is_markdown_with_notes_below_it() -> None:
