@@ -11,9 +11,15 @@ In and out
     (``Listing``, ``ReplicaLog``, ``SegmentFooter``) and plans (``merge``, ``retention``), which the
     layers above carry out.
 
+Whose bytes they are
+    A file carries the checksum of its bytes (``segment_footer``, ``register``). A copy tells the checksum of what
+    passed (``StagedCopy.crc32``), and whoever copies compares the two before the copy gets a name
+    (``segment_check``): what storage has damaged does not travel.
+
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,
-    ``retention``, ``transactions``, ``paths``, ``offsets``, ``records``) do no I/O and know no clock.
+    ``retention``, ``transactions``, ``paths``, ``offsets``, ``records``, ``register``) do no I/O and know no
+    clock.
 
 Where this differs from the design page
     * S3 goes through ``botocore``, the client that fsspec's own S3 file system is built on, and not

@@ -113,7 +113,7 @@ class PartialSnapshot:
                 for data in _bytes_of(self._store, piece, piece.start, piece.end):
                     staged.file.write(data)
                     crc32 = zlib.crc32(data, crc32)
-            if crc32 != snapshot.crc32:
+            if crc32 != snapshot.segment.crc32:
                 raise CorruptSegmentError(f"{self._store.uri_of(name)}: its parts changed while they were read")
             if damaged is not None:
                 self._store.delete([damaged.name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -22,8 +22,8 @@ from partitions.paths import CheckpointName, DataName, base_name, folder_of, nam
 from partitions.producers import ProducerEntry
 from partitions.records import RECORD_COLUMNS
 from partitions.segment import Segment, read_batches, read_segment
-from partitions.segment_check import check_segment
-from partitions.store.protocol import Readable, Store, StoredObject
+from partitions.segment_check import check_copy, check_segment
+from partitions.store.protocol import Readable, StagedCopy, Store, StoredObject
 from partitions.store.reader import RangeReader
 from snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, check_footer, decode_mark, read_header
 from snapshots.snapshot_id import SnapshotId
@@ -50,8 +50,10 @@ class Snapshot:
     created_ms: int
     producers: Mapping[str, ProducerEntry]
     """The producer state at its end."""
-    crc32: int
-    """Of all its bytes."""
+    segment: Segment
+    """What the file says of itself; ``segment.crc32`` is of all its bytes."""
+    stored: StoredObject
+    """The very object that was verified, as it was listed."""
     _source: Readable = field(repr=False)
     _file: DataFile = field(repr=False)
 
@@ -96,7 +98,8 @@ def read_snapshot(store: Store, folder: str, stored: StoredObject, *, owner: str
         data = source.read()
     if len(data) != stored.size_bytes:
         raise SourceChangedError(f"{what} has {len(data)} bytes, and not {stored.size_bytes}: list it again")
-    return verify_snapshot(_Held(data, what), _anonymous(stored), owner=owner, partition=partition)
+    found = verify_snapshot(_Held(data, what), _anonymous(stored), owner=owner, partition=partition)
+    return replace(found, stored=stored)
 
 
 def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
@@ -128,10 +131,25 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
         size_bytes=stored.size_bytes,
         created_ms=segment.footer.created_ms,
         producers=segment.footer.producers,
-        crc32=checked.segment.crc32,
+        segment=checked.segment,
+        stored=stored,
         _source=source,
         _file=file,
     )
+
+
+def stage_snapshot(source: Store, snapshot: Snapshot, target: Store, name: str) -> StagedCopy:
+    """Stage a copy of a verified snapshot under ``name`` in another store; every byte is checked as it passes.
+
+    Raises: CorruptSegmentError when ``source`` gives out other bytes by now; SourceChangedError, StorageError.
+    """
+    staged = target.stage_copy(source, snapshot.stored, name)
+    try:
+        check_copy(source, snapshot.segment, staged)
+    except BaseException:
+        staged.abort()
+        raise
+    return staged
 
 
 @dataclass(frozen=True, slots=True)

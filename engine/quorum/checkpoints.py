@@ -20,7 +20,7 @@ from partitions.records import physical_schema
 from partitions.store.protocol import StoredObject
 from snapshots.fetch import NotFetched, SnapshotFetch, Wanted, fetch_snapshots
 from snapshots.messages import RESPONSE_MAX_BYTES
-from snapshots.reader import Snapshot, read_snapshot
+from snapshots.reader import Snapshot, read_snapshot, stage_snapshot
 from snapshots.snapshot_id import SnapshotId
 from snapshots.source import HostedPartition, SnapshotSource
 from snapshots.state_machine import write_dump
@@ -79,18 +79,18 @@ def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Sn
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Give ``target`` a snapshot that ``source`` was listed with, and that is verified there first.
 
-    A small one is one copy of that very object, by the fastest way there is. A larger one is fetched in chunks
+    A small one is one copy of that very object, checked as it passes. A larger one is fetched in chunks
     (KIP-630, "Fetching Snapshots"), so that whoever comes after an interruption goes on where it was; its parts
     are verified as one file before they get its name.
 
     Raises: as ``read_checkpoint``; OutcomeUnknownError.
     """
     stored = source.checkpoints[name]
-    verify_checkpoint(cluster_id, source.voter, stored)
+    snapshot = verify_checkpoint(cluster_id, source.voter, stored)
     if stored.size_bytes > RESPONSE_MAX_BYTES:
         _fetch_checkpoint(cluster_id, source.voter, SnapshotId.of(name), target)
         return
-    staged = target.store.stage_copy(source.voter.store, stored, target.path(name))
+    staged = stage_snapshot(source.voter.store, snapshot, target.store, target.path(name))
     try:
         staged.commit()
     except BaseException:

@@ -21,7 +21,7 @@ from partitions.segment import read_segment
 from partitions.store import StoredObject
 from snapshots.fetch import Fetched, NotFetched, SnapshotFetch, Wanted, fetch_snapshots
 from snapshots.messages import RESPONSE_MAX_BYTES
-from snapshots.reader import Snapshot, Usable, latest_usable
+from snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
 from snapshots.snapshot_id import EMPTY, SnapshotId
 from snapshots.source import HostedPartition, SnapshotSource
 
@@ -80,13 +80,13 @@ def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     """Give a replica the greatest snapshot of its history that verifies on another live replica, where its own
     usable ones end before that: they are damaged, or gone. None: nobody has a better one.
 
-    The damaged file of that name goes when its whole copy is staged, not before.
+    The damaged file of that name goes when its whole copy is staged and checked, not before.
 
     Raises: StorageError and its like for the replica itself; others that cannot be read are passed over.
     """
     own = usable_snapshot(replica, log).snapshot
     greatest = EMPTY if own is None else own.snapshot_id
-    best: tuple[Replica, StoredObject] | None = None
+    best: tuple[Replica, Snapshot] | None = None
     for broker in site.view.replicas:
         if broker == replica.broker_id or site.view.brokers[broker].fenced:
             continue
@@ -98,12 +98,12 @@ def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
                 continue
             if log.lineage.epoch_at(found.snapshot_id.end_offset - 1) == found.snapshot_id.epoch:
                 greatest = found.snapshot_id
-                best = other, dict(theirs.listing.checkpoints)[greatest.name]
+                best = other, found
     if best is None:
         return None
-    source, stored = best
+    source, snapshot = best
     name = replica.path(greatest.name)
-    staged = replica.store.stage_copy(source.store, stored, name)
+    staged = stage_snapshot(source.store, snapshot, replica.store, name)
     try:
         if any(held == greatest.name for held, _ in log.listing.checkpoints):
             replica.store.delete([name])

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import partitions.replica
+from partitions.producers import decode, encode
 from partitions.segment_check import verify_bytes
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, offsets_of
 from tests.unit.faulty_store import Faults
-from tests.unit.tampering import Spot, spot
+from tests.unit.tampering import Spot, register, spot
 
 SEEDS = range(20)
 
@@ -183,3 +185,30 @@ def test_merge_reads_the_good_copies(tmp_path: Path, seed: int) -> None:
     live.driver().merge().raise_for_failures()
     assert live.read() == {0: list("abcde")}
     assert all_good(live, {live.leader()})
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
+    """``[[1,0]]`` and ``[[1,1]]`` are one bit apart, and both are lineages."""
+    live = live_cluster(tmp_path)
+    live.wipe(3)
+    flip(register(live, 1, ".epoch"), seed)
+    partitions.replica._read_lineage.cache_clear()  # as in a driver that has just begun
+    live.driver().bootstrap([3]).raise_for_failures()
+    assert live.leader() == 2
+    assert live.log(3).lineage.entries == live.log(2).lineage.entries
+    assert live.read() == {0: list("abcde")}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_producer_state_is_not_taken_over_with_another_digit(tmp_path: Path, seed: int) -> None:
+    """A follower that starts at the leader's local start begins with what stands in its ``.local``."""
+    live = live_cluster(tmp_path)
+    live.append(["f"], producer="p", sequence=41).raise_for_failures()
+    state = encode(live.replica(1).producers(live.log(1)))
+    data = bytearray(state)
+    dice = random.Random(seed)
+    data[dice.randrange(len(data))] ^= 1 << dice.randrange(8)
+    with pytest.raises(ValueError, match="checksum"):
+        decode(bytes(data))
+    assert "p" in decode(state)

@@ -27,7 +27,9 @@ PYSPARK_FOLDERS = ("jobs", "engine/spark")
 PURE = (
     *(
         f"partitions/{name}.py"
-        for name in ("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records")
+        for name in (
+            *("lineage", "listing", "producers", "merge", "retention", "paths", "offsets", "records", "register"),
+        )
     ),
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
     *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects", "expiry")),

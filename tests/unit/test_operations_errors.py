@@ -32,6 +32,7 @@ from partitions.errors import (
 )
 from partitions.offsets import OffsetSpec
 from partitions.paths import join
+from partitions.register import sealed
 from partitions.store import Store, StoreOptions
 from partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster, codes, the_failure
@@ -425,7 +426,9 @@ def test_a_broker_file_that_cannot_be_understood_is_named(disks: LiveCluster, co
     assert disks.isr() == {1, 3}
 
 
-@pytest.mark.parametrize("content", [b"", b"[[1,0],[1,3]]", b"[[2,0]]", b"not json"])
+@pytest.mark.parametrize(
+    "content", [b"", b"[[1,0]]", sealed(b"[[1,0],[1,3]]"), sealed(b"[[2,0]]"), sealed(b"not json")]
+)
 def test_an_epoch_file_that_contradicts_itself_is_named(disks: LiveCluster, content: bytes) -> None:
     """Protocol, section 1: "corruption, call a human"."""
     (path,) = disks.root(2).rglob("*.epoch")
