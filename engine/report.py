@@ -19,16 +19,32 @@ Value = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One item of an operation that failed; the others went on."""
+    """One item of an operation that failed; the others went on. Errors name their subject, since they are raised
+    alone, too; here it is the item, and ``message`` does not say it again.
+    """
 
     item: str
     code: str
     message: str
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", _without_subject(self.item, self.message))
+
     @classmethod
     def of(cls, item: object, error: StratalogError) -> Failure:
         """The failure of ``item`` with one of our errors."""
         return cls(str(item), error.code, str(error))
+
+
+def _without_subject(item: str, message: str) -> str:
+    """The message without its first words where these are the item, or what the item begins with."""
+    subject, colon, rest = message.partition(": ")
+    if colon and f"{item} ".startswith(f"{subject} "):
+        return rest
+    for named in (item, f"topic {item!r}"):
+        if message.startswith((f"{named}: ", f"{named} ")):
+            return message[len(named) :].removeprefix(":").lstrip()
+    return message
 
 
 @dataclass(frozen=True, slots=True)

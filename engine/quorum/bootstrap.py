@@ -112,7 +112,9 @@ def find_log(
         if search.failures and all(isinstance(error, StorageAuthorizationError) for error in search.failures):
             raise search.failures[0]
         if search.failures:
-            raise NoMajorityError(f"no metadata voter can be read: {'; '.join(map(str, search.failures))}")
+            raise NoMajorityError(
+                f"no metadata voter can be read: {'; '.join(dict.fromkeys(map(str, search.failures)))}"
+            )
         _refuse_lost_log(cluster_id, others)
         raise InvalidCallError(f"cluster {cluster_id!r} has no metadata: format it first")
     brokers = {voter.broker_id for voter in state.image.voters}

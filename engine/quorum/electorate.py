@@ -133,7 +133,7 @@ class Electorate:
                 there, count = len(set(looks) & set(ids)), len(ids)
                 raise NoMajorityError(
                     f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: "
-                    f"{'; '.join(map(str, failures.values()))}; what was known last is in "
+                    f"{'; '.join(dict.fromkeys(map(str, failures.values())))}; what was known last is in "
                     "Cluster.last_known_image"
                 )
             searched = True

@@ -41,7 +41,9 @@ class Search:
                     return self._contents.greatest(looks, LogState(), self._cached)
                 except LogGapError as error:
                     if self.failures:  # somebody else may have what is missing
-                        raise NoMajorityError(f"{error}; {'; '.join(map(str, self.failures))}") from error
+                        raise NoMajorityError(
+                            f"{error}; {'; '.join(dict.fromkeys(map(str, self.failures)))}"
+                        ) from error
                     raise
         raise SourceChangedError(
             f"the metadata of cluster {self._cluster_id!r} changes faster than it can be read"

@@ -1,0 +1,166 @@
+"""What a report says of failures: the thing, the code, what is wrong and what to do, each once."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from engine.cluster import Cluster
+from engine.report import Failure, Report
+from partitions.errors import StratalogError
+from partitions.paths import EpochName
+from tests.unit.cluster_harness import LiveCluster, fence, unfence
+from tests.unit.tampering import Spot
+
+
+@pytest.mark.parametrize(
+    ("item", "message", "said"),
+    [
+        ("a-0", "a-0: it is gone; heal it", "it is gone; heal it"),
+        ("a-0", "a-0 has no leader: elect one", "has no leader: elect one"),
+        ("a-0", "a-0 on broker 2: it is gone", "on broker 2: it is gone"),
+        ("a-0 on broker 2", "a-0 on broker 2: it is gone", "it is gone"),
+        ("a-0 on broker 2", "a-0: it is gone", "it is gone"),
+        ("a-0 on broker 2 could not be healed", "a-0 on broker 2: it is gone", "it is gone"),
+        ("a", "topic 'a': unknown config", "unknown config"),
+        ("voter 3 (file:///b3)", "voter 3 (file:///b3): is it mounted?", "is it mounted?"),
+        ("a-0", "a-01: it is another one", "a-01: it is another one"),
+        ("a-01", "a-0: it is another one", "a-0: it is another one"),
+        ("a-0", "file:///b1/x.parquet: it is damaged", "file:///b1/x.parquet: it is damaged"),
+        ("a-0", "nothing is wrong", "nothing is wrong"),
+        ("a-0", "", ""),
+    ],
+)
+def test_a_failure_says_its_item_once(item: str, message: str, said: str) -> None:
+    assert Failure(item, "CODE", message).message == said
+    assert f"FAILED {item}: CODE: {said}" in str(Report("test", [], [Failure(item, "CODE", message)]))
+
+
+def said_twice(line: str) -> list[str]:
+    """What a line of four words and more says more than once, or where one thing stands twice as a subject."""
+    parts = [part.strip() for part in re.split(r"; |: |\. ", line)]
+    subject = re.compile(r"(topic '\w+'|\w+-\d+( on broker \d+| in .*)?)")
+    said = [part for part in parts if len(part.split()) > 3 or subject.fullmatch(part)]
+    return sorted({part for part in said if said.count(part) > 1})
+
+
+def test_the_test_itself_finds_what_is_said_twice() -> None:
+    assert said_twice("a-0: CODE: it is gone") == []
+    assert said_twice("a-0: CODE: a-0: it is gone") == ["a-0"]
+    assert said_twice("a-0: 1 is in sync; none of it was appended; none of it was appended")
+
+
+def troubles(live: LiveCluster) -> dict[str, Callable[[], object]]:
+    """What can be wrong with topic ``t`` of three replicas, tiered, by name."""
+    leader, follower = live.leader(), live.followers()[0]
+
+    def damage() -> None:
+        log = live.log(follower)
+        Spot(live.store(follower), log.chain[-1].file.object.name).flip(30)
+
+    def lose(broker: int) -> Callable[[], None]:
+        return lambda: live.store(broker).delete([link.file.object.name for link in live.log(broker).chain[1:]])
+
+    def lose_registers() -> None:
+        replica = live.replica(leader)
+        live.store(leader).delete([replica.path(EpochName(live.site().epoch))])
+
+    def leaderless() -> None:
+        others = [broker for broker in (1, 2, 3) if broker != leader]
+        fence(live, *others)
+        live.append(["z"])
+        fence(live, leader)
+        unfence(live, *others)
+
+    def lose_remote() -> None:
+        for path in live.remote.rglob("*.parquet"):
+            path.unlink()
+
+    def lose_table() -> None:
+        for path in [*live.remote.rglob("*.json"), *live.remote.rglob("*.parquet")]:
+            path.unlink()
+
+    return {
+        "nothing": lambda: None,
+        "a damaged file": damage,
+        "a lost file": lose(follower),
+        "a leader that lost files": lose(leader),
+        "lost registers": lose_registers,
+        "no leader": leaderless,
+        "a fenced broker": lambda: fence(live, follower),
+        "a wiped root": lambda: live.wipe(max(1, 2)),
+        "a small ISR": lambda: (
+            live.cluster.alter_configs("t", {"min.insync.replicas": "3"}),
+            fence(live, follower),
+        ),
+        "lost remote objects": lose_remote,
+        "a lost remote table": lose_table,
+        "no voters": lambda: live.wipe(1),
+    }
+
+
+TROUBLES = (
+    *("nothing", "a damaged file", "a lost file", "a leader that lost files", "lost registers", "no leader"),
+    *("a fenced broker", "a wiped root", "a small ISR", "lost remote objects", "a lost remote table", "no voters"),
+)
+
+
+def run_all(live: LiveCluster) -> Iterator[Report | StratalogError]:
+    """Every operation on topics and brokers, and what came of it."""
+    calls: tuple[Callable[[Cluster], object], ...] = (
+        lambda cluster: live.append(["x"], driver=cluster),
+        lambda cluster: live.append(["x"], producer="p", sequence=3, driver=cluster),
+        lambda cluster: live.append(["x"], producer="p", sequence=1, driver=cluster),
+        lambda cluster: cluster.describe(),
+        lambda cluster: cluster.describe_brokers(),
+        lambda cluster: cluster.verify(deep=True),
+        lambda cluster: cluster.replicate(),
+        lambda cluster: cluster.elect(),
+        lambda cluster: cluster.elect(unclean=True, dry_run=True),
+        lambda cluster: cluster.merge(),
+        lambda cluster: cluster.tier(),
+        lambda cluster: cluster.retain(),
+        lambda cluster: cluster.vacuum(),
+        lambda cluster: cluster.history(),
+        lambda cluster: cluster.commit("group", {("t", 0): 1}),
+        lambda cluster: cluster.lag("group"),
+        lambda cluster: cluster.register([2], trust_copy=True),
+        lambda cluster: cluster.bootstrap(2),
+        lambda cluster: cluster.heal(),
+        lambda cluster: cluster.fetch("t", 0, 0),
+        lambda cluster: cluster.plan_read("t"),
+    )
+    for call in calls:
+        try:
+            answer = call(live.driver())
+        except StratalogError as error:
+            yield error
+        else:
+            if isinstance(answer, Report):
+                yield answer
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble: str) -> None:
+    live = LiveCluster(tmp_path)
+    live.tiered()
+    live.fill("abc")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    live.fill("def")
+    live.append(["p"], producer="p", sequence=2).raise_for_failures()
+    made = troubles(live)
+    assert tuple(made) == TROUBLES
+    made[trouble]()
+    lines = []
+    for answer in run_all(live):
+        if isinstance(answer, Report):
+            lines += [f"{f.item}: {f.code}: {f.message}" for f in answer.failures]
+            lines += answer.notes
+        else:
+            lines.append(f"{answer.code}: {answer}")
+    assert {line: twice for line in lines if (twice := said_twice(line))} == {}
+    assert lines
