@@ -14,6 +14,7 @@ from typing import Any
 
 from engine.config_def import ConfigDef, Scope
 from engine.config_keys import AS_LOCAL, AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS
+from engine.kafka_keys import ABSENT
 from partitions.errors import InvalidConfigError
 from partitions.merge import MergePolicy
 from partitions.retention import UNLIMITED, RetentionLimits
@@ -154,6 +155,8 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
         return allowed[name]
     if name in CLUSTER_CONFIGS:
         raise InvalidConfigError(f"{what}: {name} is a config of the cluster, not of a topic")
+    if name in ABSENT:
+        raise InvalidConfigError(f"{what}: Kafka's {name} is no config here: {ABSENT[name]}")
     nearest = difflib.get_close_matches(name, allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]}?" if nearest else "; conf/reference.toml lists them all"
     raise InvalidConfigError(f"{what}: unknown config {name!r}{hint}")

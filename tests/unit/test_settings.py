@@ -11,6 +11,7 @@ import pytest
 
 from engine.config_def import ConfigDef, Scope
 from engine.config_keys import AS_LOCAL, AS_TOTAL, CLUSTER_CONFIGS, TOPIC_CONFIGS, reference_toml
+from engine.kafka_keys import ABSENT
 from engine.settings import ClusterConfig, TopicConfig, check_config, cluster_config, topic_config
 from partitions.errors import InvalidConfigError
 from partitions.retention import UNLIMITED, RetentionLimits
@@ -162,6 +163,15 @@ def test_the_remote_log_managers_intervals_are_kafkas() -> None:
 def test_an_unknown_key_names_the_nearest(key: str, nearest: str) -> None:
     with pytest.raises(InvalidConfigError, match=f"topic 't': unknown config '{key}'; did you mean {nearest}"):
         check_config(Scope.TOPIC, key, "1", "topic 't'")
+
+
+def test_a_config_of_kafka_that_means_nothing_here_says_why() -> None:
+    """Not the nearest name: max.message.bytes is no retention.bytes."""
+    with pytest.raises(
+        InvalidConfigError, match=r"topic 't': Kafka's max\.message\.bytes is no config here: an append"
+    ):
+        check_config(Scope.TOPIC, "max.message.bytes", "1000", "topic 't'")
+    assert not ABSENT.keys() & {*TOPIC_CONFIGS, *CLUSTER_CONFIGS}
 
 
 def test_a_key_like_none_points_to_the_reference() -> None:
