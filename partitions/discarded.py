@@ -13,7 +13,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from partitions.listing import DataFile, ReplicaLog
+from partitions.lineage import Lineage
+from partitions.listing import DataFile, Listing, ReplicaLog
 from partitions.paths import DataName
 
 
@@ -85,21 +86,33 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
         # The first register that says so; later ones move nothing for this file.
         written = [stored.modified_ms for name, stored in log.listing.local_starts if decides < name.offset]
         return Discarded(file, BelowLocalStart(log.local_start), min(written, default=None))
-    why = _truncation(log, file.name)
+    why = _truncation(log.lineage, file.name)
     if decides >= log.high_watermark:
         return Discarded(file, why, None)
     # It was in the log until the replica joined the epoch whose lineage leaves it out, at the latest.
     return Discarded(file, why, max(file.object.modified_ms, log.listing.joined_ms))
 
 
-def _truncation(log: ReplicaLog, name: DataName) -> Truncated:
-    """Where the log's history and that of a dead file part: at the first epoch above the file's, or, where the
+def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
+    """The files in the folder of a replica that was, and that is none of its partition any more, whose history is
+    not ``lineage``, the leader's; by name. Since when is for the caller to know.
+    """
+    found = [
+        Discarded(file, _truncation(lineage, file.name), None)
+        for file in listing.data
+        if lineage.epoch_at(_epoch_offset(file.name)) not in (file.name.epoch, None)
+    ]
+    return sorted(found, key=lambda each: each.file.name)
+
+
+def _truncation(lineage: Lineage, name: DataName) -> Truncated:
+    """Where a history and that of a dead file part: at the first epoch above the file's, or, where the
     file's epoch never was one of this history, where the epoch begins that has the offset.
     """
-    later = next((entry for entry in log.lineage if entry.epoch > name.epoch), None)
+    later = next((entry for entry in lineage if entry.epoch > name.epoch), None)
     if later is not None and later.start_offset <= _epoch_offset(name):
         return Truncated(later.epoch, later.start_offset)
-    return Truncated(log.lineage.epoch_at(_epoch_offset(name)) or 0, name.base_offset)
+    return Truncated(lineage.epoch_at(_epoch_offset(name)) or 0, name.base_offset)
 
 
 def _hidden(log: ReplicaLog, starts: list[int], file: DataFile) -> Discarded:

@@ -229,6 +229,19 @@ def replica_path(home: str, topic: str, topic_id: str, partition: int, assignmen
     return f"{topic_path(home, topic, topic_id)}/{partition}.{assignment}"
 
 
+def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
+    """What ``replica_path`` made the path from, or None when it is no folder of a replica."""
+    home, _, rest = path.partition("/")
+    folder, _, last = rest.partition("/")
+    topic = parse_topic_folder(folder)
+    partition, dot, assignment = last.partition(".")
+    if topic is None or not dot or not is_top_folder(home) or parse_topic_folder(home) is not None:
+        return None
+    if not (partition.isdecimal() and assignment.isdecimal()):
+        return None
+    return home, *topic, int(partition), int(assignment)
+
+
 def voter_path(directory_id: str) -> str:
     """The folder of a metadata voter under the root of its broker."""
     return f"{directory_id}/{METADATA_TOPIC}"

@@ -161,6 +161,76 @@ def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_pa
     assert [row for row in live.cluster.history().rows if str(row["why"]).startswith("truncated")] == []
 
 
+def orphaned(live: LiveCluster) -> int:
+    """The old leader of a diverged topic, whose replica was reassigned while its root was away: ``c`` and ``d``,
+    at offsets 2 and 3, are on no replica."""
+    live.topic(copies=2, file_delete_delay_ms=str(DELAY_MS))
+    old, other = live.leader(), live.followers()[0]
+    (third,) = {1, 2, 3} - {old, other}
+    live.fill("ab")
+    fence(live, other)
+    live.fill("cd", at_ms=5)
+    live.cluster.fence(old, force=True).raise_for_failures()
+    unfence(live, other)
+    live.cluster.elect("t", unclean=True).raise_for_failures()
+    live.fill("XYZ")
+    live.cluster.reassign({("t", 0): (other, third)}).raise_for_failures()
+    unfence(live, old)
+    assert old not in live.site().view.replicas
+    return old
+
+
+def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Path, out: Path) -> None:
+    live = LiveCluster(tmp_path)
+    old = orphaned(live)
+    why = f"truncated by epoch {live.site().epoch} at offset 2"
+    with live.unchanged():
+        report = live.cluster.history()
+        assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
+    assert {row["deletable"] for row in report.rows} == {"not yet: vacuum has not found it"}
+    live.cluster.recover("t", str(out)).raise_for_failures()
+    assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
+    (live.folder / "again").mkdir()
+    assert len(live.cluster.recover("t", str(live.folder / "again"), broker=old).rows) == 2
+
+
+def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_path: Path, out: Path) -> None:
+    """Counted from the first vacuum that finds it; what the log has as well goes at once."""
+    live = LiveCluster(tmp_path)
+    old = orphaned(live)
+    live.clock.advance_ms(100 * DELAY_MS)
+
+    def held() -> set[int]:
+        """The base offsets of the data files of ``t`` on the old leader."""
+        files = (name for name in live.on_brokers() if f"://b{old}/" in name and "/t-" in name)
+        return {int(name.rpartition("/")[2][:20]) for name in files if name.endswith(".parquet")}
+
+    assert held() == {0, 1, 2, 3}
+    live.cluster.vacuum().raise_for_failures()
+    assert held() == {2, 3}
+    live.clock.advance_ms(DELAY_MS - 1)
+    live.cluster.vacuum().raise_for_failures()
+    assert held() == {2, 3}
+    assert all(str(row["deletable"]).startswith("20") for row in live.cluster.history().rows)
+    live.cluster.recover("t", str(out)).raise_for_failures()
+    assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
+    live.clock.advance_ms(1)
+    live.cluster.vacuum().raise_for_failures()
+    assert held() == set()
+    assert live.cluster.history().rows == []
+
+
+def test_a_vacuum_keeps_what_a_former_replica_has_while_nobody_leads(tmp_path: Path) -> None:
+    """Nobody can tell what the log has."""
+    live = LiveCluster(tmp_path)
+    old = orphaned(live)
+    fence(live, *live.site().view.replicas)
+    assert live.site().view.leader is None
+    before = {name for name in live.on_brokers() if f"://b{old}/" in name and name.endswith(".parquet")}
+    live.cluster.vacuum()
+    assert before <= live.on_brokers().keys()
+
+
 def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=1)
     live.tiered(

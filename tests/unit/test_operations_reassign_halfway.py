@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from engine.operations.appending.append import append_options
-from engine.operations.retention.sweep import CLOSED, sweep_roots
+from engine.operations.replicas.former import CLOSED
+from engine.operations.retention.sweep import sweep_roots
 from engine.replication.append import NotAppended, append
 from partitions.errors import FencedLeaderEpochError, StorageError
 from partitions.paths import DataName, base_name, folder_of

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.operations.replicas.former import find_former, truncated_in
+from engine.operations.replicas.in_sync import partition_key
 from engine.replication.site import Site, SiteWork
 from engine.report import Failure, Report, Value
 from partitions.discarded import Discarded, discarded
@@ -17,8 +19,10 @@ from partitions.listing import ReplicaLog, resolve
 from partitions.replica import Replica
 from partitions.runner import Done, Failed
 from partitions.segment import read_segment
+from partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
+_NOT_CLOSED = "not yet: vacuum has not found it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,12 @@ class HistoryWork(SiteWork):
     """Look at what the replicas of one partition have discarded."""
 
     delay_ms: int
+    former: tuple[Replica, ...] = ()
+    """Replicas that the partition had."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``engine.context.Work``."""
+        return [*self.site.stores.values(), *(replica.store for replica in self.former)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,30 +45,40 @@ class Relic:
     broker_id: int
     discarded: Discarded
     next_offset: int | None
+    former: bool = False
+    """Whether the replica is none of the partition any more."""
 
 
 def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
     """The task. A replica that cannot be looked at keeps no other from it."""
     relics: list[Relic] = []
     failed: list[tuple[int, StratalogError]] = []
-    lineage = leaders_lineage(work.site)
+    lineage, began_ms = leaders_lineage(work.site)
     for broker in work.site.view.replicas:
         try:
             replica = work.site.replica(broker)
             relics += [_relic(replica, each) for each in discarded(log_under(replica, lineage))]
         except StratalogError as error:
             failed.append((broker, error))
+    for replica in work.former if lineage.entries else ():
+        try:
+            relics += [
+                replace(_relic(replica, each), former=True) for each in truncated_in(replica, lineage, began_ms)
+            ]
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
     return relics, failed
 
 
-def leaders_lineage(site: Site) -> Lineage:
-    """The lineage of the leader; empty where there is none to be had."""
+def leaders_lineage(site: Site) -> tuple[Lineage, int]:
+    """The lineage of the leader, and when it took it on; an empty one where there is none to be had."""
     if site.view.leader is None:
-        return Lineage()
+        return Lineage(), 0
     try:
-        return site.leader.lineage(site.leader.list())
+        listing = site.leader.list()
+        return site.leader.lineage(listing), listing.joined_ms
     except StratalogError:
-        return Lineage()
+        return Lineage(), 0
 
 
 def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
@@ -81,7 +101,8 @@ def _relic(replica: Replica, each: Discarded) -> Relic:
 
 
 def history(context: Context, topics: Sequence[str] | None = None) -> Report:
-    """One row for every data file of the topics (all when None) that a replica holds and its log does not use.
+    """One row for every data file of the topics (all when None) that a replica holds and its log does not use; of
+    former replicas (``engine.operations.replicas.former``), what is of another history than the leader's.
 
     Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
     """
@@ -89,7 +110,7 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
     failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
-        works = _plan(context, image, topics)
+        works = _plan(context, image, topics, failures)
         context.progress.start("history", len(works), "partitions")
         for outcome in context.tasks.run(look_at_history, works):
             match outcome:
@@ -111,10 +132,18 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
     )
 
 
-def _plan(context: Context, image: ClusterImage, topics: Sequence[str] | None) -> list[HistoryWork]:
+def _plan(
+    context: Context, image: ClusterImage, topics: Sequence[str] | None, failures: list[Failure]
+) -> list[HistoryWork]:
+    chosen = context.topics(image, topics)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
     return [
-        HistoryWork(context.site(view), context.topic_config(image, topic).file_delete_delay_ms)
-        for topic in context.topics(image, topics)
+        HistoryWork(
+            context.site(view),
+            context.topic_config(image, topic).file_delete_delay_ms,
+            tuple(former.get(partition_key(view), ())),
+        )
+        for topic in chosen
         for view in image.views(topic.name)
     ]
 
@@ -134,7 +163,7 @@ def _row(work: HistoryWork, relic: Relic) -> dict[str, Value]:
         "bytes": file.object.size_bytes,
         "written": _time(file.object.modified_ms),
         "why": str(relic.discarded.why),
-        "deletable": _MAY_COME_BACK if deletable is None else _time(deletable),
+        "deletable": (_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
     }
 
 

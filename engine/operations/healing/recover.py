@@ -9,7 +9,7 @@ already stays as it is, so running it again is harmless.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from engine.context import Context
@@ -17,10 +17,12 @@ from engine.metadata.image import ClusterImage
 from engine.operations.healing.export import Recovered, export, parts_at, write_manifest
 from engine.operations.healing.history import leaders_lineage, log_under
 from engine.operations.reading.look import check_partitions
+from engine.operations.replicas.former import find_former, truncated_in
+from engine.operations.replicas.in_sync import partition_key
 from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
 from partitions import paths
-from partitions.discarded import Truncated, discarded
+from partitions.discarded import Discarded, Truncated, discarded
 from partitions.errors import InvalidCallError, SourceChangedError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import DataFile
@@ -40,10 +42,12 @@ class RecoverWork(SiteWork):
     cluster_id: str
     target: Store
     dry_run: bool
+    former: tuple[Replica, ...] = ()
+    """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
         """See ``engine.context.Work``."""
-        return [*self.site.stores.values(), self.target]
+        return [*self.site.stores.values(), *(replica.store for replica in self.former), self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,26 +107,40 @@ def _find(work: RecoverWork) -> tuple[list[_Found], list[tuple[int, StratalogErr
     failed: list[tuple[int, StratalogError]] = []
     seen: dict[DataName, _Found | None] = {}
     damaged: dict[DataName, tuple[int, StratalogError]] = {}
-    lineage = leaders_lineage(work.site)
+    for replica, under, each in _truncated(work, failed):
+        name = each.file.name
+        if name in seen or not isinstance(each.why, Truncated):
+            continue
+        try:
+            seen[name] = _verified(replica, each.file, each.why, under)
+        except SourceChangedError:
+            continue  # deleted since it was listed
+        except StratalogError as error:
+            damaged[name] = replica.broker_id, error
+    failed += [lost for name, lost in damaged.items() if name not in seen]
+    return [one for one in seen.values() if one is not None], failed
+
+
+def _truncated(
+    work: RecoverWork, failed: list[tuple[int, StratalogError]]
+) -> Iterator[tuple[Replica, Lineage, Discarded]]:
+    """What the replicas have discarded, and former ones hold of other histories; under which lineage."""
+    lineage, began_ms = leaders_lineage(work.site)
     for broker in work.brokers:
         try:
             replica = work.site.replica(broker)
             log = log_under(replica, lineage)
         except StratalogError as error:
             failed.append((broker, error))
-            continue
-        for each in discarded(log):
-            name = each.file.name
-            if name in seen or not isinstance(each.why, Truncated):
-                continue
-            try:
-                seen[name] = _verified(replica, each.file, each.why, log.lineage)
-            except SourceChangedError:
-                continue  # deleted since it was listed
-            except StratalogError as error:
-                damaged[name] = broker, error
-    failed += [lost for name, lost in damaged.items() if name not in seen]
-    return [one for one in seen.values() if one is not None], failed
+        else:
+            yield from ((replica, log.lineage, each) for each in discarded(log))
+    for replica in work.former if lineage.entries else ():
+        try:
+            found = truncated_in(replica, lineage, began_ms)
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
+        else:
+            yield from ((replica, lineage, each) for each in found)
 
 
 def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _Found | None:
@@ -172,7 +190,7 @@ def recover(
         if broker is not None:
             image.broker(broker)
         target = _target(context, to)
-        works = _plan(context, image, topics, partitions, broker, target, dry_run)
+        works = _plan(context, image, topics, partitions, broker, target, dry_run, failures)
         if not dry_run:
             target.check()
         context.progress.start("recover", len(works), "partitions")
@@ -219,14 +237,18 @@ def _plan(
     broker: int | None,
     target: Store,
     dry_run: bool,
+    failures: list[Failure],
 ) -> list[RecoverWork]:
+    chosen = context.topics(image, topics)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
     works: list[RecoverWork] = []
-    for topic in context.topics(image, topics):
+    for topic in chosen:
         check_partitions(topic, partitions or ())
         for view in image.views(topic.name):
             if partitions is None or view.partition in partitions:
                 brokers = tuple(b for b in view.replicas if broker in (None, b))
-                works.append(RecoverWork(context.site(view), brokers, image.cluster_id, target, dry_run))
+                left = tuple(one for one in former.get(partition_key(view), ()) if broker in (None, one.broker_id))
+                works.append(RecoverWork(context.site(view), brokers, image.cluster_id, target, dry_run, left))
     return works
 
 

@@ -6,25 +6,27 @@ otherwise, take over its own epoch a second time, and copy a second history of t
 both views have in common. So one small file stays of each removed replica until its topic is deleted: the
 lineage of an epoch above all others, which tells everybody that their view is out of date.
 
+What a former replica holds of another history than the leader's may be the only copy of acknowledged records. It
+stays until ``file.delete.delay.ms`` have passed since its folder was closed, and as long as no leader says what
+the history is (``engine.operations.replicas.former``).
+
 What others have put beside our folders, or into those that are owned, is theirs and stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage
+from engine.operations.replicas.former import CLOSED, former_replica, owned_folders, truncated_in
 from engine.report import Failure
 from partitions import paths
 from partitions.errors import StratalogError
 from partitions.lineage import Lineage
-from partitions.paths import EpochName
+from partitions.paths import DataName, parse_name
 from partitions.root import read_broker_file
 from partitions.store import Store, StoredObject
-
-CLOSED = EpochName(9_999_999_999)
-"""What a replica has joined that is none any more: no leader epoch is ever as great."""
 
 _CLOSED_LINEAGE = Lineage([(CLOSED.epoch, 0)])
 
@@ -42,13 +44,7 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
         except StratalogError as error:
             failures.append(Failure.of(f"broker {broker_id}", error))
     image = context.metadata.image()
-    owned = {
-        (broker, context.site(view).replica(broker).folder)
-        for topic in image.topics.values()
-        for view in image.views(topic.name)
-        for broker in view.replicas
-        if broker in context.stores
-    }
+    owned = owned_folders(context, image)
     awaited = {
         lost.broker_id
         for topic in image.topics.values()
@@ -72,7 +68,9 @@ def sweep_roots(context: Context, failures: list[Failure], dry_run: bool = False
                     continue
                 if paths.is_top_folder(folder.partition("/")[0]):
                     litter.setdefault(folder, []).append(stored.name)
-            swept += sum(_sweep_folder(store, folder, names, image, dry_run) for folder, names in litter.items())
+            for folder, names in litter.items():
+                needed = _needed(context, image, broker_id, folder, names, failures)
+                swept += _sweep_folder(store, folder, names, needed, image, dry_run)
         except StratalogError as error:
             failures.append(Failure.of(f"broker {broker_id}", error))
     return swept
@@ -85,14 +83,51 @@ def _and_above(folder: str) -> Iterator[str]:
         folder = paths.folder_of(folder)
 
 
-def _sweep_folder(store: Store, folder: str, names: Sequence[str], image: ClusterImage, dry_run: bool) -> int:
-    """Empty a folder, which is closed first where its topic is alive; how many files."""
+def _needed(
+    context: Context,
+    image: ClusterImage,
+    broker_id: int,
+    folder: str,
+    names: Sequence[str],
+    failures: list[Failure],
+) -> set[str]:
+    """What stays of a folder that nobody owns: of a former replica the data files of which it cannot be told, or
+    not yet, that the log has their records, or that they may go.
+    """
+    replica = former_replica(context, image, broker_id, folder)
+    data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
+    if replica is None or not data:
+        return set()
+    view = image.view(replica.topic_id, replica.partition)
+    if view.leader is None:
+        return data
+    try:
+        leader = context.site(view).leader
+        listing = leader.list()
+        lineage = leader.lineage(listing)
+        if lineage.latest_epoch != view.leader_epoch:
+            return data  # where its history goes on is decided when it takes over
+        delay_ms = context.topic_config(image, image.topics[replica.topic_id]).file_delete_delay_ms
+        lost = truncated_in(replica, lineage, listing.joined_ms)
+    except StratalogError as error:
+        failures.append(Failure.of(f"{folder} on broker {broker_id}, whose data stays", error))
+        return data
+    now_ms = context.clock.now_ms()
+    kept = [each for each in lost if (at := each.deletable_ms(delay_ms)) is None or at > now_ms]
+    return {each.file.object.name for each in kept}
+
+
+def _sweep_folder(
+    store: Store, folder: str, names: Sequence[str], needed: Collection[str], image: ClusterImage, dry_run: bool
+) -> int:
+    """Empty a folder but for what is needed; it is closed first where its topic is alive. How many files."""
     closed = paths.join(folder, str(CLOSED))
     topic = paths.parse_topic_folder(paths.base_name(paths.folder_of(folder)))
     alive = topic is not None and topic[1] in image.topics
-    doomed = [name for name in names if not alive or name != closed]
-    if doomed and not dry_run:
+    doomed = [name for name in names if name not in needed and (not alive or name != closed)]
+    if not dry_run:
         if alive and closed not in names:
             store.create(closed, _CLOSED_LINEAGE.to_json())
-        store.delete(doomed)
+        if doomed:
+            store.delete(doomed)
     return len(doomed)
