@@ -5,6 +5,8 @@ records without Spark.
     bounds, read_plan      pure: what a batch read is asked for, and what it comes to
     plan                   a replica's log and the remote log -> the exact files and their parts
     stream_*, admission    a stream's options, its offsets, and how much of the log a batch of it takes
+    subscription           pure: which topics a stream reads, and which partitions of them
+    damaged                pure: what is said of records that cannot be read, and going on to another copy
     replica_selector       which replica a reader reads from: the plugin of KIP-392, and the two that ship
     client                 who reads, and from which rack
     out_of_range           pure: what a fetch at an offset comes to, by what replica and leader hold

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
+
+K = TypeVar("K", int, tuple[str, int])
+"""A partition, or a topic and a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,8 @@ def _part_bytes(extent: Extent, start: int, end: int) -> int:
 
 
 def admit(
-    backlogs: Mapping[int, Backlog], *, max_rows: int | None = None, max_bytes: int | None = None
-) -> dict[int, int]:
+    backlogs: Mapping[K, Backlog], *, max_rows: int | None = None, max_bytes: int | None = None
+) -> dict[K, int]:
     """Where each partition ends in this batch. ``max_rows`` is never exceeded; ``max_bytes`` is an estimate, and
     a partition whose turn it is gives one record even if that is larger. As long as there is something to read,
     something is read.
@@ -81,7 +85,7 @@ def admit(
     return ends
 
 
-def fair_shares(wanted: Mapping[int, int], limit: int, turn: int = 0) -> dict[int, int]:
+def fair_shares(wanted: Mapping[K, int], limit: int, turn: int = 0) -> dict[K, int]:
     """``limit`` shared out: nobody gets more than is wanted, and nobody less than another one who wants as much,
     but for a remainder. Where there are more takers than units, each of as many as there are, from number
     ``turn`` on, gets one.

@@ -1,6 +1,6 @@
 """How far a stream has come, as its checkpoint holds it, and where it goes on. Pure.
 
-    {"topic": "trips", "topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}
+    {"topics": {"trips": {"topicId": "..", "partitions": {"0": {"offset": 17, "leaderEpoch": 3}}}}}
 
 ``offset`` is the next one to read; ``leaderEpoch`` is that of the record before it (KIP-320's truncation
 detection), absent where none was read. The offsets at which a query begins carry ``"initial": true``; those at
@@ -11,10 +11,12 @@ batch is run again, and "latest" is another offset by then.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from engine.reading.offsets_for_epoch import divergent_offset
+from engine.reading.subscription import Subscription
+from engine.state.group_commits import TopicPartition
 from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from partitions.listing import ReplicaLog
 
@@ -33,20 +35,22 @@ BEGINNING = Position(0)
 
 @dataclass(frozen=True, slots=True)
 class StreamOffsets:
-    """A position in each partition of a topic."""
+    """A position in each partition of some topics."""
 
-    topic: str
-    topic_id: str
-    partitions: Mapping[int, Position]
+    topic_ids: Mapping[str, str]
+    """By name."""
+    partitions: Mapping[TopicPartition, Position]
     initial: bool = False
-    began: Mapping[int, Position] | None = None
+    began: Mapping[TopicPartition, Position] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """As the checkpoint holds it; equal offsets give equal text."""
+        positions = _positions_to_json(self.partitions)
         found: dict[str, Any] = {
-            "topic": self.topic,
-            "topicId": self.topic_id,
-            "partitions": _positions_to_json(self.partitions),
+            "topics": {
+                topic: {"topicId": topic_id, "partitions": positions.get(topic, {})}
+                for topic, topic_id in sorted(self.topic_ids.items())
+            }
         }
         if self.initial:
             found["initial"] = True
@@ -58,11 +62,10 @@ class StreamOffsets:
     def from_json(cls, data: Mapping[str, Any]) -> StreamOffsets:
         """Raises: InvalidCallError for what no stream of ours has written."""
         try:
-            began = data.get("began")
+            began, topics = data.get("began"), data["topics"]
             return cls(
-                str(data["topic"]),
-                str(data["topicId"]),
-                _positions_from_json(data["partitions"]),
+                {str(topic): str(of["topicId"]) for topic, of in topics.items()},
+                _positions_from_json({topic: of["partitions"] for topic, of in topics.items()}),
                 data.get("initial") is True,
                 None if began is None else _positions_from_json(began),
             )
@@ -72,30 +75,60 @@ class StreamOffsets:
                 "another checkpointLocation"
             ) from error
 
-    def check_topic(self, topic: str, topic_id: str) -> None:
-        """Raises: InvalidCallError when these are offsets of another topic, or of a deleted one of this name."""
-        if self.topic != topic:
-            raise InvalidCallError(
-                f"the checkpoint is of topic {self.topic!r}, the query reads {topic!r}: give the query its own "
-                "checkpointLocation"
-            )
-        if self.topic_id != topic_id:
-            raise InvalidCallError(
-                f"topic {topic!r} was deleted and created again since the checkpoint was written (topic id "
-                f"{self.topic_id}, now {topic_id}): give the query a new checkpointLocation"
-            )
+    def of_topics(
+        self, topic_ids: Mapping[str, str], reads: Subscription, *, fail_on_data_loss: bool
+    ) -> StreamOffsets:
+        """These offsets, as far as they are of the topics that the query reads now, ``topic_ids`` by name: without
+        those that matched its pattern and are deleted, where records may be lost.
+
+        Raises: InvalidCallError when there are offsets of another topic, or of a deleted one of the same name;
+            OffsetOutOfRangeError for a deleted one, unless records may be lost.
+        """
+        gone = [topic for topic in self.topic_ids if topic not in topic_ids]
+        for topic, topic_id in self.topic_ids.items():
+            now = topic_ids.get(topic, topic_id)
+            if now != topic_id:
+                raise InvalidCallError(
+                    f"topic {topic!r} was deleted and created again since the checkpoint was written (topic id "
+                    f"{topic_id}, now {now}): give the query a new checkpointLocation"
+                )
+        for topic in gone:
+            if not reads.matches(topic):
+                raise InvalidCallError(
+                    f"the checkpoint is of topic {topic!r}, the query reads {reads}: give the query its own "
+                    "checkpointLocation"
+                )
+            if fail_on_data_loss:
+                raise OffsetOutOfRangeError(
+                    f"topic {topic!r} is deleted: records are lost to this stream. To go on without it, start it "
+                    "with failOnDataLoss = false"
+                )
+        if not gone:
+            return self
+        return replace(
+            self,
+            topic_ids={topic: topic_id for topic, topic_id in self.topic_ids.items() if topic not in gone},
+            partitions={key: at for key, at in self.partitions.items() if key[0] not in gone},
+            began=None
+            if self.began is None
+            else {key: at for key, at in self.began.items() if key[0] not in gone},
+        )
 
 
-def _positions_to_json(positions: Mapping[int, Position]) -> dict[str, Any]:
+def _positions_to_json(positions: Mapping[TopicPartition, Position]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for (topic, partition), at in sorted(positions.items()):
+        epoch = {} if at.leader_epoch is None else {"leaderEpoch": at.leader_epoch}
+        found.setdefault(topic, {})[str(partition)] = {"offset": at.offset} | epoch
+    return found
+
+
+def _positions_from_json(data: Mapping[str, Any]) -> dict[TopicPartition, Position]:
     return {
-        str(partition): {"offset": at.offset}
-        | ({} if at.leader_epoch is None else {"leaderEpoch": at.leader_epoch})
-        for partition, at in sorted(positions.items())
+        (str(topic), int(partition)): Position(int(at["offset"]), at.get("leaderEpoch"))
+        for topic, partitions in data.items()
+        for partition, at in partitions.items()
     }
-
-
-def _positions_from_json(data: Mapping[str, Any]) -> dict[int, Position]:
-    return {int(partition): Position(int(at["offset"]), at.get("leaderEpoch")) for partition, at in data.items()}
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from engine.reading.positions import time_of
+from engine.reading.subscription import Subscription
+from engine.state.group_commits import TopicPartition
 from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.spelling import check_options
 from partitions.transactions import Isolation, isolation_of
 
-Start = OffsetSpec | datetime | Mapping[int, int | OffsetSpec]
+Start = OffsetSpec | datetime | Mapping[TopicPartition, int | OffsetSpec | datetime]
 """Where a new stream begins: in all partitions, or in each one."""
+
+_SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
+_STARTS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
 """What Spark itself puts among the options of a query."""
@@ -33,13 +38,14 @@ class SourceOptions:
     """What a stream reads, and how."""
 
     cluster: str
-    topic: str
+    topics: Subscription
     start: Start = OffsetSpec.LATEST
     max_rows: int | None = None
     max_bytes: int | None = None
     min_partitions: int | None = None
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] | None = None
+    include_headers: bool = True
     group: str | None = None
     client_rack: str | None = None
     isolation: Isolation = Isolation.READ_UNCOMMITTED
@@ -48,7 +54,11 @@ class SourceOptions:
 SOURCE_OPTIONS = (
     "cluster",
     "topic",
+    "subscribe",
+    "subscribePattern",
+    "assign",
     "startingOffsets",
+    "startingOffsetsByTimestamp",
     "startingTimestamp",
     "maxRowsPerTrigger",
     "maxOffsetsPerTrigger",
@@ -56,6 +66,7 @@ SOURCE_OPTIONS = (
     "minPartitions",
     "failOnDataLoss",
     "columns",
+    "includeHeaders",
     "group",
     "client.rack",
     "isolation",
@@ -65,23 +76,23 @@ SOURCE_OPTIONS = (
 def source_options(given: Mapping[str, str]) -> SourceOptions:
     """The options of a source, checked as far as that goes without a cluster. ``maxOffsetsPerTrigger`` is Kafka's
     name of ``maxRowsPerTrigger``; ``path``, what ``load`` is given, is the topic. Sizes are numbers of bytes.
+    Headers are a column unless ``includeHeaders`` is false, as those of ``cluster.read`` are (Kafka's default).
 
     Raises: InvalidCallError naming the option.
     """
     options = known(given, (*SOURCE_OPTIONS, "path"))
-    if "path" in options:
-        options["topic"] = options[_one_of(options, "topic", "path")]
     rows = _one_of(options, "maxRowsPerTrigger", "maxOffsetsPerTrigger")
-    topic = required(options, "topic")
+    topics = _subscription(options)
     return SourceOptions(
         cluster=required(options, "cluster"),
-        topic=topic,
-        start=_start(options, topic),
+        topics=topics,
+        start=_start(options, topics),
         max_rows=_positive(options, rows),
         max_bytes=_positive(options, "maxBytesPerTrigger"),
         min_partitions=_positive(options, "minPartitions"),
         fail_on_data_loss=_boolean(options, "failOnDataLoss", otherwise=True),
         columns=_columns(options.get("columns")),
+        include_headers=_boolean(options, "includeHeaders", otherwise=True),
         group=options.get("group"),
         client_rack=options.get("client.rack"),
         isolation=isolation_of(options.get("isolation", Isolation.READ_UNCOMMITTED)),
@@ -109,6 +120,59 @@ def required(options: Mapping[str, str], name: str) -> str:
     if not value:
         raise InvalidCallError(f'the option {name} is missing: .option("{name}", ...)')
     return value
+
+
+def topic_option(options: dict[str, str]) -> dict[str, str]:
+    """The options with ``path``, what ``load`` and ``start`` are given, as ``topic``.
+
+    Raises: InvalidCallError when both are given.
+    """
+    if "path" in options:
+        options["topic"] = options[_one_of(options, "topic", "path")]
+        del options["path"]
+    return options
+
+
+def _subscription(options: dict[str, str]) -> Subscription:
+    """Raises: InvalidCallError unless exactly one option says what is read."""
+    given = [name for name in ("topic", *_SUBSCRIPTIONS) if name in topic_option(options)]
+    if len(given) != 1:
+        what = "none is given" if not given else f"{' and '.join(given)} are given"
+        raise InvalidCallError(
+            'a stream reads load("topic"), or what exactly one of the options topic, subscribe, subscribePattern '
+            f"and assign says: {what}"
+        )
+    text = required(options, given[0])
+    if given[0] == "subscribePattern":
+        return Subscription(pattern=text)
+    if given[0] == "assign":
+        assigned = _assigned(text)
+        return Subscription(tuple(assigned), assigned=assigned)
+    names = tuple(name.strip() for name in text.split(",")) if given[0] == "subscribe" else (text,)
+    if not all(names) or len(set(names)) < len(names):
+        raise InvalidCallError(
+            f"the option subscribe is {text!r}: it takes names of topics, each once, as in 'a,b'"
+        )
+    return Subscription(names)
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    """``{"trips": [0, 1]}``."""
+    wrong = InvalidCallError(
+        f'the option assign is {text!r}: it takes partitions by topic as JSON, {{"trips": [0, 1], "rides": [0]}}'
+    )
+    try:
+        data = json.loads(text)
+    except ValueError:
+        raise wrong from None
+    if not isinstance(data, dict) or not data:
+        raise wrong
+    for partitions in data.values():
+        if not isinstance(partitions, list) or not partitions or len({*map(str, partitions)}) < len(partitions):
+            raise wrong
+        if any(isinstance(one, bool) or not isinstance(one, int) or one < 0 for one in partitions):
+            raise wrong
+    return {topic: tuple(sorted(partitions)) for topic, partitions in data.items()}
 
 
 def _one_of(options: Mapping[str, str], name: str, other: str) -> str:
@@ -146,18 +210,21 @@ def _columns(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def _start(options: Mapping[str, str], topic: str) -> Start:
-    offsets, timestamp = options.get("startingOffsets"), options.get("startingTimestamp")
-    if offsets is not None and timestamp is not None:
-        raise InvalidCallError("startingOffsets and startingTimestamp are both given: give one of them")
-    if timestamp is not None:
-        return _time(timestamp.strip())
-    if offsets is None:
+def _start(options: Mapping[str, str], topics: Subscription) -> Start:
+    given = [name for name in _STARTS if name in options]
+    if len(given) > 1:
+        raise InvalidCallError(f"{' and '.join(given)} are both given: give one of them")
+    if not given:
         return OffsetSpec.LATEST
-    text = offsets.strip()
-    if text.lower() in _SPECS:
-        return _SPECS[text.lower()]
-    return _by_partition(text, topic)
+    (name,) = given
+    text = options[name].strip()
+    if name == "startingTimestamp":
+        return _time(text)
+    if name == "startingOffsets":
+        if text.lower() in _SPECS:
+            return _SPECS[text.lower()]
+        return {key: _BY_NUMBER.get(at, at) for key, at in _by_partition(name, text, topics, -2).items()}
+    return {key: _time(str(at)) for key, at in _by_partition(name, text, topics, 0).items()}
 
 
 def _time(text: str) -> datetime:
@@ -167,25 +234,31 @@ def _time(text: str) -> datetime:
     return time_of(text, "the option startingTimestamp, milliseconds since 1970 or a time:")
 
 
-def _by_partition(text: str, topic: str) -> dict[int, int | OffsetSpec]:
-    """``{"0": 17, "1": -2}``, or Kafka's ``{"trips": {"0": 17, "1": -2}}``."""
-    wrong = InvalidCallError(
-        f"the option startingOffsets is {text!r}: it takes earliest, latest, or an offset for each partition as "
-        'JSON, {"0": 17, "1": -2} (-2 for earliest, -1 for latest)'
+def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dict[TopicPartition, int]:
+    """Kafka's ``{"trips": {"0": 17, "1": -2}}``; of a stream of one topic also ``{"0": 17, "1": -2}``."""
+    takes = (
+        'earliest, latest, or an offset for each partition as JSON, {"trips": {"0": 17, "1": -2}} (-2 for '
+        "earliest, -1 for latest)"
+        if name == "startingOffsets"
+        else 'milliseconds since 1970 for each partition as JSON, {"trips": {"0": 1370044800000}}'
     )
+    wrong = InvalidCallError(f"the option {name} is {text!r}: it takes {takes}")
     try:
         data = json.loads(text)
     except ValueError:
         raise wrong from None
-    if isinstance(data, dict) and len(data) == 1 and isinstance(next(iter(data.values())), dict):
-        name, data = next(iter(data.items()))
-        if name != topic:
-            raise InvalidCallError(f"startingOffsets is for topic {name!r}, the stream reads {topic!r}")
     if not isinstance(data, dict) or not data:
         raise wrong
-    found: dict[int, int | OffsetSpec] = {}
-    for partition, offset in data.items():
-        if not partition.isdecimal() or isinstance(offset, bool) or not isinstance(offset, int) or offset < -2:
+    if not any(isinstance(value, dict) for value in data.values()) and len(topics.names) == 1:
+        data = {topics.names[0]: data}
+    found: dict[TopicPartition, int] = {}
+    for topic, partitions in data.items():
+        if not isinstance(partitions, dict) or not partitions:
             raise wrong
-        found[int(partition)] = _BY_NUMBER.get(offset, offset)
+        if topics.pattern is None and topic not in topics.names:
+            raise InvalidCallError(f"{name} is for topic {topic!r}, the stream reads {topics}")
+        for partition, at in partitions.items():
+            if not partition.isdecimal() or isinstance(at, bool) or not isinstance(at, int) or at < least:
+                raise wrong
+            found[topic, int(partition)] = at
     return found

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructType
 from engine.cluster import Cluster
 from engine.context import Context
 from engine.operations.appending.append import append_batches, append_frame, check_producer
-from engine.reading.stream_options import known, required
+from engine.reading.stream_options import known, required, topic_option
 from engine.report import Report
 from engine.spark.appending import RecordColumns
 from partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
@@ -131,8 +131,8 @@ class SinkOptions:
 
 
 def sink_options(given: Mapping[str, str]) -> SinkOptions:
-    """Raises: InvalidCallError naming the option."""
-    options = known(given, ("cluster", "topic", "producer", "onChangedReplay"))
+    """``path`` is the topic, as ``start`` is given it. Raises: InvalidCallError naming the option."""
+    options = topic_option(known(given, ("cluster", "topic", "producer", "onChangedReplay", "path")))
     options.setdefault("producer", "stream")
     replay = options.get("onChangedReplay", "refuse")
     if replay not in ("refuse", "accept"):

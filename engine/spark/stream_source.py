@@ -22,9 +22,10 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
+from engine.operations.reading.plan_read import check_same_types
 from engine.operations.streaming.progress import StreamProgress
 from engine.operations.streaming.read import StreamTask, read_task
-from engine.operations.streaming.source import StreamSource
+from engine.operations.streaming.source import StreamSource, topics_of
 from engine.reading.stream_offsets import StreamOffsets
 from engine.reading.stream_options import SourceOptions
 from engine.spark.stream_columns import conformed, parquet_columns, stream_schema
@@ -34,10 +35,14 @@ from engine.spark.types import record_schema, spark_type
 def source_schema(options: SourceOptions) -> StructType:
     """The columns of a stream.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not, and for topics whose
+        records do not fit in one frame.
     """
-    topic = Cluster.open(options.cluster).image.topic(options.topic)
-    records = record_schema(spark_type(topic.key_schema), spark_type(topic.value_schema))
+    topics = topics_of(Cluster.open(options.cluster).image, options.topics)
+    check_same_types(topics)
+    records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
+    if not options.include_headers:
+        records = StructType([field for field in records if field.name != "headers"])
     return stream_schema(records, options.columns)
 
 

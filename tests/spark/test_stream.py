@@ -76,8 +76,11 @@ def test_progress_is_in_the_query_and_in_the_group(
     Numbers(cluster, spark, topic).append(20)
     query = drain(source(spark, folder, topic, group="dash", maxRowsPerTrigger=12), tmp_path, Seen())
     last = query.recentProgress[0]["sources"][0]
-    assert sum(at["offset"] for at in json.loads(last["endOffset"])["partitions"].values()) == 12
-    assert sum(at["offset"] for at in json.loads(last["latestOffset"])["partitions"].values()) == 20
+
+    def read(name: str) -> int:
+        return sum(at["offset"] for at in json.loads(last[name])["topics"][topic]["partitions"].values())
+
+    assert (read("endOffset"), read("latestOffset")) == (12, 20)
     lag = cluster.lag("dash").raise_for_failures()
     assert lag.totals["lag"] == 0
     assert sum(int(str(row["committed"])) for row in lag.rows) == 20
@@ -92,6 +95,32 @@ def test_only_the_columns_that_are_asked_for_are_read(
     seen = Seen("topic", "value.n")
     drain(frame, tmp_path, seen)
     assert seen.all == [(topic, n) for n in range(10)]
+
+
+def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
+    cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
+) -> None:
+    """With Kafka's names: subscribe, includeHeaders; a path is a topic."""
+    other, copy = f"{topic[:60]}-other", f"{topic[:60]}-copy"
+    for name in (other, copy):
+        cluster.create_topic(name, partitions=1, replication_factor=2, key="STRING", value=VALUE)
+    Numbers(cluster, spark, topic).append(5)
+    Numbers(cluster, spark, other).append(3)
+    reader = spark.readStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
+    reader = reader.option("startingOffsets", "earliest").option("includeHeaders", "false")
+    frame = reader.option("subscribe", f"{topic},{other}").load()
+    assert frame.columns == ["topic", "partition", "offset", "timestamp", "key", "value"]
+    query = (
+        cluster.records(frame, copy, key="key", value="value")
+        .writeStream.format("stratalog")
+        .option("cluster", str(folder / "cluster.toml"))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(copy)
+    )
+    query.awaitTermination()
+    found = sorted(row.n for row in cluster.read(copy).select("value.n").collect())
+    assert found == [0, 0, 1, 1, 2, 2, 3, 4]
 
 
 def test_records_that_wander_to_the_remote_tier_are_read_from_there(

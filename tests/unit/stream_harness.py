@@ -11,8 +11,10 @@ from tests.unit.cluster_harness import LiveCluster
 
 def source(live: LiveCluster, topic: str = "t", **options: str) -> StreamSource:
     given = {"cluster": str(live.file), "topic": topic, "startingOffsets": "earliest", **options}
-    if "startingTimestamp" in options:
+    if {"startingTimestamp", "startingOffsetsByTimestamp"} & options.keys():
         del given["startingOffsets"]
+    if {"subscribe", "subscribePattern", "assign"} & options.keys():
+        del given["topic"]
     return StreamSource(live.driver()._context, source_options(given))
 
 
@@ -34,7 +36,8 @@ def values_of(tasks: list[StreamTask]) -> list[str]:
 
 
 def ends(offsets: StreamOffsets) -> dict[int, int]:
-    return {partition: position.offset for partition, position in offsets.partitions.items()}
+    """By partition, of one topic."""
+    return {partition: position.offset for (_, partition), position in offsets.partitions.items()}
 
 
 class Query:

@@ -172,7 +172,7 @@ def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
     with pytest.raises(InvalidCallError, match=f"{said}.*checkpointLocation"):
         other.latest(checkpoint, None, None)
     with pytest.raises(InvalidCallError, match=said):
-        other.plan(checkpoint, StreamOffsets(checkpoint.topic, checkpoint.topic_id, {}))
+        other.plan(checkpoint, StreamOffsets(checkpoint.topic_ids, {}))
 
 
 class Raises(ReplicaSelector):

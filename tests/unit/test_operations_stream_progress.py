@@ -25,8 +25,8 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def at(live: LiveCluster, *offsets: int) -> StreamOffsets:
-    positions = {partition: Position(offset, 1 if offset else None) for partition, offset in enumerate(offsets)}
-    return StreamOffsets("t", live.cluster.image.topic("t").topic_id, positions)
+    positions = {("t", p): Position(offset, 1 if offset else None) for p, offset in enumerate(offsets)}
+    return StreamOffsets({"t": live.cluster.image.topic("t").topic_id}, positions)
 
 
 def progress(live: LiveCluster) -> StreamProgress:

@@ -216,7 +216,7 @@ def test_a_checkpoint_of_another_topic(live: LiveCluster) -> None:
     with pytest.raises(InvalidCallError, match="the checkpoint is of topic 'u', the query reads 't'"):
         source(live).latest(done, None, None)
     with pytest.raises(InvalidCallError, match="the checkpoint is of topic 'u', the query reads 't'"):
-        source(live).plan(done, StreamOffsets("u", done.topic_id, {0: Position(7)}))
+        source(live).plan(done, StreamOffsets(done.topic_ids, {("u", 0): Position(7)}))
 
 
 def test_a_partition_that_the_checkpoint_does_not_know_is_read_from_its_first_record(live: LiveCluster) -> None:
@@ -225,9 +225,9 @@ def test_a_partition_that_the_checkpoint_does_not_know_is_read_from_its_first_re
     query = Query(live)
     query.batch()
     assert query.done is not None
-    query.done = StreamOffsets("t", query.done.topic_id, {0: query.done.partitions[0]})
+    query.done = StreamOffsets(query.done.topic_ids, {("t", 0): query.done.partitions["t", 0]})
     assert query.batch() == ["b", "c"]
-    query.done = StreamOffsets("t", query.done.topic_id, {0: query.done.partitions[0]})
+    query.done = StreamOffsets(query.done.topic_ids, {("t", 0): query.done.partitions["t", 0]})
     live.cluster.delete_records("t", {1: 1}).raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match=r"t-1: offsets \[0, 1\)"):
         query.plan()

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from engine.reading.stream_offsets import LogBounds, Position, StreamOffsets, planned_range, resume
+from engine.reading.subscription import Subscription
 from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from partitions.lineage import Lineage
 from partitions.listing import ReplicaLog, parse
@@ -21,16 +22,19 @@ def bounds(start: int, end: int, log_end: int | None = None, *lineage: tuple[int
     return LogBounds("t-0", start, end, log)
 
 
-OFFSETS = StreamOffsets("t", ID, {0: Position(17, 3), 11: Position(0), 2: Position(5, 0)})
+T = {"t": ID}
+OFFSETS = StreamOffsets(T, {("t", 0): Position(17, 3), ("t", 11): Position(0), ("t", 2): Position(5, 0)})
+SEVERAL = StreamOffsets({"t": ID, "u": OTHER}, {("t", 0): Position(17, 3), ("u", 0): Position(2)})
 
 
 @pytest.mark.parametrize(
     "offsets",
     [
         OFFSETS,
-        StreamOffsets("t", ID, {0: Position(4)}, initial=True),
-        StreamOffsets("t", ID, {0: Position(9, 2)}, began={0: Position(4)}),
-        StreamOffsets("t", ID, {0: Position(9, 2)}, began={}),
+        SEVERAL,
+        StreamOffsets(T, {("t", 0): Position(4)}, initial=True),
+        StreamOffsets(T, {("t", 0): Position(9, 2)}, began={("t", 0): Position(4)}),
+        StreamOffsets(T, {("t", 0): Position(9, 2)}, began={}),
     ],
 )
 def test_offsets_survive_the_checkpoint(offsets: StreamOffsets) -> None:
@@ -39,8 +43,10 @@ def test_offsets_survive_the_checkpoint(offsets: StreamOffsets) -> None:
 
 def test_equal_offsets_are_equal_text_whatever_their_order() -> None:
     """Spark compares offsets by their text to find out whether there is something to do."""
-    turned = StreamOffsets("t", ID, dict(reversed(list(OFFSETS.partitions.items()))))
-    assert json.dumps(turned.to_json()) == json.dumps(OFFSETS.to_json())
+    for offsets in (OFFSETS, SEVERAL):
+        ids, positions = (reversed(list(given.items())) for given in (offsets.topic_ids, offsets.partitions))
+        turned = StreamOffsets(dict(ids), dict(positions))
+        assert json.dumps(turned.to_json()) == json.dumps(offsets.to_json())
 
 
 @pytest.mark.parametrize(
@@ -53,11 +59,21 @@ def test_a_checkpoint_of_another_source_is_refused(text: str) -> None:
 
 
 def test_a_checkpoint_of_another_topic_is_refused() -> None:
-    OFFSETS.check_topic("t", ID)
+    reads = Subscription(("u",))
+    assert OFFSETS.of_topics(T, Subscription(("t",)), fail_on_data_loss=True) is OFFSETS
     with pytest.raises(InvalidCallError, match="is of topic 't', the query reads 'u'"):
-        OFFSETS.check_topic("u", ID)
+        OFFSETS.of_topics({"u": ID}, reads, fail_on_data_loss=True)
     with pytest.raises(InvalidCallError, match="topic 't' was deleted and created again"):
-        OFFSETS.check_topic("t", OTHER)
+        OFFSETS.of_topics({"t": OTHER}, Subscription(("t",)), fail_on_data_loss=True)
+
+
+def test_a_topic_of_a_pattern_that_was_deleted_is_lost_records() -> None:
+    """They end the stream, or it goes on without them."""
+    reads, left = Subscription(pattern="[tu]"), {"u": OTHER}
+    with pytest.raises(OffsetOutOfRangeError, match="topic 't' is deleted: records are lost"):
+        SEVERAL.of_topics(left, reads, fail_on_data_loss=True)
+    found = SEVERAL.of_topics(left, reads, fail_on_data_loss=False)
+    assert found == StreamOffsets(left, {("u", 0): Position(2)})
 
 
 def test_a_position_knows_the_epoch_of_the_record_before_it() -> None:

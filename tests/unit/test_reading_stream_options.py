@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from engine.reading.stream_options import SourceOptions, Start, source_options
+from engine.reading.subscription import Subscription
 from partitions.errors import InvalidCallError
 from partitions.offsets import OffsetSpec
 from partitions.transactions import Isolation
@@ -19,7 +20,7 @@ def options(**given: str) -> SourceOptions:
 
 
 def test_a_stream_needs_a_cluster_and_a_topic_and_begins_at_the_end() -> None:
-    assert options() == SourceOptions("cluster.toml", "trips", OffsetSpec.LATEST)
+    assert options() == SourceOptions("cluster.toml", Subscription(("trips",)), OffsetSpec.LATEST)
 
 
 def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> None:
@@ -34,13 +35,15 @@ def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> 
             "isolation": "read_committed",
             "minpartitions": "4",
             "group": "g",
+            "includeheaders": "false",
             "columns": "offset, value.carrier",
             "checkpointLocation": "cp",
         }
     )
     assert given == SourceOptions(
         "cluster.toml",
-        "trips",
+        Subscription(("trips",)),
+        include_headers=False,
         max_rows=100,
         max_bytes=2000,
         min_partitions=4,
@@ -53,9 +56,50 @@ def test_names_are_compared_without_case_and_what_spark_adds_is_left_alone() -> 
 
 
 def test_what_load_is_given_is_the_topic() -> None:
-    assert source_options({"cluster": "c", "path": "trips"}).topic == "trips"
+    assert source_options({"cluster": "c", "path": "trips"}).topics == Subscription(("trips",))
     with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
         options(path="trips")
+
+
+@pytest.mark.parametrize(
+    ("given", "reads"),
+    [
+        ({"subscribe": "trips, rides"}, Subscription(("trips", "rides"))),
+        ({"subscribePattern": "trips-.*"}, Subscription(pattern="trips-.*")),
+        (
+            {"assign": '{"trips": [2, 0], "rides": [0]}'},
+            Subscription(("trips", "rides"), assigned={"trips": (0, 2), "rides": (0,)}),
+        ),
+    ],
+)
+def test_kafkas_three_ways_to_say_what_is_read(given: dict[str, str], reads: Subscription) -> None:
+    assert source_options({"cluster": "c", **given}).topics == reads
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "none is given"),
+        ({"topic": "a", "subscribe": "a"}, "topic and subscribe are given"),
+        ({"path": "a", "assign": "{}"}, "topic and assign are given"),
+        ({"subscribe": "a,b", "subscribePattern": "a"}, "subscribe and subscribePattern are given"),
+        ({"subscribe": "a,,b"}, "the option subscribe is 'a,,b'"),
+        ({"subscribe": "a,a"}, "names of topics, each once"),
+        ({"assign": "trips"}, "the option assign is 'trips': it takes partitions by topic as JSON"),
+        ({"assign": '{"trips": []}'}, "the option assign is"),
+        ({"assign": '{"trips": [0, 0]}'}, "the option assign is"),
+        ({"assign": '{"trips": [-1]}'}, "the option assign is"),
+        ({"subscribe": "a,b", "startingOffsets": '{"0": 1}'}, "startingOffsets is"),
+        ({"subscribe": "a,b", "startingOffsets": '{"c": {"0": 1}}'}, "for topic 'c', the stream reads 'a', 'b'"),
+        ({"subscribe": "a", "startingOffsetsByTimestamp": "earliest"}, "it takes milliseconds since 1970"),
+        ({"subscribe": "a", "startingTimestamp": "1", "startingOffsetsByTimestamp": "{}"}, "are both given"),
+        ({"subscribe": "a", "includeHeaders": "1"}, "includeHeaders is '1': it takes true or false"),
+    ],
+)
+def test_what_is_wrong_with_a_subscription(given: dict[str, str], said: str) -> None:
+    with pytest.raises(InvalidCallError) as told:
+        source_options({"cluster": "c", **given})
+    assert said in str(told.value)
 
 
 def test_kafkas_name_of_the_limit_is_understood() -> None:
@@ -69,9 +113,13 @@ def test_kafkas_name_of_the_limit_is_understood() -> None:
         ({"startingOffsets": "Latest"}, OffsetSpec.LATEST),
         (
             {"startingOffsets": '{"0": 17, "1": -2, "2": -1}'},
-            {0: 17, 1: OffsetSpec.EARLIEST, 2: OffsetSpec.LATEST},
+            {("trips", 0): 17, ("trips", 1): OffsetSpec.EARLIEST, ("trips", 2): OffsetSpec.LATEST},
         ),
-        ({"startingOffsets": '{"trips": {"0": 0}}'}, {0: 0}),
+        ({"startingOffsets": '{"trips": {"0": 0}}'}, {("trips", 0): 0}),
+        (
+            {"startingOffsetsByTimestamp": '{"trips": {"0": 1370044800000}}'},
+            {("trips", 0): datetime(2013, 6, 1, tzinfo=UTC)},
+        ),
         ({"startingTimestamp": "1370044800000"}, datetime(2013, 6, 1, tzinfo=UTC)),
         ({"startingTimestamp": "2013-06-01T02:00:00+02:00"}, datetime(2013, 6, 1, tzinfo=UTC)),
         ({"startingTimestamp": "2013-06-01"}, datetime(2013, 6, 1, tzinfo=UTC)),

@@ -149,6 +149,12 @@ def test_the_sinks_options(given: dict[str, str], said: str) -> None:
     assert said in str(told.value)
 
 
+def test_what_start_is_given_is_the_topic() -> None:
+    assert sink_options({"cluster": "c", "path": "t"}) == sink_options({"cluster": "c", "topic": "t"})
+    with pytest.raises(InvalidCallError, match="the options topic and path are the same"):
+        sink_options({"cluster": "c", "topic": "t", "path": "u"})
+
+
 def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
     with pytest.raises(InvalidCallError, match="the name of the producer is empty"):
         live.cluster.stream_writer("t", producer="")

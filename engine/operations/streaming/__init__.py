@@ -1,4 +1,4 @@
-"""A topic as the source of a Spark stream.
+"""Topics as the source of a Spark stream.
 
 source      triggers and batches, planned on the driver
 read        a task of a batch, on an executor

@@ -35,10 +35,10 @@ class StreamProgress:
         if self._reported is not None and self._reported.partitions == done.partitions:
             return
         try:
-            before = committed(self._context, self._group, [done.topic])
+            before = committed(self._context, self._group, list(done.topic_ids))
             ahead = {
                 key: OffsetAndMetadata(position.offset, position.leader_epoch)
-                for key, position in (((done.topic, p), at) for p, at in done.partitions.items())
+                for key, position in done.partitions.items()
                 if key not in before or before[key].offset < position.offset
             }
             if ahead:

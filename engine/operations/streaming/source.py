@@ -11,16 +11,19 @@ A leader that cannot be reached is fenced, where that is due, and the one after 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+
+import pyarrow as pa
 
 from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.brokers.brokers import with_leaders
 from engine.operations.reading.list_offsets import list_offsets
-from engine.operations.reading.look import local_pieces, remote_pieces
+from engine.operations.reading.look import check_partitions, local_pieces, remote_pieces
 from engine.operations.reading.nearest import footer_nearby, nearest
+from engine.operations.reading.plan_read import check_same_types
 from engine.operations.streaming.read import StreamTask
 from engine.operations.while_it_changes import while_it_changes
 from engine.reading.admission import Backlog, Extent, admit
@@ -37,16 +40,21 @@ from engine.reading.stream_offsets import (
 )
 from engine.reading.stream_options import SourceOptions
 from engine.reading.stream_tasks import Part, pack, part, split, task_bytes
+from engine.reading.subscription import Subscription
 from engine.replication.damage import check_whole
+from engine.state.group_commits import TopicPartition
+from engine.state.internal_topics import INTERNAL_TOPICS
 from partitions.errors import (
     InvalidCallError,
     LogGapError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
 )
+from partitions.growth import grew
 from partitions.listing import ReplicaLog
 from partitions.lookup import Piece
-from partitions.offsets import FoundOffset, OffsetSpec
+from partitions.offsets import Answer, FoundOffset, OffsetSpec
+from partitions.records import schema_of
 from partitions.replica import Replica
 from partitions.runner import values
 from partitions.transactions import FooterOf, Isolation, LogTransactions, transactions_of
@@ -68,14 +76,43 @@ class _Leader:
     """What its files say of themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The topics of a stream, as one look at them saw them."""
+
+    topics: Mapping[str, TopicImage]
+    """By name."""
+    leaders: Mapping[TopicPartition, _Leader]
+    """Of the partitions that are read."""
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The topic ids, by name."""
+        return {name: topic.topic_id for name, topic in self.topics.items()}
+
+
+def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
+    """The topics of a stream, whose assigned partitions are there.
+
+    Raises: UnknownTopicOrPartitionError, also where a pattern matches none; InvalidCallError for a pattern that is
+        none.
+    """
+    topics = [image.topic(name) for name in reads.topics(image.topic_ids, INTERNAL_TOPICS)]
+    for topic in topics:
+        check_partitions(topic, reads.partitions(topic.name, len(topic.partitions)))
+    return topics
+
+
 class StreamSource:
-    """One query's hold on its topic, in the driver."""
+    """One query's hold on its topics, in the driver."""
 
     def __init__(self, context: Context, options: SourceOptions) -> None:
         self._context = context
         self._options = options
         self._client = client_metadata(context.file, None, options.client_rack)
-        self._target: dict[int, int] | None = None
+        self._types: TopicImage | None = None
+        """The topic into whose columns the records of the others fit."""
+        self._target: dict[TopicPartition, int] | None = None
         self.latest_seen: StreamOffsets | None = None
         """Where the log ended when ``latest`` was last asked."""
 
@@ -86,89 +123,111 @@ class StreamSource:
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options.
         """
-        topic, leaders = self._look()
-        offsets = self._starts(topic, {partition: leader.bounds for partition, leader in leaders.items()})
-        positions = {p: leader.bounds.position(offsets[p]) for p, leader in leaders.items()}
-        return StreamOffsets(topic.name, topic.topic_id, positions, initial=True)
+        seen = self._look()
+        offsets = self._starts(seen)
+        positions = {key: leader.bounds.position(offsets[key]) for key, leader in seen.leaders.items()}
+        return StreamOffsets(seen.ids, positions, initial=True)
 
     def stop_at_present_end(self) -> None:
         """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``)."""
-        self._target = {partition: leader.bounds.end for partition, leader in self._look()[1].items()}
+        self._target = {key: leader.bounds.end for key, leader in self._look().leaders.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
 
-        Raises: InvalidCallError when ``start`` is of another topic, or of a deleted one of this name;
+        Raises: InvalidCallError when ``start`` is of another topic, or of a deleted one of the same name;
             OffsetOutOfRangeError when records are lost to the stream, unless they may be.
         """
-        topic, leaders = self._look()
-        start.check_topic(topic.name, topic.topic_id)
-        backlogs: dict[int, Backlog] = {}
-        for partition, leader in leaders.items():
-            low = self._resume(start.partitions.get(partition, BEGINNING), leader.bounds)
+        seen = self._look()
+        start = self._of_topics(start, seen)
+        backlogs: dict[TopicPartition, Backlog] = {}
+        for key, leader in seen.leaders.items():
+            low = self._resume(start.partitions.get(key, BEGINNING), leader.bounds)
             end = leader.bounds.end
             if self._target is not None:
-                end = min(end, self._target.get(partition, low))
+                end = min(end, self._target.get(key, low))
             local = local_pieces(leader.replica, leader.log) if max_bytes is not None else ()
             extents = [_extent(piece) for piece in local]
-            backlogs[partition] = Backlog(low, max(low, end), extents)
+            backlogs[key] = Backlog(low, max(low, end), extents)
         if max_bytes is not None:
-            self._add_remote_extents(topic, leaders, backlogs)
+            for topic in seen.topics.values():
+                self._add_remote_extents(topic, seen.leaders, backlogs)
         ends = admit(backlogs, max_rows=max_rows, max_bytes=max_bytes)
         positions = {
-            partition: start.partitions[partition]
-            if stands_still(start.partitions.get(partition), backlogs[partition].start, ends[partition])
-            else leader.bounds.position(ends[partition])
-            for partition, leader in leaders.items()
+            key: start.partitions[key]
+            if stands_still(start.partitions.get(key), backlogs[key].start, ends[key])
+            else leader.bounds.position(ends[key])
+            for key, leader in seen.leaders.items()
         }
         self.latest_seen = StreamOffsets(
-            topic.name,
-            topic.topic_id,
-            {partition: leader.bounds.position(leader.bounds.end) for partition, leader in leaders.items()},
+            seen.ids, {key: leader.bounds.position(leader.bounds.end) for key, leader in seen.leaders.items()}
         )
         if start.initial:
-            return StreamOffsets(topic.name, topic.topic_id, positions, began=start.partitions)
+            return StreamOffsets(seen.ids, positions, began=start.partitions)
         if positions == start.partitions:
             return start
-        return StreamOffsets(topic.name, topic.topic_id, positions)
+        return StreamOffsets(seen.ids, positions)
+
+    def _of_topics(self, offsets: StreamOffsets, seen: _Seen) -> StreamOffsets:
+        return offsets.of_topics(seen.ids, self._options.topics, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _resume(self, position: Position, bounds: LogBounds) -> int:
         return resume(position, bounds, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _add_remote_extents(
-        self, topic: TopicImage, leaders: Mapping[int, _Leader], backlogs: dict[int, Backlog]
+        self,
+        topic: TopicImage,
+        leaders: Mapping[TopicPartition, _Leader],
+        backlogs: dict[TopicPartition, Backlog],
     ) -> None:
         """The sizes of what is to be read from the remote tier: its log is loaded only where there is some."""
-        behind = [p for p, backlog in backlogs.items() if backlog.start < leaders[p].log.local_start]
+        behind = [
+            key
+            for key, backlog in backlogs.items()
+            if key[0] == topic.name and backlog.start < leaders[key].log.local_start
+        ]
         table = self._remote_table(topic) if behind else None
         if table is None:
             return
         remote = table.load()
-        for partition in behind:
-            backlog, log = backlogs[partition], leaders[partition].log
-            pieces = remote_pieces(table.remote, table.folder, remote.of_partition(partition), log.lineage)
+        for key in behind:
+            backlog, log = backlogs[key], leaders[key].log
+            pieces = remote_pieces(table.remote, table.folder, remote.of_partition(key[1]), log.lineage)
             cold = [extent for extent in map(_extent, pieces) if extent.end <= log.local_start]
-            backlogs[partition] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
+            backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
-    def _starts(self, topic: TopicImage, bounds: Mapping[int, LogBounds]) -> dict[int, int]:
-        match self._options.start:
-            case OffsetSpec() as spec:
-                return {partition: _named(spec, log) for partition, log in bounds.items()}
-            case datetime() as time:
-                return self._at(time, topic, bounds)
-            case given:
-                return _given_starts(given, bounds, topic.name)
+    def _starts(self, seen: _Seen) -> dict[TopicPartition, int]:
+        """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError."""
+        start = self._options.start
+        given = start if isinstance(start, Mapping) else dict.fromkeys(seen.leaders, start)
+        if set(given) != set(seen.leaders):
+            raise InvalidCallError(
+                f"where the stream begins is said for {_listed(given)}, it reads {_listed(seen.leaders)}: give a "
+                "place for each (-2 for earliest, -1 for latest)"
+            )
+        by_time: dict[tuple[str, datetime], Mapping[int, Answer]] = {}
+        starts = {}
+        for key, at in given.items():
+            log = seen.leaders[key].bounds
+            if isinstance(at, datetime):
+                if (key[0], at) not in by_time:
+                    by_time[key[0], at] = self._at(key[0], at)
+                found = by_time[key[0], at][key[1]]
+                starts[key] = found.offset if isinstance(found, FoundOffset) else log.end
+            else:
+                starts[key] = _named(at, log) if isinstance(at, OffsetSpec) else at
+            if not log.log_start <= starts[key] <= log.end:
+                raise OffsetOutOfRangeError(
+                    f"{log.what}: startingOffsets says {at}, the log has [{log.log_start}, {log.end})"
+                )
+        return starts
 
-    def _at(self, time: datetime, topic: TopicImage, bounds: Mapping[int, LogBounds]) -> dict[int, int]:
+    def _at(self, topic: str, time: datetime) -> Mapping[int, Answer]:
         if time.timestamp() * 1000 > self._context.clock.now_ms():
             raise InvalidCallError(
                 f"startingTimestamp {time.isoformat()} is in the future: begin with startingOffsets = latest"
             )
-        found = list_offsets(self._context, topic.name, time, self._options.isolation)
-        return {
-            partition: answer.offset if isinstance(answer := found[partition], FoundOffset) else log.end
-            for partition, log in bounds.items()
-        }
+        return list_offsets(self._context, topic, time, self._options.isolation)
 
     # ---------------------------------------------------------------------------------- batches
 
@@ -183,42 +242,40 @@ class StreamSource:
         # Records wander from the leader to the remote while both are looked at.
         return while_it_changes(lambda: self._plan_once(began, end), LogGapError, looks=_LOOKS)
 
-    def _plan_once(self, began: Mapping[int, Position], end: StreamOffsets) -> list[StreamTask]:
-        topic, leaders = self._look()
-        end.check_topic(topic.name, topic.topic_id)
+    def _plan_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamTask]:
+        seen = self._look(also=end.partitions)
+        end, leaders = self._of_topics(end, seen), seen.leaders
         ranges = {
-            partition: planned_range(
-                began.get(partition, BEGINNING),
+            key: planned_range(
+                began.get(key, BEGINNING),
                 position,
-                leaders[partition].bounds,
+                leaders[key].bounds,
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
-            for partition, position in end.partitions.items()
+            for key, position in end.partitions.items()
         }
-        ranges = {partition: (low, high) for partition, (low, high) in ranges.items() if low < high}
-        behind = any(low < leaders[partition].log.local_start for partition, (low, _) in ranges.items())
-        table = self._remote_table(topic)
-        remote = table.load() if table is not None and behind else None
+        ranges = {key: (low, high) for key, (low, high) in ranges.items() if low < high}
+        tables = {name: self._remote_table(topic) for name, topic in seen.topics.items()}
+        behind = {key[0] for key, (low, _) in ranges.items() if low < leaders[key].log.local_start}
+        remotes = {name: table.load() for name, table in tables.items() if table is not None and name in behind}
 
-        def parts_of(partition: int) -> list[Part]:
-            low, high = ranges[partition]
-            return self._parts(leaders[partition], low, high, table, remote)
+        def parts_of(key: TopicPartition) -> tuple[str, list[Part]]:
+            low, high = ranges[key]
+            return key[0], self._parts(leaders[key], low, high, tables[key[0]], remotes.get(key[0]))
 
         threads = self._context.threads
-        parts = [one for some in values(threads.run(parts_of, list(ranges))) for one in some]
-        most = task_bytes(sum(one.size_bytes for one in parts), self._options.min_partitions)
-        cut = values(threads.run(lambda one: split(one, most, _group_ends), parts))
-        smaller = sorted((one for some in cut for one in some), key=lambda one: (one.partition, one.piece.start))
-        return [
-            StreamTask(
-                topic.name,
-                tuple(task),
-                {p: self._context.site(leaders[p].view) for p in sorted({one.partition for one in task})},
-                table,
-                self._options.isolation,
-            )
-            for task in pack(smaller, most)
-        ]
+        parts = [(topic, one) for topic, some in values(threads.run(parts_of, list(ranges))) for one in some]
+        most = task_bytes(sum(one.size_bytes for _, one in parts), self._options.min_partitions)
+        cut = values(threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), parts))
+        tasks = []
+        for topic in sorted({topic for topic, _ in cut}):
+            smaller = [one for name, some in cut if name == topic for one in some]
+            smaller.sort(key=lambda one: (one.partition, one.piece.start))
+            for task in pack(smaller, most):
+                partitions = sorted({one.partition for one in task})
+                sites = {p: self._context.site(leaders[topic, p].view) for p in partitions}
+                tasks.append(StreamTask(topic, tuple(task), sites, tables[topic], self._options.isolation))
+        return tasks
 
     def _parts(
         self, leader: _Leader, low: int, high: int, table: DeltaTopicTable | None, remote: RemoteLog | None
@@ -254,20 +311,34 @@ class StreamSource:
             return None
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
-    def _look(self) -> tuple[TopicImage, dict[int, _Leader]]:
-        return with_leaders(self._context, self._look_once)
+    def _look(self, also: Collection[TopicPartition] = ()) -> _Seen:
+        """The partitions that are read now, and ``also`` those of a batch that was planned before."""
+        return with_leaders(self._context, lambda image: self._look_once(image, also))
 
-    def _look_once(self, image: ClusterImage) -> tuple[TopicImage, dict[int, _Leader]]:
-        topic = image.topic(self._options.topic)
-        tiered = self._context.topic_config(image, topic).remote_storage_enable
-        views = [image.view(topic.topic_id, one.partition) for one in topic.partitions]
+    def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _Seen:
+        reads = self._options.topics
+        topics = {topic.name: topic for topic in topics_of(image, reads)}
+        self._check_types(list(topics.values()))
+        tiered = {
+            topic.topic_id
+            for topic in topics.values()
+            if self._context.topic_config(image, topic).remote_storage_enable
+        }
+        views = [
+            image.view(topic.topic_id, one.partition)
+            for topic in topics.values()
+            for one in topic.partitions
+            if one.partition in reads.partitions(topic.name, len(topic.partitions))
+            or (topic.name, one.partition) in also
+        ]
 
         def leader(view: PartitionView) -> _Leader:
             site = self._context.site(view)
             replica, footer_of = site.leader, footer_nearby(self._context, site, self._client)
             log = replica.log(lambda file: footer_of(file).next_offset)
             check_whole(replica, log)
-            log_start = view.log_start_offset if tiered else max(view.log_start_offset, log.local_start)
+            start = view.log_start_offset
+            log_start = start if view.topic_id in tiered else max(start, log.local_start)
             isolation = self._options.isolation
             end = log.high_watermark
             if isolation is Isolation.READ_COMMITTED:
@@ -276,8 +347,24 @@ class StreamSource:
             what = f"{view.topic}-{view.partition}"
             return _Leader(view, replica, log, LogBounds(what, log_start, end, log), footer_of)
 
-        leaders = values(self._context.threads.run(leader, views))
-        return topic, {one.view.partition: one for one in sorted(leaders, key=lambda one: one.view.partition)}
+        leaders = {
+            (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
+        }
+        return _Seen(topics, dict(sorted(leaders.items())))
+
+    def _check_types(self, topics: Sequence[TopicImage]) -> None:
+        """Topics that have come to match later fit, too; types that have grown since the query began do.
+
+        Raises: InvalidCallError naming one that does not.
+        """
+        first = self._types = self._types or topics[0]
+        for topic in topics:
+            now, then = (schema_of(one.key_schema, one.value_schema) for one in (topic, first))
+            if not (
+                grew(pa.struct(list(then)), pa.struct(list(now)))
+                or grew(pa.struct(list(now)), pa.struct(list(then)))
+            ):
+                check_same_types([first, topic])
 
     def _remote_table(self, topic: TopicImage) -> DeltaTopicTable | None:
         image = self._context.metadata.last_known.image
@@ -289,23 +376,8 @@ def _named(spec: OffsetSpec, bounds: LogBounds) -> int:
     return bounds.log_start if spec is OffsetSpec.EARLIEST else bounds.end
 
 
-def _given_starts(
-    given: Mapping[int, int | OffsetSpec], bounds: Mapping[int, LogBounds], topic: str
-) -> dict[int, int]:
-    """Raises: InvalidCallError unless there is an offset for every partition; OffsetOutOfRangeError."""
-    if set(given) != set(bounds):
-        raise InvalidCallError(
-            f"startingOffsets is for partitions {sorted(given)}, topic {topic!r} has {sorted(bounds)}: give one "
-            "for each (-2 for earliest, -1 for latest)"
-        )
-    starts = {p: _named(at, bounds[p]) if isinstance(at, OffsetSpec) else at for p, at in given.items()}
-    for partition, offset in starts.items():
-        log = bounds[partition]
-        if not log.log_start <= offset <= log.end:
-            raise OffsetOutOfRangeError(
-                f"{log.what}: startingOffsets says {offset}, the log has [{log.log_start}, {log.end})"
-            )
-    return starts
+def _listed(keys: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(keys))
 
 
 def _extent(piece: Piece) -> Extent:
