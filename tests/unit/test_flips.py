@@ -19,7 +19,7 @@ from tests.unit.snapshot_harness import Keyed, checkpoint
 from tests.unit.tampering import remote_spot, spot
 
 POSITIONS = 500
-SOME = 4
+SOME = 2
 
 
 def hot(live: LiveCluster) -> None:
@@ -65,8 +65,16 @@ def merged(live: LiveCluster) -> None:
     live.cluster.replicate().raise_for_failures()
 
 
+def merged_alone(live: LiveCluster) -> None:
+    """... on the only broker that has it."""
+    live.topic(copies=1, **UNCOMPRESSED, segment_merge_min_files="2")
+    fill(live, range(4))
+    live.cluster.merge().raise_for_failures()
+
+
 def of_leader(live: LiveCluster) -> Spot:
-    return spot(live, 1, 0 if len(live.log(1).chain) == 1 else 1)
+    leader = live.leader()
+    return spot(live, leader, 0 if len(live.log(leader).chain) == 1 else 1)
 
 
 def of_follower(live: LiveCluster) -> Spot:
@@ -81,10 +89,21 @@ def fetch(live: LiveCluster, trial: Trial) -> None:
     expected = values(range(4))
     position = 0
     while position < len(expected):
-        rows = live.cluster.fetch("t", 0, position, timeout_s=0).records
+        rows = live.cluster.fetch("t", 0, position).records
         for offset, value in zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True):
             assert value.decode() == expected[offset]
         position += max(1, rows.num_rows)
+
+
+def tail(live: LiveCluster, trial: Trial) -> None:
+    expected = values(range(4))
+    for rows in live.cluster.tail("t", start="earliest", follow=False):
+        for offset, value in zip(rows.column("offset").to_pylist(), rows.column("value").to_pylist(), strict=True):
+            assert value.decode() == expected[offset]
+
+
+def found_by_verify(live: LiveCluster) -> None:
+    assert not live.cluster.verify("t", deep=True).ok
 
 
 def acks_all(live: LiveCluster, trial: Trial) -> None:
@@ -159,7 +178,6 @@ def snapshot(live: LiveCluster, trial: Trial) -> None:
 def states_are_right(live: LiveCluster) -> None:
     """Who has a snapshot that can be read, and the log behind it, has the state; in the end, all have."""
     assert isinstance(live, Keyed)
-    live.cluster = live.driver()
 
     def assert_right(broker: int) -> None:
         state = live.state(broker)
@@ -196,7 +214,15 @@ WAYS = {
     "retain, of a damaged leader": Way(tiered, of_leader, retain),
     "merge": Way(to_be_merged, of_leader, merge),
     "merged": Way(merged, of_leader, retain),
+    "merged, the only replica": Way(merged_alone, of_leader, retain),
     "merged, on a follower": Way(merged, of_follower, retain),
+    "bootstrap where the remote is damaged": Way(
+        tiered_away, lambda live: remote_spot(live, 2), lambda live, _: live.cluster.bootstrap(3), heals=False
+    ),
+    "tail": Way(hot, of_leader, tail),
+    "tail of the remote tier": Way(tiered_away, of_remote, tail, heals=False),
+    "verify": Way(tiered, of_remote, lambda live, _: found_by_verify(live)),
+    "verify of a broker": Way(hot, of_follower, lambda live, _: found_by_verify(live)),
     "vacuum": Way(tiered, of_remote, lambda live, _: live.cluster.vacuum()),
     "restore": Way(tiered_away, of_remote, restore, check=lambda live: None),
     "snapshot": Way(keyed, of_leader, lambda live, _: live.cluster.snapshot("t", by_hand=True), **SNAPSHOTS),
