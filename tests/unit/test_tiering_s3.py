@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
 from partitions.errors import StorageError
 from partitions.store import StoreOptions, open_store
@@ -15,6 +16,7 @@ from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together
+from tiering import delta_options
 from tiering.bootstrap import auxiliary_state
 from tiering.delta_table import DeltaTopicTable
 from tiering.plan import UploadPlan
@@ -55,6 +57,25 @@ def test_tier_crash_reuse_expire_and_delete(remote: S3Store, options: StoreOptio
     assert part.table.vacuum(0) == []
     part.table.delete()
     assert list(remote.list("")) == []
+
+
+def test_a_rewrite_by_others_is_seen_through_and_taken_back(
+    remote: S3Store, options: StoreOptions, tmp_path: Path
+) -> None:
+    part = TieredPartition(tmp_path, remote, options)
+    part.append(3, 4)
+    before = part.tier().log
+    storage = delta_options.storage_options(part.table.uri, options)
+    DeltaTable(part.table.uri, storage_options=storage).optimize.compact()
+    log = part.table.load()
+    assert (log.version, log.segments) == (2, before.segments)
+    assert log.rewrite is not None
+    last = log.of_partition(0)[-1]
+    assert part.table.records(last, SCHEMA)["offset"].to_pylist() == list(range(3, 7))
+    righted = part.table.undo_rewrites()
+    assert (righted.version, righted.rewrite) == (3, None)
+    part.append(2)
+    assert part.tier().log.end(0) == 9
 
 
 def test_drivers_with_one_plan_commit_every_offset_once(remote: S3Store, options: StoreOptions) -> None:
