@@ -102,3 +102,24 @@ def test_a_wrong_credential_is_named_and_no_secret_is_told(
     assert SECRET_KEY not in said
     assert "not-the-secret" not in said
     assert cell(report, "attempts") == 1
+
+
+def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
+    """Small ones and such of several parts; the broker has let go of its records, and still has the files."""
+    cluster = filled(cluster_at(s3_endpoint.url), "a", "b", "c")
+    cluster.alter_configs("t", {"compression.type": "uncompressed"})
+    filled(cluster, "d" * 10_000_000, "e" * 10_000_000, "f").tier().raise_for_failures()
+    remote = cluster._context.remote_store("it is tiered")
+    objects = [stored.name for stored in remote.list("") if stored.name.endswith(".parquet")]
+    for name in (objects[1], objects[3]):
+        data = bytearray(remote.read(name))
+        data[40] ^= 1
+        remote.delete([name])
+        remote.create(name, bytes(data))
+    remote.delete([objects[2], objects[4]])
+    assert not cluster.retain().ok
+    healed = cluster_at(s3_endpoint.url).heal().raise_for_failures()
+    assert [row["outcome"] for row in healed.rows] == ["mended"] * 4
+    again = cluster_at(s3_endpoint.url)
+    again.verify(deep=True).raise_for_failures()
+    again.retain().raise_for_failures()

@@ -6,7 +6,7 @@
        ``file.delete.delay.ms`` ago
     4. tasks: on every replica write the new local start, and delete what left the log that long ago
 
-Nothing leaves a broker's storage before its remote copy is committed and was looked at (``tasks``). Of a
+Nothing leaves a broker's storage before its remote copy is committed and was read, every byte (``tasks``). Of a
 topic that is not tiered any more the log starts where the leader's storage does, and all that is remote goes.
 """
 
