@@ -11,9 +11,10 @@ memory. When the faults are over, one lone driver has to bring everything in ord
     faults         what may happen to calls and roots, and the bound within which the promises hold
     remote         the table of the remote tier, in memory
     world          a cluster on such stores; drivers as the product's own contexts
-    actions        what drivers do: one line for each operation of the product
+    actions        what drivers do: one line for each operation of the product; I10
     oracle         the naive twin, and what is committed in the metadata
-    invariants     I1 to I7
+    invariants     I1 to I7, I9
+    damage         flipped bits; I8
     transacting    transactions: what drivers do, and what readers of committed records must see
     ending         the lone driver
     running        one seed, many seeds
@@ -21,6 +22,7 @@ memory. When the faults are over, one lone driver has to bring everything in ord
     exhaustive     small configurations, every interleaving
     variants       steps of the protocol left out
     mutations      which sentence each of them is: each must fail
+    ..._of_bytes   the same of what vouches for bytes, and of the checks
 
 Nothing here knows the time, hash order, or threads: the same seed gives the same trace.
 """

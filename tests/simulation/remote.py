@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -15,10 +16,12 @@ from partitions.store import Store
 from tests.simulation.scheduler import Driver, Verdict
 from tiering.delta_table import DeltaTopicTable
 from tiering.divergence import Histories
-from tiering.remote_change import Committed, decide
+from tiering.remote_change import Change, Committed
 from tiering.remote_log import RemoteLog
 from tiering.remote_objects import RemovedFiles
 from tiering.remote_segment import RemoteSegment, Uploaded
+
+T = TypeVar("T")
 
 _ATTEMPTS = 20
 _NOBODYS = Histories()
@@ -83,18 +86,18 @@ class MemoryTopicTable(DeltaTopicTable):
         self._driver.point("table", "remote", "ensure")
         self._table.version = max(self._table.version, 0)
 
-    def commit(
-        self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = (), histories: Histories = _NOBODYS
-    ) -> Committed:
-        """See ``DeltaTopicTable.commit``: the same steps."""
+    def _commit(self, decision: Callable[[RemoteLog], Change | T]) -> tuple[T, frozenset[str]]:
+        """See ``DeltaTopicTable._commit``: the same steps."""
+        made: set[str] = set()
         for _ in range(_ATTEMPTS):
             log = self.load()
             if log.version < 0:
                 raise CorruptionError(f"there is no table at {self.uri}")
-            change = decide(log, adds, removes, histories)
-            if isinstance(change, Committed):
-                return change
+            change = decision(log)
+            if not isinstance(change, Change):
+                return change, frozenset(made)
             self._put_version(log.version, change.adds, change.removes)
+            made |= {upload.segment.path for upload in change.adds}
         raise OutcomeUnknownError(f"commits to {self.uri} failed {_ATTEMPTS} times")
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:

@@ -7,10 +7,11 @@ from dataclasses import replace
 import pytest
 
 from tests.simulation.mutations import MUTATIONS, Mutation
+from tests.simulation.mutations_of_bytes import MUTATIONS_OF_BYTES
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", [*MUTATIONS, *MUTATIONS_OF_BYTES], ids=lambda mutation: mutation.name)
 def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     with mutation.apply():
         for seed in range(mutation.first, mutation.first + mutation.seeds):

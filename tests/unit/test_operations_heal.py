@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from engine.metadata.partition_commands import AlterPartition
+from engine.operations.replicas.in_sync import without
 from partitions.paths import join
 from partitions.store import Store
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
@@ -231,6 +233,25 @@ def test_an_epoch_register_is_copied_from_another_replica(
     epoch.remove() if content is None else epoch.replace(content)
     live.driver().heal().raise_for_failures()
     assert epoch.read() == before
+    assert_healed(live)
+
+
+@pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
+def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_epoch(
+    live: LiveCluster, content: bytes | None
+) -> None:
+    leader = live.leader()
+    shrunk = AlterPartition((without(live.site().view, live.followers()),))
+    live.cluster._context.metadata.submit(shrunk)
+    assert live.isr() == {leader}
+    epoch = register(live, leader, "1.epoch")
+    before = epoch.read()
+    epoch.remove() if content is None else epoch.replace(content)
+    report = live.driver().heal()
+    report.raise_for_failures()
+    assert [row["outcome"] for row in report.rows] == ["mended"]
+    assert epoch.read() == before
+    live.cluster.replicate().raise_for_failures()
     assert_healed(live)
 
 

@@ -190,7 +190,8 @@ def _mend(
 
     def run(job: _Job) -> None:
         for repair in job.repairs:
-            leader = job.site.replica(job.plan.leader)
+            source = job.plan.leader if repair.register_of is None else repair.register_of
+            leader = job.site.replica(source)
             mend(job.site.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
             done.add(repair)
 

@@ -9,7 +9,7 @@ offsets cannot be had from any of them, nothing of the partition is touched.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from engine.metadata.image import PartitionView
@@ -30,11 +30,15 @@ class Repair:
     put: tuple[Copy, ...]
     """Files that the replica gets, in order. None for a register, or where the leader's log begins above: then
     replication gives the follower its new start."""
+    register_of: int | None = None
+    """Whose register takes the place of a damaged one; None: the leader's."""
 
     @property
     def sources(self) -> str:
         """Where the files come from, for people."""
         places = dict.fromkeys(copy.place for copy in self.put)
+        if self.register_of is not None:
+            return f"broker-{self.register_of}"
         return " ".join("remote" if place is None else f"broker-{place}" for place in places) or "leader"
 
 
@@ -78,11 +82,12 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 f"found whole: brokers {sorted(others)} are to be looked at first"
             )
     sources = _Sources(each.looked, view, leader, each.good, each.spare)
+    unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch)}
     repairs: list[Repair] = []
     holes: list[tuple[int, int]] = []
     for broker, damage in damages:
         put, lacking = sources.mend(broker, damage, in_place and broker == leader)
-        repairs.append(Repair(broker, damage, tuple(put)))
+        repairs.append(Repair(broker, damage, tuple(put), sources.register_of(broker, damage, unread)))
         holes += lacking
     if holes:
         raise _hole(each, holes, damaged)
@@ -134,17 +139,9 @@ class _Sources:
         self._hidden = [copy for copy in spare if _is_live(copy.held.name, looked.lineage)]
 
     def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
-        """The files that mend a damage, and the offsets that none of them has.
-
-        Raises: CorruptionError for the register of a leader that stays.
-        """
+        """The files that mend a damage, and the offsets that none of them has."""
         match damage:
-            case BadEpoch(epoch):
-                if broker == self._leader:
-                    raise CorruptionError(
-                        f"{self._view.topic}-{self._view.partition}: the register of epoch {epoch} on broker "
-                        f"{broker} is damaged or missing; it leads, and nobody else can: call a human"
-                    )
+            case BadEpoch():
                 return [], []
             case Missing(start, end):
                 low = self._view.log_start_offset
@@ -153,6 +150,22 @@ class _Sources:
                 return self._cover(broker, max(start, low), end, None, in_place)
             case BadFile(file, start, end):
                 return self._cover(broker, start, end, file.name, in_place)
+
+    def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
+        """Who has the register that a leader which stays has lost: those of an epoch are byte copies of one.
+
+        Raises: CorruptionError when nobody has it.
+        """
+        if not isinstance(damage, BadEpoch) or broker != self._leader:
+            return None
+        for other in self._view.replicas:
+            look = self._looks.get(other)
+            if other not in unread and look is not None and look.joined_epoch == damage.epoch:
+                return other
+        raise CorruptionError(
+            f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
+            "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"
+        )
 
     def _cover(
         self, broker: int, start: int, end: int, name: DataName | None, in_place: bool

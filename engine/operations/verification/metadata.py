@@ -53,7 +53,7 @@ def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]
         stored = [*listing.files.values(), *listing.checkpoints.values()]
         voters, files = voters + 1, files + len(stored)
         size_bytes += sum(one.size_bytes for one in stored)
-        failures += [Failure.of(voter, error) for error in _wrong(log.cluster_id, listing, state, deep)]
+        failures += [Failure.of(voter, error) for error in _wrong(log, listing, state, deep)]
     row: dict[str, Value] = {
         "topic": METADATA_TOPIC,
         "partition": 0,
@@ -66,8 +66,8 @@ def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]
     return row, failures
 
 
-def _wrong(cluster_id: str, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
-    """What is wrong with one voter."""
+def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
+    """What is wrong with one voter, listed after ``state`` was found."""
     voter = listing.voter
     live = sorted(
         name
@@ -82,13 +82,22 @@ def _wrong(cluster_id: str, listing: VoterListing, state: LogState, deep: bool) 
                     f"{voter.store.uri_of(stored.name)} is a foreign file: nobody of ours writes such names; it "
                     "is left alone"
                 )
-        check_invariant(start, state.end, map(SnapshotId.of, listing.checkpoints), str(voter))
+        _check_start(log, listing, start, state)
         if deep:
-            yield from _damaged(cluster_id, listing, live)
+            yield from _damaged(log.cluster_id, listing, live)
     except SourceChangedError:
         return  # another run keeps the log short, and has verified what it left
     except StratalogError as error:
         yield error
+
+
+def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: LogState) -> None:
+    """Raises: CorruptionError. A snapshot may be of more than was committed when the voter was not listed yet."""
+    ends = [SnapshotId.of(name) for name in listing.checkpoints]
+    committed = state.end
+    if start > 0 and max(ends, default=SnapshotId(0, 0)).end_offset > committed:
+        committed = log.settle().state.end
+    check_invariant(start, committed, ends, str(listing.voter))
 
 
 def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:

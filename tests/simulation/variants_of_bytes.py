@@ -1,0 +1,42 @@
+"""Variants of what vouches for bytes and of the checks, each without what it is about (``mutations_of_bytes``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from engine.operations.verification.structure import ReplicaLook, _Seen
+from engine.replication.site import Site
+from partitions.listing import DataFile
+from partitions.segment_check import CheckedSegment, check_segment
+from partitions.store import Store
+
+
+def unchecked(*_: object) -> None:
+    """Nobody reads it."""
+
+
+def line_of(content: bytes) -> bytes:
+    """Without "a second one is its CRC-32"."""
+    return content.rpartition(b"\n")[0]
+
+
+def nothing_bad(store: Store, file: DataFile) -> CheckedSegment:
+    """All is read, and found good."""
+    return replace(check_segment(store, file), bad=())
+
+
+def known_of_any_epoch(
+    site: Site, seen: Mapping[int, _Seen], looks: Iterable[ReplicaLook], leader: ReplicaLook
+) -> Iterator[tuple[int, str]]:
+    """Without "once both have joined the view's epoch"."""
+    for other in looks:
+        if other is not leader and other.joined_epoch == leader.joined_epoch:
+            yield other.end, f"broker {other.broker_id} has copied it up to"
+
+
+def leader_first(items: Iterable[Any], key: Callable[[Any], Any] | None = None) -> list[Any]:
+    """Without "followers before their leader": the replicas are sorted by nothing else than whether they lead."""
+    found = sorted(items, key=key)  # type: ignore[type-var]
+    return found[::-1] if key is not None and {type(each) for each in map(key, found)} == {bool} else found
