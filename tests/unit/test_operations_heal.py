@@ -138,7 +138,7 @@ def test_a_hole_without_any_good_copy_is_one_failure_and_nothing_is_touched(live
     spot(live, 2, 3).flip(30)  # could be mended; the partition is left to a person as a whole
     with live.unchanged():
         said = the_failure(live.driver().heal())
-    assert said.startswith("t-0: LOG_GAP: t-0: offsets [1, 2): no good copy is on any replica or in the remote")
+    assert said.startswith("t-0: LOG_GAP: offsets [1, 2): no good copy is on any replica or in the remote")
     assert "nothing was touched, call a human" in said
     assert live.isr() == ALL
 
