@@ -6,6 +6,11 @@
 A server that completes uploads exclusively only while nobody races (SeaweedFS 4.48: two completions of
 one name may both succeed) is asked differently: the upload is completed under a name in ``.staging``,
 and ``CopyObject`` with ``If-None-Match: *``, which is atomic there, gives the name.
+
+What is verified when: every part and every ``PUT`` carries its CRC-32, and the server refuses bytes that have
+another one. Parts that the server copies itself count only where it tells their CRC-32. So
+``StagedCopy.crc32`` is of the bytes that the server has, before they have a name. What a server does inside of
+itself, when it completes an upload or copies a staged object to its name, nobody tells: ``verify_bytes`` reads it.
 """
 
 from __future__ import annotations
