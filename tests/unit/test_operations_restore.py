@@ -271,7 +271,7 @@ def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) 
     write_description(remote, msgspec.structs.replace(now, topics=(later,)), 10**6)
     heir = Heir(live)
     with live.unchanged():
-        assert "INVALID_CONFIG: topic 't': unknown config 'segment.bites'" in the_failure(heir.restore())
+        assert "t: INVALID_CONFIG: unknown config 'segment.bites'" in the_failure(heir.restore())
     assert heir.untouched
     write_description(remote, msgspec.structs.replace(now, configs={"segment.bites": "5"}), 10**7)
     assert codes(heir.restore()) == {"INVALID_CONFIG": 1}

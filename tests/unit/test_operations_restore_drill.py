@@ -12,7 +12,8 @@ from engine.operations.restoring.drill import compare
 from engine.operations.restoring.plan import RestoredPartition
 from partitions.errors import CorruptionError
 from tests.unit.cluster_harness import LiveCluster, rows_of
-from tests.unit.restore_harness import partly_tiered
+from tests.unit.restore_harness import partly_tiered, restored
+from tests.unit.snapshot_harness import Keyed
 
 
 @pytest.fixture
@@ -28,6 +29,29 @@ def test_a_drill_tells_what_would_be_lost_and_changes_nothing(live: LiveCluster)
     assert (report.totals["records"], report.totals["lost_records"]) == (6, 2)
     live.cluster.tier().raise_for_failures()
     assert live.cluster.drill(opener=live.open_root).raise_for_failures().totals["lost_records"] == 0
+
+
+def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> None:
+    """Its log had a start above 0, for which a snapshot stood that is lost: a log that begins there without one
+    would be corrupt (KIP-630, "Validation of Snapshot and Log")."""
+    live = Keyed(tmp_path).begin(file_delete_delay_ms="0", metadata_start_offset_lag_time_max_ms="0")
+    live.put([("a", "1"), ("b", "1")])
+    live.put([("a", "2")])
+    live.take()
+    live.cluster.snapshot("t").raise_for_failures()
+    live.put([("c", "3")])
+    live.tiered("u", copies=1)  # or there is nothing to describe the cluster in
+    live.fill("a", "u")
+    live.cluster.tier().raise_for_failures()
+    log_start = live.site().view.log_start_offset
+    assert log_start == 3
+    report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
+    assert rows_of(report, "log_end", "lost_records", "deleted_records_back") == [(0, 4, 0), (1, 0, 0)]
+    copy = restored(live)
+    for operation in (copy.cluster.verify, copy.cluster.heal):
+        operation().raise_for_failures()
+    copy.cluster.verify(deep=True).raise_for_failures()
+    assert copy.log(copy.leader()).local_start == 0
 
 
 def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:

@@ -165,7 +165,7 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
         **one.row,
         "high_watermark": before.positions.high_watermark,
         "lost_records": max(0, before.positions.high_watermark - end),
-        "deleted_records_back": max(0, before.positions.log_start - after.positions.log_start),
+        "deleted_records_back": max(0, min(before.positions.log_start, end) - after.positions.log_start),
         "compared_records": compared,
     }
 

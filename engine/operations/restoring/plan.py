@@ -101,6 +101,8 @@ def plan_restore(
                 log = _load(topic, former, heir, table_of)
             else:
                 notes.append(f"the records of {topic.name} are lost: it was not tiered; it is restored empty")
+            if config.snapshots:
+                topic = _begun_anew(topic)
             folder = paths.topic_folder(topic.name, topic.topic_id)
             found = _look_into(remote, folder, topic, log, runner)
         except StratalogError as error:
@@ -112,6 +114,14 @@ def plan_restore(
     return RestorePlan(
         description, tuple(topics), frozenset(tiered), tuple(partitions), tuple(notes), tuple(failures)
     )
+
+
+def _begun_anew(topic: TopicDescription) -> TopicDescription:
+    """The topic with logs that start at 0. A log that does not has a snapshot that stands for what is below its
+    start (KIP-630, "Validation of Snapshot and Log"), and snapshots are kept on brokers only.
+    """
+    partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
+    return msgspec.structs.replace(topic, partitions=partitions)
 
 
 def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
