@@ -192,6 +192,13 @@ class _Dropping:
     """Paths of remote segments that were read back."""
     bad: dict[str, StratalogError] = field(default_factory=dict)
     """And those that cannot be relied upon."""
+    objects: dict[str, StoredObject] = field(init=False)
+    """What lies there of the remote segments, by path."""
+
+    def __post_init__(self) -> None:
+        remote = self.work.remote
+        there = () if remote is None else zip(remote.listed, remote.objects, strict=False)
+        self.objects = {segment.path: stored for segment, stored in there}
 
     def on(self, broker: int) -> None:
         """Move the local start of one replica, and delete what has left its log long enough ago."""
@@ -270,7 +277,7 @@ class _Dropping:
         assert remote is not None
         if segment.path not in self.sound and segment.path not in self.bad:
             try:
-                verify_remote(remote.store, segment, remote.objects[remote.listed.index(segment)])
+                verify_remote(remote.store, segment, self.objects[segment.path])
                 self.sound.add(segment.path)
             except StratalogError as error:
                 self.bad[segment.path] = error
