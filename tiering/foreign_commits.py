@@ -100,10 +100,15 @@ class Rewrite:
 
     def __str__(self) -> str:
         """What has happened, for people."""
+        files, segments = _count(len(self.files), "foreign file"), _count(len(self.lacking), "segment")
         return (
             f"somebody else has rewritten the table, with the same records ({'; '.join(map(str, self.commits))}): "
-            f"{len(self.files)} foreign files stand for {len(self.lacking)} segments, which any VACUUM may delete"
+            f"{files} for {segments}, which any VACUUM may delete"
         )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
