@@ -74,6 +74,11 @@ class TopicConfig:
         return RetentionLimits(self.local_retention_ms, self.local_retention_bytes)
 
     @property
+    def local_expires_ms(self) -> int:
+        """How long brokers keep what the remote tier keeps for longer; -1 where there is nothing of that kind."""
+        return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
+
+    @property
     def copies_to_remote(self) -> bool:
         """Whether segments are copied to the remote tier."""
         return self.remote_storage_enable and not self.remote_log_copy_disable

@@ -17,7 +17,7 @@ alone; and whatever is tiered is settled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
@@ -83,13 +83,17 @@ def sealed_runs(
     from_offset: int,
     now_ms: int,
     transactions: LogTransactions | None = None,
+    has_expired: Callable[[Link], bool] = lambda _: False,
 ) -> list[Run]:
     """The runs at or above ``from_offset`` that are sealed, in order. ``from_offset`` is the end of the
     remote log; a link that straddles it is cut there. ``transactions`` are those of the log from there on; None
-    where it is known to have none.
+    where it is known to have none. An active tail of which all ``has_expired`` is sealed, as Kafka rolls it.
     """
     sealed, active = _roll(_mergeable(log, from_offset, transactions), policy)
-    while active and now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms:
+    while active and (
+        now_ms - min(link.file.object.modified_ms for link in active) >= policy.segment_ms
+        or all(map(has_expired, reversed(active)))
+    ):
         first, rest = active[0], active[1:]
         # As large as all that came after it: rewriting it for them, each segment.ms again, would be quadratic.
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))

@@ -141,11 +141,13 @@ class Replica:
         return self.end_state(log).producers
 
     def end_state(self, log: ReplicaLog) -> EndState:
-        """What an append at the log end goes on from: the last file's state, else that of the local start."""
+        """What an append at the log end goes on from: the last file's state, else that of the local start. That
+        does not say where the last append in a transaction is: any remote file below it may hold one.
+        """
         if log.chain:
             footer = self.footer(log.chain[-1].file)
             return EndState(dict(footer.producers), footer.last_transactional_offset)
-        return EndState(self.producers_at_local_start(log), None)
+        return EndState(self.producers_at_local_start(log), log.local_start - 1 if log.local_start else None)
 
     def footer(self, file: DataFile) -> SegmentFooter:
         """What a data file of the replica says of itself."""

@@ -2,7 +2,8 @@
 
 Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition.
 Local retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, and
-never past what is safely in the remote log (KIP-405). The active file, the last one, always stays.
+never past what is safely in the remote log (KIP-405). The last file goes like any other, as in Kafka: a log of
+which all has expired holds no file, and its local start is its end.
 """
 
 from __future__ import annotations
@@ -49,15 +50,15 @@ class RetentionLimits:
 def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: int) -> int | None:
     """The offset from which on the limits keep the log; None when they keep all of it.
 
-    ``extents`` is the log in order, its last member is the active file and stays. As in Kafka, whole
-    files go, from the oldest on: by time while the next one's largest timestamp is too old; by size while
-    what stays without it is still at least ``retention_bytes``. (In Kafka a timestamp in the future keeps its
-    segment, and all that comes after it, until then.)
+    ``extents`` is the log in order. As in Kafka, whole files go, from the oldest on, and the last one too: by
+    time while the next one's largest timestamp is too old; by size while what stays without it is still at least
+    ``retention_bytes``. (In Kafka a timestamp in the future keeps its segment, and all that comes after it, until
+    then.)
     """
     keep_from: int | None = None
     remaining = sum(extent.size_bytes for extent in extents)
     by_time = by_size = True
-    for extent in extents[:-1]:
+    for extent in extents:
         remaining -= extent.size_bytes
         by_time = (
             by_time

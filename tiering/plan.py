@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from partitions.errors import CorruptionError, LogGapError
 from partitions.listing import Link, ReplicaLog
 from partitions.merge import MergePolicy, Run, sealed_runs
-from partitions.retention import UNLIMITED
+from partitions.retention import UNLIMITED, Extent
 from partitions.transactions import LogTransactions
 from tiering.remote_segment import RemoteSegment
 
@@ -122,18 +122,27 @@ def plan_uploads(
     policy: MergePolicy,
     now_ms: int,
     lag: CopyLag = AT_ONCE,
+    expires_ms: int = UNLIMITED,
     latest_ms: LatestMs = lambda _: 0,
     transactions: LogTransactions | None = None,
 ) -> UploadPlan:
     """The uploads that are due of the leader's log from ``start`` on, the ``earliest_pending_upload`` (of what was
-    remote after the leader was listed). ``latest_ms`` is asked only where ``lag`` is a time. ``transactions`` are
-    those of the log from there on; None where there are none.
+    remote after the leader was listed). An active tail that has expired on the brokers, for it is older than
+    ``expires_ms``, is sealed: it may leave them only when it is remote. ``latest_ms`` is asked only where that, or
+    ``lag``, is a time. ``transactions`` are those of the log from there on; None where there are none.
 
     Raises: as ``latest_ms``.
     """
+
+    def has_expired(link: Link) -> bool:
+        if expires_ms == UNLIMITED:
+            return False
+        extent = Extent(link.start, link.end, 0, latest_ms(link), link.file.object.modified_ms)
+        return now_ms - extent.latest_ms(now_ms) > expires_ms
+
     runs: list[Run] = []
     position = start
-    for run in sealed_runs(log, policy, start, now_ms, transactions):
+    for run in sealed_runs(log, policy, start, now_ms, transactions, has_expired):
         if run.start != position or run.end > log.high_watermark:
             break  # only what follows directly, and only what is committed
         runs.append(run)
@@ -149,13 +158,25 @@ def plan_uploads(
     return UploadPlan(start, tuple(due), held_bytes)
 
 
-def changes_at_ms(log: ReplicaLog, plan: UploadPlan, *, policy: MergePolicy, lag: CopyLag, now_ms: int) -> int:
+def changes_at_ms(
+    log: ReplicaLog,
+    plan: UploadPlan,
+    *,
+    policy: MergePolicy,
+    lag: CopyLag,
+    now_ms: int,
+    expires_ms: int = UNLIMITED,
+    latest_ms: LatestMs = lambda _: 0,
+) -> int:
     """When the plan may become another one at the earliest, by the time alone; ``now_ms`` where it already may.
-    Only asked of a plan without uploads.
+    Only asked of a plan without uploads. Raises: as ``latest_ms``.
     """
-    left = [link.file.object.modified_ms for link in log.chain if link.end > plan.end]
+    left = [link for link in log.chain if link.end > plan.end]
     if not left:
         return 2**63 - 1
     if plan.held_bytes and lag.ms > 0:
         return now_ms  # by the records' own timestamps: they are looked up each time
-    return max(now_ms, min(left) + policy.segment_ms)
+    sealed_ms = min(link.file.object.modified_ms for link in left) + policy.segment_ms
+    if expires_ms != UNLIMITED:  # not before the last file has expired
+        sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
+    return max(now_ms, sealed_ms)

@@ -39,12 +39,15 @@ LOG = extents((100, 5_000), (100, 4_000), (100, 3_000), (100, 2_000), (100, 1_00
         pytest.param(5_000, UNLIMITED, None, id="exactly as old as allowed is kept"),
         pytest.param(4_999, UNLIMITED, 10, id="one millisecond too old goes"),
         pytest.param(2_500, UNLIMITED, 30, id="whole files go from the oldest on"),
-        pytest.param(0, UNLIMITED, 40, id="the active file stays"),
+        pytest.param(0, UNLIMITED, 50, id="the last file goes like any other"),
+        pytest.param(999, UNLIMITED, 50, id="one millisecond too old: the last one, too"),
+        pytest.param(1_000, UNLIMITED, 40, id="exactly as old as allowed: the last one, too"),
         pytest.param(UNLIMITED, 500, None, id="exactly as large as allowed is kept"),
         pytest.param(UNLIMITED, 401, None, id="a file stays while without it too little would be left"),
         pytest.param(UNLIMITED, 400, 10, id="a file goes when what is left is still enough"),
         pytest.param(UNLIMITED, 250, 20, id="at least retention.bytes stay"),
-        pytest.param(UNLIMITED, 0, 40, id="no bytes at all: the active file stays"),
+        pytest.param(UNLIMITED, 0, 50, id="no bytes at all"),
+        pytest.param(UNLIMITED, 1, 40, id="one byte keeps the last file"),
         pytest.param(2_500, 400, 30, id="both: time asks for more"),
         pytest.param(4_999, 200, 30, id="both: size asks for more"),
         pytest.param(UNLIMITED, 10_000, None, id="more allowed than there is"),
@@ -61,9 +64,11 @@ def test_an_old_file_behind_a_young_one_stays() -> None:
     assert retained_from(log, RetentionLimits(1_000, UNLIMITED), NOW_MS) == 10
 
 
-@pytest.mark.parametrize("log", [[], extents((100, 10**9))])
-def test_a_log_without_closed_files_keeps_all(log: list[Extent]) -> None:
-    assert retained_from(log, RetentionLimits(0, 0), NOW_MS) is None
+def test_the_only_file_goes_when_it_has_expired() -> None:
+    """Kafka's UnifiedLog deletes the expired active segment, and rolls a new one: log start = log end."""
+    assert retained_from(extents((100, 5_000)), RetentionLimits(4_999, UNLIMITED), NOW_MS) == 10
+    assert retained_from(extents((100, 5_000)), RetentionLimits(5_000, UNLIMITED), NOW_MS) is None
+    assert retained_from([], RetentionLimits(0, 0), NOW_MS) is None
 
 
 @given(

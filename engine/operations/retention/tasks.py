@@ -299,5 +299,7 @@ def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> 
     if not work.tiered:
         return log_start
     safe = work.safe(log)
-    by_limits = retained_from(local_extents(replica, log, work.local), work.local, work.clock.now_ms()) or 0
+    # Where only its size asks for it, the last file stays for those who read the end of the log.
+    at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
+    by_limits = retained_from(local_extents(replica, log, work.local), at_least, work.clock.now_ms()) or 0
     return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)

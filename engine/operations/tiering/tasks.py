@@ -36,6 +36,8 @@ class PlanWork(SiteWork):
     None where the remote log cannot be read: then the backlog is measured from where the list last saw it end."""
     policy: MergePolicy
     lag: CopyLag
+    expires_ms: int
+    """How long the brokers keep records that the remote keeps for longer; -1: no less long."""
     clock: Clock
 
 
@@ -88,13 +90,22 @@ def plan_partition(work: PlanWork) -> Planned:
         policy=work.policy,
         now_ms=now_ms,
         lag=work.lag,
+        expires_ms=work.expires_ms,
         latest_ms=latest_ms,
         transactions=transactions_of(log, leader.footer, start),
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     if plan.runs or foreign or work.segments is None:
         return Planned(plan, pending, log.lineage, foreign)
-    until_ms = changes_at_ms(log, plan, policy=work.policy, lag=work.lag, now_ms=now_ms)
+    until_ms = changes_at_ms(
+        log,
+        plan,
+        policy=work.policy,
+        lag=work.lag,
+        now_ms=now_ms,
+        expires_ms=work.expires_ms,
+        latest_ms=latest_ms,
+    )
     return Planned(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
 
 
@@ -103,7 +114,7 @@ def _seen(work: PlanWork, listing: Listing) -> str:
     last = [segment.path for segment in (work.segments or ())[-1:]]
     view = work.site.view
     rests_on = (
-        (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag),
+        (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
         sorted((str(file.name), file.object.version) for file in listing.data),
         sorted(map(str, (*listing.epochs, *listing.watermarks, *(name for name, _ in listing.local_starts)))),
     )

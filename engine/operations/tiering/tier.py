@@ -205,6 +205,7 @@ def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWor
         segments=remote if remote is None or whole else remote[-1:],
         policy=part.of.config.merging,
         lag=part.of.config.copy_lag,
+        expires_ms=part.of.config.local_expires_ms,
         clock=context.clock,
     )
 
