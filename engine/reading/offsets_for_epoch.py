@@ -51,6 +51,17 @@ def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
     return log.high_watermark >= (latest.start_offset if latest is not None and taken_over else log.log_end)
 
 
+def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
+    """Raises: OffsetNotAvailableError while the leader of this epoch does not know all that is committed: the end
+    that it knows may lie below what was acknowledged, and read (KIP-207).
+    """
+    if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
+        raise OffsetNotAvailableError(
+            f"{what}: the leader, elected of late, knows offsets up to {log.high_watermark} to be committed, and "
+            "the log may end further; ask again after an append, or run replicate"
+        )
+
+
 def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) -> None:
     """The leader's log still is what a consumer has read that has come to ``offset``, with a last record of
     ``leader_epoch`` (KIP-320).

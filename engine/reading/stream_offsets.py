@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.reading.offsets_for_epoch import divergent_offset
+from engine.reading.offsets_for_epoch import check_knows_end, divergent_offset
 from engine.reading.subscription import Subscription
 from engine.state.group_commits import TopicPartition
 from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
@@ -139,6 +139,15 @@ class LogBounds:
     log_start: int
     end: int
     log: ReplicaLog
+    leader_epoch: int = 0
+
+    @property
+    def latest(self) -> int:
+        """The end, for whoever begins or stops there. Raises: OffsetNotAvailableError while the leader, elected of
+        late, does not know all that is committed (KIP-207).
+        """
+        check_knows_end(self.what, self.log, self.leader_epoch)
+        return self.end
 
     def position(self, offset: int) -> Position:
         """The position at an offset of this log."""

@@ -100,7 +100,7 @@ def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:
 
 def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster) -> None:
     """It cannot be read any more; what was committed counts as Kafka counts it."""
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "0", "segment.bytes": "1"})
+    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"})
     live.append({0: ["x"], 1: ["x"]}).raise_for_failures()
     live.append({0: ["y"], 1: ["y"]}).raise_for_failures()
     live.cluster.commit("g", {("t", 0): 1})

@@ -115,7 +115,7 @@ def test_a_file_that_is_shorter_than_the_log_says_is_an_error(
 
 
 def test_records_that_retention_takes_between_the_plan_and_the_read_are_an_error(live: LiveCluster) -> None:
-    live.topic(file_delete_delay_ms="0", retention_bytes="0", segment_bytes="1")
+    live.topic(file_delete_delay_ms="0", retention_bytes="1", segment_bytes="1")
     live.fill("abc")
     tasks = first_tasks(live)
     for _ in range(2):

@@ -140,7 +140,7 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
     live.tiered(file_delete_delay_ms="60000")
     live.fill("abcde")
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "0"})
+    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     assert len(lying(live)) > len(listed(live))
     assert deleted(live.cluster.vacuum()) == {}, "a reader may have planned it"
@@ -152,7 +152,7 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
 def test_removals_that_the_table_has_forgotten_are_found_by_listing(live: LiveCluster) -> None:
     """Delta forgets a removed file after delta.deletedFileRetentionDuration; its object may still be there."""
     filled(live, "abcdef")
-    live.cluster.alter_configs("t", {"retention.bytes": "0"})
+    live.cluster.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if nobody had deleted them
     (log,) = remote_folder(live).glob("_delta_log")

@@ -44,6 +44,7 @@ from partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopic
 from partitions.lookup import first_at_or_after
 from partitions.numbers import whole
 from partitions.offsets import FoundOffset, OffsetSpec, named_offset
+from partitions.transactions import Isolation
 
 ResetTo = Place | datetime | str
 """Where a group is moved to: a named position, an offset, or the first record at or after a time."""
@@ -156,6 +157,8 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
 
 
 def _position(state: PartitionState, spec: OffsetSpec) -> int:
+    if spec is OffsetSpec.LATEST:
+        return state.latest(Isolation.READ_UNCOMMITTED)
     found = named_offset(state.positions, spec)
     if isinstance(found, FoundOffset):
         return found.offset
@@ -165,7 +168,7 @@ def _position(state: PartitionState, spec: OffsetSpec) -> int:
 def _first_at(state: PartitionState, time_us: int) -> int:
     """The first record at or after a time, or the high watermark where all are earlier."""
     found = first_at_or_after(state.readable.pieces, time_us)
-    return found.offset if isinstance(found, FoundOffset) else state.positions.high_watermark
+    return found.offset if isinstance(found, FoundOffset) else state.latest(Isolation.READ_UNCOMMITTED)
 
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
@@ -177,6 +180,8 @@ def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -
 def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
     """The offset, or the end of the log that is nearest to it."""
     start, end = state.positions.log_start, state.positions.high_watermark
+    if offset > end:
+        end = state.latest(Isolation.READ_UNCOMMITTED)
     nearest = min(max(offset, start), end)
     if nearest != offset:
         notes.append(

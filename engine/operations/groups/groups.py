@@ -15,6 +15,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView
 from engine.operations.brokers.brokers import with_leaders
 from engine.operations.state_log import append_state, ensure_topic, read_state
+from engine.reading.offsets_for_epoch import check_knows_end
 from engine.replication.damage import check_whole
 from engine.report import Failure, Report, Value, utc_text
 from engine.state.consumer_offsets import (
@@ -198,7 +199,7 @@ def list_ends(context: Context, image: ClusterImage, groups: Iterable[GroupState
     failures of those that cannot be."""
     topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
     views = [view for topic in topics for view in image.views(topic)]
-    outcomes = list(context.threads.run(lambda view: _ends(context, view), views))
+    outcomes = list(context.threads.run(lambda view: _ends(context, view, known=True), views))
     failures = [Failure.of(context.site(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
     return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
 
@@ -272,10 +273,16 @@ def _records(
     return commit_records(context, image, group, wanted, member_epoch)
 
 
-def _ends(context: Context, view: PartitionView) -> LogEnds:
-    replica = context.site(view).leader
+def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogEnds:
+    """``known``: also the high watermark, which a leader that was elected of late may not know. Raises:
+    OffsetNotAvailableError where it does not.
+    """
+    site = context.site(view)
+    replica = site.leader
     log = replica.log()
     check_whole(replica, log)
+    if known:
+        check_knows_end(str(site), log, view.leader_epoch)
     return LogEnds(log.local_start, log.log_end, log.high_watermark)
 
 

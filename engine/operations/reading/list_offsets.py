@@ -40,8 +40,11 @@ def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
 def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Answer:
     """The answer for one partition, with the leader epoch of the offset. For readers of committed records LATEST
     is the last stable offset, and a look-up by time finds nothing from there on (KIP-98, "ListOffsetRequest").
+
+    Raises: OffsetNotAvailableError for LATEST, and a time that no record is known to have reached, while the
+        leader, elected of late, does not know all that is committed (KIP-207).
     """
-    end = state.end(isolation)
+    end = state.latest(isolation) if spec is OffsetSpec.LATEST else state.end(isolation)
     if isinstance(spec, FirstAt):
         found = first_at_or_after(state.readable.pieces, spec.timestamp_us)
     elif spec is OffsetSpec.MAX_TIMESTAMP:
@@ -50,6 +53,8 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
         found = named_offset(replace(state.positions, high_watermark=end), spec)
     if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
         found = UnknownOffset(f"what became of offset {found.offset} is not decided yet: a transaction is open")
+    if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
+        state.latest(isolation)  # a record may be that late which the leader does not know to be committed
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
     return found

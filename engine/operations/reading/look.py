@@ -9,6 +9,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.reading.nearest import footer_nearby
 from engine.operations.while_it_changes import while_it_changes
+from engine.reading.offsets_for_epoch import check_knows_end
 from engine.reading.plan import PartitionPieces, check_end, readable_pieces
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
 from engine.replication.damage import blaming, check_whole
@@ -50,6 +51,14 @@ class PartitionState:
     def end(self, isolation: Isolation) -> int:
         """Where such a reader stops: at the high watermark, or at the last stable offset."""
         return max(self.transactions.end(isolation, self.log), self.positions.log_start)
+
+    def latest(self, isolation: Isolation) -> int:
+        """The same, as an answer to whoever asks for the end of the log: it never goes back (KIP-207).
+
+        Raises: OffsetNotAvailableError while the leader, elected of late, does not know all that is committed.
+        """
+        check_knows_end(f"{self.view.topic}-{self.view.partition}", self.log, self.view.leader_epoch)
+        return self.end(isolation)
 
     def readable_by(self, isolation: Isolation) -> PartitionPieces:
         """What is readable, without the files of which such a reader gets nothing."""

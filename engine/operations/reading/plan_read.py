@@ -204,13 +204,16 @@ class _Asked:
 
     def range_of(self, state: PartitionState) -> tuple[int, int]:
         """``[start, end)`` of a partition, not checked yet."""
-        log_start, readable_end = state.positions.log_start, state.end(self.isolation)
+        log_start = state.positions.log_start
         if self._of_no_time:
             return log_start, log_start
-        end = self._resolved(state, "end", self.query.until, readable_end)
+        end = self._resolved(state, "end", self.query.until)
+        if end is None:
+            end = state.latest(self.isolation)
         if self.query.last is not None:
             return start_of_last(state, self.query.last, end, self.isolation), end
-        return self._resolved(state, "start", self.query.first, log_start), end
+        start = self._resolved(state, "start", self.query.first)
+        return log_start if start is None else start, end
 
     @property
     def _of_no_time(self) -> bool:
@@ -247,12 +250,13 @@ class _Asked:
                 return bound
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
-    def _resolved(self, state: PartitionState, name: str, bound: OffsetBound, otherwise: int) -> int:
+    def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
+        """The offset of a bound; None where there is none. Raises: OffsetNotAvailableError as ``latest``."""
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][state.view.topic].get(state.view.partition)
         match bound:
             case None:
-                return otherwise
+                return None
             case Committed(group):
                 commit = self.committed[group].get((state.view.topic, state.view.partition))
                 return state.positions.log_start if commit is None else self._of_commit(state, commit)
@@ -261,7 +265,7 @@ class _Asked:
                 if isinstance(found, FoundOffset):
                     return found.offset
                 if isinstance(bound, FirstAt):
-                    return state.end(self.isolation)  # no record is that late
+                    return state.latest(self.isolation)  # no record is that late
                 raise OffsetOutOfRangeError(
                     f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
                 )
@@ -275,8 +279,9 @@ class _Asked:
             what = f"{state.view.topic}-{state.view.partition}"
             check_history(what, state.log, commit.offset, commit.leader_epoch)
         # It may have processed records that are not committed yet: then there is nothing to read.
-        beyond = commit.offset > state.positions.log_end
-        return commit.offset if beyond else min(commit.offset, state.end(self.isolation))
+        if commit.offset > state.positions.log_end or commit.offset <= state.end(self.isolation):
+            return commit.offset
+        return state.latest(self.isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +303,8 @@ def _plan_partition(
     if start < log_start and start <= end and not reader.fail_on_data_loss:
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
+    if end > state.end(reader.isolation):
+        state.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
     check_range(what, start, end, log_start, state.end(reader.isolation))
     leader = context.site(view).leader
     served_by = [leader]

@@ -130,8 +130,9 @@ class Tail:
         """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin so many
         records before the end of each, instead of at ``start``.
 
-        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; what keeps the partitions
-            from being looked at.
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError
+            where it takes the end of a log whose leader, elected of late, does not know it; what keeps the
+            partitions from being looked at.
         """
         self._context = context
         self._topic = topic
@@ -153,7 +154,8 @@ class Tail:
         self._positions = {
             state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
         }
-        self._ends = {state.view.partition: state.end(Isolation(options.isolation)) for state in states}
+        level = Isolation(options.isolation)
+        self._ends = {} if options.follow else {state.view.partition: state.latest(level) for state in states}
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -364,7 +366,7 @@ def _begin(
     for state in states:
         partition = state.view.partition
         if last is not None:
-            begin = start_of_last(state, last, state.end(isolation), isolation)
+            begin = start_of_last(state, last, state.latest(isolation), isolation)
             found[partition] = OffsetAndMetadata(begin)
         elif (name, partition) in known:
             found[partition] = known[name, partition]
@@ -395,7 +397,7 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
             f"{positions.high_watermark}], the log start offset and the high watermark"
         )
     return OffsetAndMetadata(
-        positions.log_start if reset == "earliest" else state.end(Isolation(options.isolation))
+        positions.log_start if reset == "earliest" else state.latest(Isolation(options.isolation))
     )
 
 
@@ -407,9 +409,9 @@ def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) ->
         case None:
             return state.positions.log_start
         case OffsetSpec.LATEST:
-            return state.end(isolation)
+            return state.latest(isolation)
         case OffsetSpec() | FirstAt():
             answer = position(state, bound)
-            return answer.offset if isinstance(answer, FoundOffset) else state.end(isolation)
+            return answer.offset if isinstance(answer, FoundOffset) else state.latest(isolation)
         case _:
             return bound

@@ -121,7 +121,8 @@ class StreamSource:
     def initial(self) -> StreamOffsets:
         """Where a new query begins.
 
-        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options.
+        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options;
+            OffsetNotAvailableError as ``LogBounds.latest``.
         """
         seen = self._look()
         offsets = self._starts(seen)
@@ -129,8 +130,10 @@ class StreamSource:
         return StreamOffsets(seen.ids, positions, initial=True)
 
     def stop_at_present_end(self) -> None:
-        """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``)."""
-        self._target = {key: leader.bounds.end for key, leader in self._look().leaders.items()}
+        """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``). Raises:
+        OffsetNotAvailableError as ``LogBounds.latest``.
+        """
+        self._target = {key: leader.bounds.latest for key, leader in self._look().leaders.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
@@ -345,7 +348,7 @@ class StreamSource:
                 end = transactions_of(log, footer_of).end(isolation, log)
             end = max(end, log_start)
             what = f"{view.topic}-{view.partition}"
-            return _Leader(view, replica, log, LogBounds(what, log_start, end, log), footer_of)
+            return _Leader(view, replica, log, LogBounds(what, log_start, end, log, view.leader_epoch), footer_of)
 
         leaders = {
             (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
@@ -373,7 +376,7 @@ class StreamSource:
 
 
 def _named(spec: OffsetSpec, bounds: LogBounds) -> int:
-    return bounds.log_start if spec is OffsetSpec.EARLIEST else bounds.end
+    return bounds.log_start if spec is OffsetSpec.EARLIEST else bounds.latest
 
 
 def _listed(keys: Iterable[TopicPartition]) -> str:
