@@ -144,6 +144,8 @@ def configuration_of(seed: int, theme_name: str | None = None, voters: int | Non
         topic_configs["segment.bytes"] = rng.choice(("5000", "12000", "1073741824"))
     if theme.tiered:
         topic_configs |= _tiered(rng)
+    if "retention.bytes" in topic_configs and random.Random(f"all expires {seed}").random() < 0.2:
+        topic_configs |= {"retention.bytes": "0", "local.retention.bytes": "-2"}  # the last file of a log, too
     if theme.unclean:
         topic_configs["unclean.leader.election.enable"] = rng.choice(("true", "false"))
     if copies == 3 and rng.random() < 0.2:
