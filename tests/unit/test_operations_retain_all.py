@@ -32,8 +32,9 @@ def expired(folder: Path, kind: str) -> LiveCluster:
         live.topic(**configs)
     else:
         live.tiered(**configs)
+    began_ms = live.clock.now_ms()
     for number, value in enumerate("abc"):
-        live.append([value], at_ms=live.clock.now_ms(), producer="p", sequence=number).raise_for_failures()
+        live.append([value], at_ms=began_ms, producer="p", sequence=number).raise_for_failures()
     if kind != "local":
         live.cluster.tier().raise_for_failures()
     live.clock.advance_ms(HOUR_MS)
@@ -94,7 +95,7 @@ def test_readers_find_nothing_and_go_on_with_what_is_appended(tmp_path: Path, ki
 @pytest.mark.parametrize("kind", KINDS)
 def test_producers_are_known_and_offsets_go_on(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
-    again = live.append(["c"], producer="p", sequence=2)
+    again = live.append(["c"], at_ms=live.clock.now_ms() - HOUR_MS - 1, producer="p", sequence=2)
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 2)]
     later = live.append(["d"], at_ms=live.clock.now_ms(), producer="p", sequence=3)
     assert rows_of(later, "outcome", "base_offset") == [("acknowledged", 3)]
