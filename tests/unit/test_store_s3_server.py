@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import pickle
 import random
+import zlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from partitions.errors import SourceChangedError, StorageError
 from partitions.store import StoredObject, StoreOptions, open_store
 from partitions.store.s3 import S3Store
 from partitions.store.s3_connection import client_of
+from partitions.store.s3_upload import StagedUpload
 from tests.s3_server import SECRET_KEY, S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024
@@ -50,10 +52,29 @@ class TestRealServer:
         assert writer.commit()
         [listed] = store.list("")
         target = S3Store(s3_endpoint.buckets[1], "copies", store.options)
-        assert target.stage_copy(store, listed, "there").commit()
+        staged = target.stage_copy(store, listed, "there")
+        assert staged.crc32 == zlib.crc32(random.Random(1).randbytes(3 * PART_BYTES)), "the server tells it"
+        assert staged.commit()
         assert (target.counts.read_bytes, target.counts.written_bytes) == (0, 0)
         assert store.counts.read_bytes == 0
         assert target.read("there") == store.read("here")
+
+    def test_what_a_server_copies_and_tells_no_checksum_of_comes_through_here(
+        self, s3_endpoint: S3Endpoint, store: S3Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nobody would know what it has copied."""
+        data = random.Random(1).randbytes(3 * PART_BYTES)
+        writer = store.stage_writer("here")
+        writer.file.write(data)
+        assert writer.commit()
+        [listed] = store.list("")
+        monkeypatch.setattr(StagedUpload, "copy_part", lambda *_: False)
+        target = S3Store(s3_endpoint.buckets[1], "silent", store.options)
+        staged = target.stage_copy(store, listed, "there")
+        assert staged.crc32 == zlib.crc32(data)
+        assert staged.commit()
+        assert target.counts.written_bytes == len(data)
+        assert target.read("there") == data
 
     def test_another_profile_or_endpoint_copies_through_here(self, store: S3Store) -> None:
         writer = store.stage_writer("here")
