@@ -11,6 +11,7 @@ from engine.spark.types import BINARY, record_schema
 from jobs.benchmarks.bench import TOPIC, Bench, BenchCluster, size_of
 from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.options import size_text
+from jobs.benchmarks.scanning import CHECKED, WITHOUT_CHECKS, plain_reader
 from jobs.benchmarks.table import Line, speed_line
 
 AT_LEAST = 0.95
@@ -30,7 +31,7 @@ def remote_reads(bench: Bench) -> list[Line]:
     made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
     for _ in range(2):  # the second time, what left the log is deleted
         made.cluster.retain().raise_for_failures()
-    lines = [_first(bench, made), _again(made), _scan(bench, made)]
+    lines = [_first(bench, made), _again(made), *_scan(bench, made)]
     made.remove()
     return lines
 
@@ -75,7 +76,7 @@ def _again(made: BenchCluster) -> Line:
     return Line("    reading on by fetches of 1 MiB", f"{speed:.0f} MB/s", f"{each:.1f} ms each")
 
 
-def _scan(bench: Bench, made: BenchCluster) -> Line:
+def _scan(bench: Bench, made: BenchCluster) -> list[Line]:
     parts = [part for part in made.cluster.plan_read(TOPIC) if part.remote]
     files = [Path(part.uri.removeprefix("file://")) for part in parts]
     ends = {part.partition: part.end for part in parts}
@@ -91,10 +92,18 @@ def _scan(bench: Bench, made: BenchCluster) -> Line:
     def read() -> None:
         found["ours"] = scanned(made.cluster.read(TOPIC, end=ends))
 
-    def read_plain() -> None:
-        found["peer"] = scanned(bench.spark.read.schema(schema).parquet(*map(str, files)))
+    def read_plain(checks: bool) -> None:
+        found["peer"] = scanned(plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files)))
 
-    ours, peer = in_turn(lambda: seconds_of(read), lambda: seconds_of(read_plain))
+    ours, peer, unchecked = in_turn(
+        lambda: seconds_of(read),
+        lambda: seconds_of(lambda: read_plain(True)),
+        lambda: seconds_of(lambda: read_plain(False)),
+    )
     if found["ours"] != found["peer"]:
         raise AssertionError(f"two scans of the same files found {found}")
-    return speed_line("scan of the remote tier: count, sum(length(value))", size_of(files), ours, peer, AT_LEAST)
+    what, size = "scan of the remote tier: count, sum(length(value))", size_of(files)
+    return [
+        speed_line(what, size, ours, peer, AT_LEAST, CHECKED),
+        speed_line(f"    {WITHOUT_CHECKS}", size, ours, unchecked),
+    ]

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
+from engine.spark.scanning import PAGE_CHECKS
 from engine.spark.types import BINARY, record_schema
 from jobs.benchmarks.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, typed_columns
 from jobs.benchmarks.measuring import in_turn, seconds_of
@@ -17,11 +18,15 @@ from partitions.identity import random_id
 
 AT_LEAST = 0.95
 PRUNED_AT_LEAST = 10.0
+CHECKED = "Both compare every page with its checksum."
+WITHOUT_CHECKS = "the same, against Spark without checks"
 VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
 
 
 def scan(bench: Bench) -> list[Line]:
-    """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths."""
+    """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths. The peer
+    compares the pages with their checksums as we do; and what that costs us, against a peer that does not.
+    """
     made = bench.filled(bench.options.partitions)
     made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is read
     bench.say("scan")
@@ -32,8 +37,8 @@ def scan(bench: Bench) -> list[Line]:
     def read() -> DataFrame:
         return made.cluster.read(TOPIC)
 
-    def read_plain() -> DataFrame:
-        return bench.spark.read.schema(schema).parquet(*map(str, files))
+    def read_plain(checks: bool) -> DataFrame:
+        return plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files))
 
     def scanned(frame: Callable[[], DataFrame]) -> float:
         found: list[tuple[int, int]] = []
@@ -48,8 +53,21 @@ def scan(bench: Bench) -> list[Line]:
             raise AssertionError(f"a scan found {found[0]}, not {wanted}")
         return seconds
 
-    ours, peer = in_turn(lambda: scanned(read), lambda: scanned(read_plain))
-    return [speed_line("scan: count, sum(length(value))", size_of(files), ours, peer, AT_LEAST)]
+    ours, peer, unchecked = in_turn(
+        lambda: scanned(read),
+        lambda: scanned(lambda: read_plain(True)),
+        lambda: scanned(lambda: read_plain(False)),
+    )
+    what = "scan: count, sum(length(value))"
+    return [
+        speed_line(what, size_of(files), ours, peer, AT_LEAST, CHECKED),
+        speed_line(f"    {WITHOUT_CHECKS}", size_of(files), ours, unchecked),
+    ]
+
+
+def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
+    """Spark's reader, which compares pages with their checksums or does not."""
+    return spark.read.option(PAGE_CHECKS, str(checks).lower())
 
 
 def pruned(bench: Bench) -> list[Line]:
