@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -13,8 +14,11 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.metadata.topic_commands import CreateTopic
 from engine.operations.appending.append import append_given
+from engine.operations.reading.nearest import follower_log, footer_nearby
 from engine.operations.while_it_changes import while_it_changes
+from engine.reading.replica_selector import NOWHERE
 from engine.replication.damage import blaming, check_whole
+from engine.replication.site import Site
 from engine.replication.snapshots import latest_snapshot
 from engine.report import Failure, OperationFailedError, Report
 from engine.state.internal_topics import InternalTopic
@@ -22,6 +26,7 @@ from engine.state.keyed import KeyedMachine, StateFormat
 from engine.state_cache import OwnAppend, ReadState
 from partitions.errors import (
     CoordinatorNotAvailableError,
+    CorruptionError,
     InvalidReplicationFactorError,
     LogGapError,
     OutcomeUnknownError,
@@ -39,6 +44,7 @@ M = TypeVar("M", bound=KeyedMachine[Any])
 R = TypeVar("R")
 
 _COLUMNS = ["key", "value"]
+_log = logging.getLogger(__name__)
 
 
 def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> TopicImage:
@@ -77,7 +83,8 @@ def read_state(
 ) -> ReadState[M]:
     """The state of a partition of an internal topic below its high watermark: its latest snapshot, and the log
     after it, of which this driver reads what it has not read yet. ``until`` is an offset up to which the state is
-    wanted, and ``since`` an earlier one to go on from.
+    wanted, and ``since`` an earlier one to go on from. Where the leader's copy is damaged, a follower's is read
+    that knows all of it to be committed.
 
     Raises: LeaderNotAvailableError and its like; CorruptionError kinds, LogGapError when neither a snapshot nor
         the log holds a part of it.
@@ -92,22 +99,46 @@ def _read_once(
     until: int | None,
     since: ReadState[M] | None,
 ) -> ReadState[M]:
-    leader = context.site(view).leader
-    log = leader.log()
+    site = context.site(view)
+    leader, footer = site.leader, footer_nearby(context, site, NOWHERE)
+    log = leader.log(lambda file: footer(file).next_offset)
     check_whole(leader, log)
     end = log.high_watermark if until is None else min(until, log.high_watermark)
     known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
     usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]
-    if usable:
-        state = max(usable, key=lambda one: one.next_offset)
-    else:
-        with context.snapshot_metrics.loading(view.topic, view.partition, context.clock):
-            state = load_state(leader, log, form, end)
-    state = replay(leader, log, form, state, end)
+
+    def read_from(replica: Replica, held: ReplicaLog) -> M:
+        if usable:
+            state = max(usable, key=lambda one: one.next_offset)
+        else:
+            with context.snapshot_metrics.loading(view.topic, view.partition, context.clock):
+                state = load_state(replica, held, form, end)
+        return replay(replica, held, form, state, end)
+
+    try:
+        state = read_from(leader, log)
+    except CorruptionError as error:
+        found = _of_a_follower(site, log, end, read_from)
+        if found is None:
+            raise
+        state = found
+        _log.warning("%s; it was read from another replica: run verify --deep --heal", error)
     read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
     if until is None:
         context.states.put(view.topic_id, view.partition, read)
     return read
+
+
+def _of_a_follower(
+    site: Site, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
+) -> M | None:
+    """The state by a follower that knows all up to ``end`` to be committed and whose copy is good, if any."""
+    for broker in site.followers:
+        chosen = follower_log(site, broker, leader)
+        if chosen is not None and chosen.high_watermark >= end:
+            with suppress(StratalogError):
+                return read_from(chosen.replica, chosen.log)
+    return None
 
 
 def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:

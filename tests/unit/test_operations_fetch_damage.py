@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import random
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from engine.operations.reading.fetch import Fetched
+from engine.state.internal_topics import OFFSETS_TOPIC
 from partitions.errors import CorruptSegmentError, RemoteObjectMissingError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
@@ -133,6 +136,26 @@ def test_a_tail_goes_on_and_reports_the_damage_once(live: LiveCluster) -> None:
     assert texts(tail) == ["a", "b", "c"]
     (note,) = tail.report().notes
     assert note.startswith("t-0: offsets [0, 1) cannot be read: memory://b1/")
+
+
+@pytest.mark.parametrize("what", ["page", "footer"])
+def test_offsets_of_groups_are_read_from_another_replica(
+    tmp_path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.commit("g", {("t", 0): 0}).raise_for_failures()
+    replica = live.replica(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC)
+    bad = Spot(replica.store, replica.log().chain[0].file.object.name)
+    values_at = pq.read_metadata(io.BytesIO(bad.read())).row_group(0).column(4).data_page_offset
+    bad.flip(values_at + 40 if what == "page" else footer_of(bad))
+    assert live.driver().committed("g")["t", 0].offset == 0
+    assert "verify --deep --heal" in caplog.text
+    for follower in live.followers(OFFSETS_TOPIC):
+        live.wipe(follower)
+    with pytest.raises(CorruptSegmentError, match=replica.store.uri):
+        live.driver().committed("g")
 
 
 @pytest.mark.slow
