@@ -15,6 +15,7 @@ from partitions.errors import CorruptSegmentError, RemoteObjectMissingError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.nearest_harness import racked, unaware
+from tests.unit.stream_harness import first_tasks, values_of
 from tests.unit.tail_harness import texts
 from tests.unit.tampering import Spot, remote_spot, spot
 
@@ -39,6 +40,11 @@ def values(fetched: Fetched) -> str:
 def footer_of(found: Spot) -> int:
     data = found.read()
     return len(data) - 8 - int.from_bytes(data[-8:-4], "little") // 2
+
+
+def value_of(found: Spot) -> int:
+    """A byte of the page of the values."""
+    return int(pq.read_metadata(io.BytesIO(found.read())).row_group(0).column(4).data_page_offset) + 40
 
 
 def said(broker: int, offset: int) -> str:
@@ -148,14 +154,21 @@ def test_offsets_of_groups_are_read_from_another_replica(
     live.cluster.commit("g", {("t", 0): 0}).raise_for_failures()
     replica = live.replica(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC)
     bad = Spot(replica.store, replica.log().chain[0].file.object.name)
-    values_at = pq.read_metadata(io.BytesIO(bad.read())).row_group(0).column(4).data_page_offset
-    bad.flip(values_at + 40 if what == "page" else footer_of(bad))
+    bad.flip(value_of(bad) if what == "page" else footer_of(bad))
     assert live.driver().committed("g")["t", 0].offset == 0
     assert "verify --deep --heal" in caplog.text
     for follower in live.followers(OFFSETS_TOPIC):
         live.wipe(follower)
     with pytest.raises(CorruptSegmentError, match=replica.store.uri):
         live.driver().committed("g")
+
+
+def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:
+    tasks = first_tasks(live)
+    bad = spot(live, 1, 1)
+    bad.flip(value_of(bad))
+    with pytest.raises(CorruptSegmentError, match=said(1, 1)):
+        values_of(tasks)
 
 
 @pytest.mark.slow

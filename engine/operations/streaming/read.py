@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from engine.operations.reading.look import local_pieces, remote_pieces
+from engine.reading.damaged import unreadable, with_remedy
 from engine.reading.plan import readable_pieces
 from engine.reading.stream_tasks import Part
 from engine.replication.damage import check_whole
 from engine.replication.site import Site
-from partitions.errors import LogGapError, SourceChangedError
+from partitions.errors import CorruptSegmentError, LogGapError, SourceChangedError
 from partitions.lookup import Piece
 from partitions.segment import read_row_groups
 from partitions.transactions import Isolation, visible
@@ -37,7 +38,8 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The records of a task's parts, in their order, row group by row group; ``columns`` as Parquet names them.
     A file that has gone since the plan was made is found in its successor, in either tier.
 
-    Raises: SourceChangedError when there is none; LogGapError and other CorruptionError kinds, StorageError.
+    Raises: SourceChangedError when there is none; CorruptSegmentError naming the offsets that are damaged;
+        LogGapError and other CorruptionError kinds, StorageError.
     """
     wanted = list(dict.fromkeys([*columns, _CONTROL]))
     for one in task.parts:
@@ -54,6 +56,9 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
                     raise
                 pieces = _successors(task, one, position)
                 continue
+            except CorruptSegmentError as error:
+                what = f"{task.topic}-{one.partition}"
+                raise with_remedy(unreadable(what, position, piece.end, error)) from error
             if position < piece.end:
                 raise LogGapError(
                     f"{task.topic}-{one.partition}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
