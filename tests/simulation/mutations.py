@@ -297,6 +297,18 @@ MUTATIONS: Sequence[Mutation] = (
         theme="transactions",
     ),
     Mutation(
+        "a sequence with any records",
+        "one producer and sequence stand for one set of records, and another set under them is refused",
+        variants.patched(engine.replication.append, "check_same_records", variants.true),
+        theme="base",
+    ),
+    Mutation(
+        "only the last sequence is known",
+        "a sequence that was appended is a duplicate, however many came after it",
+        variants.patched(engine.replication.append, "earlier_attempt", variants.only_the_last_is_known),
+        theme="base",
+    ),
+    Mutation(
         "register keeps the last member",
         "another incarnation leaves every ISR, also as the last member",
         variants.patched(engine.metadata.fold, "_without", variants.without_but_last),

@@ -35,7 +35,13 @@ from engine.replication.site import Site
 from engine.state.transaction_state import Transaction, TransactionStates
 from engine.state_cache import ReadState
 from partitions.clock import Clock
-from partitions.errors import OutcomeUnknownError, RetriableError, SourceChangedError, StorageError
+from partitions.errors import (
+    OutcomeUnknownError,
+    OutOfOrderSequenceNumberError,
+    RetriableError,
+    SourceChangedError,
+    StorageError,
+)
 from partitions.lineage import Lineage
 from partitions.listing import DataFile, Link, Listing, ReplicaLog
 from partitions.paths import DataName
@@ -174,6 +180,14 @@ def not_there_is_not_written(staged: Any, name: DataName, attempt: Any) -> bool:
 
 def true(*_: object) -> bool:
     return True
+
+
+def only_the_last_is_known(state: Any, append: ProducerAppend, what: str) -> Any:
+    """Whatever comes again after another one comes too late."""
+    last = state.get(append.producer_id)
+    if last is not None and last.epoch == append.epoch and append.sequence < last.sequence:
+        raise OutOfOrderSequenceNumberError(what)
+    return earlier_attempt(state, append, what)
 
 
 def nothing_missed(*_: object) -> dict[int, Exception]:
