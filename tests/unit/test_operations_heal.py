@@ -236,6 +236,23 @@ def test_an_epoch_register_is_copied_from_another_replica(
     assert_healed(live)
 
 
+def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(live: LiveCluster) -> None:
+    """It decides nothing once its replica has joined a later epoch."""
+    late, other = live.followers()
+    live.cluster._context.metadata.submit(AlterPartition((without(live.site().view, [late]),)))
+    for leader, value in ((other, "f"), (live.leader(), "g")):
+        live.cluster.elect("t", leader=leader).raise_for_failures()
+        live.append([value]).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.elect("t", leader=late).raise_for_failures()
+    live.append(["h"]).raise_for_failures()
+    damaged = register(live, other, "2.epoch")
+    damaged.flip(1)
+    live.driver().heal().raise_for_failures()
+    assert not damaged.there()
+    assert_healed(live, "abcdefgh")
+
+
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
 def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_epoch(
     live: LiveCluster, content: bytes | None

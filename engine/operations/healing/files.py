@@ -108,7 +108,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
     """A byte copy of the leader's register; where the leader never joined that epoch, of its greatest one, if
-    that is later: joining it makes up for the other.
+    that is later: joining it makes up for the other, which goes.
 
     Raises: CorruptionError when the leader has neither.
     """
@@ -117,14 +117,16 @@ def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Ca
         found = target.store.read(target.path(wanted))
     except FileNotFoundError:
         found = None
-    if found == content:
-        return
-    may_touch()
-    if found is not None:
-        target.store.delete([target.path(wanted)])
-    target.store.create(target.path(wanted), content)
-    if target.store.read(target.path(wanted)) != content:
-        raise CorruptionError(f"{target}: {wanted} does not read back as it was written; call a human")
+    if found != content:
+        may_touch()
+        if found is not None:
+            target.store.delete([target.path(wanted)])
+        target.store.create(target.path(wanted), content)
+        if target.store.read(target.path(wanted)) != content:
+            raise CorruptionError(f"{target}: {wanted} does not read back as it was written; call a human")
+    if wanted != name:
+        may_touch()
+        target.store.delete([target.path(name)])
 
 
 def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, bytes]:
