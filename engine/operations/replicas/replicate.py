@@ -2,7 +2,8 @@
 
 0. probe the roots: fence what is gone, register what is new; elect where there is no leader and it is allowed
 1. tasks: sync every follower of a partition to its leader
-2. leaders whose storage has lost data resign in favour of a whole member of the ISR
+2. leaders whose storage has lost data, or gives out other bytes than were written, resign in favour of a whole
+   member of the ISR; the bad file is replaced, and a round follows under the new leader
 3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
 4. one linearizable read; where the partition has not changed, the high watermark advances to what
    every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
