@@ -276,6 +276,23 @@ def test_snapshots_below_the_log_start_go_after_the_delay_and_the_latest_never(l
     assert {tuple(live.ids(broker)) for broker in (1, 2, 3)} == {("2-1",)}
 
 
+def test_what_a_snapshot_stands_for_stays_where_it_goes_bad_while_the_delay_passes(live: Keyed) -> None:
+    live.put([("a", "1")])
+    live.take()
+    live.put([("a", "2")])
+    live.cluster.retain("t").raise_for_failures()
+    victim = live.followers()[0]
+    assert live.log(victim).local_start == 1
+    checkpoint(live, victim).flip(700)
+    live.clock.sleep(61)
+    assert f"t-0 on broker {victim}: CORRUPT_SEGMENT" in the_failure(live.driver().retain("t"))
+    assert {broker: len(live.log(broker).listing.data) for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 2}
+    live.take()
+    live.driver().retain("t").raise_for_failures()
+    assert f"{0:020d}.{1:010d}.parquet" not in live.data(victim)
+    assert live.held(victim) == {"a": "2"}
+
+
 def test_nothing_is_deleted_before_its_successor_is_verified(live: Keyed) -> None:
     """A replica whose later snapshot is damaged keeps the earlier one."""
     live.put([("a", "1")])

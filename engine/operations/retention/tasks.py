@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import blaming, check_whole
 from engine.replication.site import SiteWork
-from engine.replication.snapshots import latest_snapshot
+from engine.replication.snapshots import latest_snapshot, newest_id
 from partitions.clock import Clock
 from partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from partitions.listing import ReplicaLog
@@ -218,7 +218,7 @@ class _Dropping:
                 read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
             )
             replica.store.create(replica.path(LocalStartName(start)), encode(producers))
-        names = self._covered(replica, log, self._deletable(log))
+        names = self._covered(replica, log, self._deletable(replica, log))
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
         if names and not work.dry_run:
             replica.store.delete([replica.path(name) for name in names])
@@ -227,12 +227,14 @@ class _Dropping:
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
 
-    def _deletable(self, log: ReplicaLog) -> list[str]:
-        """The files whose delay is over, but for those with records that only the remote has besides, and by now
-        has not, or not as they were written.
+    def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
+        """The files whose delay is over, but for those with records that only the remote, or a snapshot, has
+        besides, and by now has not, or not as they were written.
         """
         work, log_start = self.work, self.work.site.view.log_start_offset
         names = removable(log, work.clock.now_ms(), work.delay_ms)
+        if work.snapshots:
+            return self._beside_snapshot(replica, log, names)
         if work.remote is None or log.local_start <= log_start:
             return names
         parsed = {name: parse_name(name) for name in names}
@@ -249,6 +251,26 @@ class _Dropping:
             needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
             held_from = max([safe[0].base_offset, *(s.next_offset for s in needed if not self._is_sound(s))])
         return [name for name in names if name not in begins or begins[name] >= held_from]
+
+    def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
+        """Without the files below the local start, where the snapshot that stood for them is not whole now."""
+        parsed = {name: parse_name(name) for name in names}
+        below = {
+            name for name, of in parsed.items() if isinstance(of, DataName) and of.base_offset < log.local_start
+        }
+        newest = newest_id(log)
+        if not below or newest is None or newest.end_offset < log.local_start:
+            return names  # else it is retention that has moved the start, before the topic had this policy
+        with blaming(replica):
+            held = latest_snapshot(replica, log)
+        if held is not None and held.snapshot_id.end_offset >= log.local_start:
+            return names
+        error = CorruptSegmentError(
+            f"{replica}: no snapshot that is whole stands for what lies below offset {log.local_start}; its files "
+            "stay until there is one: take a snapshot"
+        )
+        self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
+        return [name for name in names if name not in below]
 
     def _covered(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
         """Without the files that a merge has hidden whose records cannot be had from what hides them."""
