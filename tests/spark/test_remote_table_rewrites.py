@@ -61,8 +61,9 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     assert log.segments == before.segments
     assert f"OPTIMIZE at version {log.version} with Apache-Spark/" in str(log.rewrite)
     for segment in before.all_segments():  # if it were gone, it could be made anew
-        written = pq.read_table(Path(tiered.uri) / segment.path)
-        assert tiered.records(segment, schema).equals(written.select(schema.names).cast(schema))
+        written = pq.read_table(Path(tiered.uri) / segment.path).select(schema.names).cast(schema)
+        found = tiered.records(segment, schema)
+        assert str(found.to_pylist()) == str(written.to_pylist()), "as text: NaN equals nothing else"
     righted = tiered.undo_rewrites()
     assert [read(version) for version in range(before.version, righted.version + 1)] == [wanted] * 3
     assert spark.sql(money).collect() == [counted], "statistics are what they were"
