@@ -26,9 +26,10 @@ class TiersOfCluster:
         """Apply local and total retention, and delete what left the log long enough ago."""
         return retain.retain(self._context, names(topics), dry_run=dry_run)
 
-    def delete_records(self, topic: str, before: Mapping[int, int], *, dry_run: bool = False) -> Report:
+    def delete_records(self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False) -> Report:
         """Delete the records of a topic below these offsets, by partition: ``cluster.delete_records("trips", {0:
-        1000})``. -1: all that are committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
+        1000})``. ``"latest"``, or -1: all that are committed. Answers each partition's low watermark; ``retain``
+        deletes the bytes.
 
         Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
             the high watermark, UnknownTopicOrPartitionError: nothing was changed.

@@ -13,6 +13,7 @@ from engine import FoundOffset, OffsetSpec
 from jobs.delete_records import main as job
 from jobs.topics import main as topics
 from partitions.errors import (
+    InvalidCallError,
     InvalidTopicError,
     OffsetOutOfRangeError,
     PolicyViolationError,
@@ -54,6 +55,14 @@ def test_minus_one_is_the_high_watermark(live: LiveCluster) -> None:
     assert rows_of(report, "partition", "low_watermark", "deleted_records") == [(0, 5, 5), (1, 0, 0)]
     live.append(["g"]).raise_for_failures()
     assert live.read("t", partitions=[0]) == {0: ["f", "g"]}
+
+
+@pytest.mark.parametrize("latest", ["latest", OffsetSpec.LATEST])
+def test_the_high_watermark_has_a_name_and_other_positions_are_refused(live: LiveCluster, latest: str) -> None:
+    assert rows_of(live.cluster.delete_records("t", {0: latest}), "low_watermark") == [(5,)]
+    for other in ("earliest", "lattest", "2013-06-01", OffsetSpec.EARLIEST):
+        with live.unchanged(), pytest.raises(InvalidCallError, match="t-0: offset"):
+            live.cluster.delete_records("t", {0: other})
 
 
 def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> None:

@@ -20,6 +20,7 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage
 from engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
 from engine.operations.restoring.point import describe_first
+from engine.reading.positions import spec_of
 from engine.replication.damage import check_whole
 from engine.report import Failure, Report, Value
 from engine.state.group_commits import TopicPartition
@@ -31,6 +32,7 @@ from partitions.errors import (
     StratalogError,
 )
 from partitions.numbers import whole
+from partitions.offsets import OffsetSpec
 from partitions.paths import METADATA_TOPIC
 from partitions.runner import Done, Failed
 
@@ -48,20 +50,22 @@ class _Start:
     wanted: LogStart
 
 
-def delete_records(context: Context, before: Mapping[TopicPartition, int], *, dry_run: bool = False) -> Report:
+def delete_records(
+    context: Context, before: Mapping[TopicPartition, int | str], *, dry_run: bool = False
+) -> Report:
     """Delete the records below these offsets (``HIGH_WATERMARK``: all that are committed). One row a partition:
     its low watermark, the offset at which its log starts then. Below that one there is nothing to delete.
 
     Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
         InvalidCallError: nothing was changed. A leader that cannot be looked at is a failure of its partition.
     """
-    before = {
-        (topic, whole(number, f"topic {topic!r}: partition")): whole(offset, f"{topic}-{number}: offset")
+    wanted = {
+        (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
         for (topic, number), offset in before.items()
     }
     rows: dict[TopicPartition, dict[str, Value]] = {}
     refused: dict[TopicPartition, StratalogError] = {}
-    waiting = dict(before)
+    waiting = dict(wanted)
     with context.measured() as measure:
         for attempt in range(_ATTEMPTS):
             found, errors = _look(context, context.metadata.image(), waiting)
@@ -71,7 +75,7 @@ def delete_records(context: Context, before: Mapping[TopicPartition, int], *, dr
             refused |= errors
             errors = {} if dry_run else _commit(context, found)
             rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
-            waiting = {one: before[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
+            waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
             if attempt == _ATTEMPTS - 1:
                 waiting = {}
             refused |= {one: error for one, error in errors.items() if one not in waiting}
@@ -82,12 +86,21 @@ def delete_records(context: Context, before: Mapping[TopicPartition, int], *, dr
             failures += _describe(context, {topic for topic, _ in rows})
     return Report(
         operation="delete_records",
-        rows=[rows[one] for one in before if one in rows],
+        rows=[rows[one] for one in wanted if one in rows],
         failures=failures,
         dry_run=dry_run,
         seconds=measure.seconds,
         counts=measure.counts,
     )
+
+
+def _offset(given: object, what: str) -> int:
+    """Raises: InvalidCallError, also for a position other than the end."""
+    if isinstance(given, OffsetSpec | str):
+        if spec_of(given, what) is OffsetSpec.LATEST:
+            return HIGH_WATERMARK
+        raise InvalidCallError(f"{what} {given!r}: records are deleted below an offset, or below latest")
+    return whole(given, what)
 
 
 def _look(
