@@ -272,6 +272,18 @@ def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_
     assert_healed(live)
 
 
+def test_all_registers_of_a_last_member_come_from_who_has_joined_its_epochs(live: LiveCluster) -> None:
+    live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
+    live.append(["f"]).raise_for_failures()
+    leader = live.leader()
+    live.cluster._context.metadata.submit(AlterPartition((without(live.site().view, live.followers()),)))
+    for epoch in ("1.epoch", "2.epoch"):
+        register(live, leader, epoch).flip(1)
+    live.driver().heal().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert_healed(live, "abcdef")
+
+
 def test_the_epoch_register_of_a_last_member_is_for_a_person(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=1)
     live.topic(copies=1)

@@ -158,10 +158,11 @@ class _Sources:
         """
         if not isinstance(damage, BadEpoch) or broker != self._leader:
             return None
-        for other in self._view.replicas:
-            look = self._looks.get(other)
-            if other not in unread and look is not None and look.joined_epoch == damage.epoch:
-                return other
+        own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
+        joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
+        fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
+        if fit:  # who has joined no later epoch is sure to have it; a later one makes up for it
+            return min(fit, key=joined.__getitem__)
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
             "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"
