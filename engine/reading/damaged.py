@@ -20,7 +20,9 @@ def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSe
 
 def with_remedy(*errors: CorruptionError) -> CorruptionError:
     """What was found damaged, as one error of the kind of the first, and what to do."""
-    return type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}")
+    found = type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}")
+    found.broker_id = errors[0].broker_id
+    return found
 
 
 class PassedOver:

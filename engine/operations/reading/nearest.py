@@ -20,6 +20,7 @@ from functools import cache
 from engine.context import Context
 from engine.metadata.image import PartitionView
 from engine.operations.replicas.in_sync import behind_since_ms, lags
+from engine.reading.damaged import unreadable, with_remedy
 from engine.reading.out_of_range import Bounds, FetchAnswer, fetch_answer
 from engine.reading.replica_selector import (
     ClientMetadata,
@@ -155,10 +156,11 @@ def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> Foote
             return found
         try:
             return leader.footer(file)
-        except CorruptSegmentError:
+        except CorruptSegmentError as error:
             found = of_one(others, file)
             if found is None:
-                raise
+                name = file.name
+                raise with_remedy(unreadable(str(site), name.base_offset, name.next_offset, error)) from error
             return found
 
     return footer
