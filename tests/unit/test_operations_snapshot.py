@@ -103,7 +103,7 @@ def test_tombstones_are_dropped_once_they_are_old(live: Keyed) -> None:
 def test_records_without_a_key_are_refused(live: Keyed) -> None:
     """As in Kafka's compacted topics: nothing could ever take their place."""
     report = live.append(["a"])
-    assert the_failure(report).startswith("t-0: INVALID_RECORD: t-0: 1 of 1 records have no key")
+    assert the_failure(report).startswith("t-0: INVALID_RECORD: 1 of 1 records have no key")
     assert live.log(live.leader()).log_end == 0
 
 
