@@ -216,7 +216,7 @@ def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError
             f"{said}; the records may be in the log all the same: read before you try again"
         )
     if failure.code in _PASSING:
-        return CoordinatorNotAvailableError(f"{said}; try again")
+        return CoordinatorNotAvailableError(f"{said}; nothing was appended, try again")
     return OperationFailedError(said, report)
 
 

@@ -8,8 +8,10 @@ stand-in with a flipped bit is none, and is refused as a damaged file. Formats a
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from types import TracebackType
 from typing import Any
@@ -29,7 +31,9 @@ from engine.quorum.batch import Batch, decode_batch, encode_batch
 from partitions.clock import Clock
 from partitions.errors import CorruptSegmentError, StratalogError
 from partitions.lineage import Lineage
+from partitions.listing import DataFile
 from partitions.paths import DataName, base_name, join, parse_name
+from partitions.segment import Segment
 from partitions.store import Store
 from partitions.store.protocol import StoredObject
 from snapshots.reader import Snapshot, verify_snapshot
@@ -97,19 +101,23 @@ class _Bytes:
         return self._held
 
 
+@dataclass(frozen=True, kw_only=True)
 class _ReadOnce(Snapshot):
     """A snapshot whose values are decoded once."""
 
-    __slots__ = ("_rows", "_values")
+    _rows: list[tuple[bytes | None, bytes | None]] | None = None
+    _values: list[bytes] | None = None
 
     def rows(self) -> Iterator[tuple[bytes | None, bytes | None]]:
-        if not hasattr(self, "_rows"):
+        if self._rows is None:
             object.__setattr__(self, "_rows", list(super().rows()))
+        assert self._rows is not None
         return iter(self._rows)
 
     def values(self) -> Iterator[bytes]:
-        if not hasattr(self, "_values"):
+        if self._values is None:
             object.__setattr__(self, "_values", list(super().values()))
+        assert self._values is not None
         return iter(self._values)
 
 
@@ -127,7 +135,7 @@ def verified(source: object, stored: StoredObject, *, owner: str, partition: int
     """As ``verify_snapshot`` of bytes that are in memory."""
     assert isinstance(source, snapshots.reader._Held)
     if not source._data.startswith(_PARQUET):
-        return _stand_in(Snapshot, source._data, source.uri_of(stored.name))
+        return _stand_in(_ReadOnce, source._data, source.uri_of(stored.name))
     found = _verified(_Bytes(source._data), base_name(stored.name), owner, partition)
     if isinstance(found, Snapshot):
         return found
@@ -197,13 +205,17 @@ class _StandInWriter:
             size_bytes=24,
             created_ms=now_ms,
             producers={},
-            digest="",
+            segment=nothing,
+            stored=nothing,
             _source=nothing,
             _file=nothing,
+            _rows=self._rows,
+            _values=[value for _, value in self._rows],
         )
-        object.__setattr__(made, "_rows", self._rows)
-        object.__setattr__(made, "_values", [value for _, value in self._rows])
-        self._staged.file.write(_put(made, *self._what, self._rows))
+        data = _put(made, *self._what, self._rows)
+        listed = DataFile(DataName(0, None, snapshot_id.epoch), StoredObject(str(snapshot_id.name), 24, 0, ""))
+        object.__setattr__(made, "segment", Segment(listed, nothing, nothing, zlib.crc32(data)))
+        self._staged.file.write(data)
         return self._staged.commit()
 
 
