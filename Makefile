@@ -24,7 +24,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup check lint test sim quorum crash demo kafka bench format lock java clean
+.PHONY: help setup check lint test sim quorum proof crash demo kafka bench format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,12 +32,12 @@ help: ## this list
 setup: java $(VENV)/.installed .cache/jars/.fetched ## the pinned packages into .venv, Spark's extra jars into .cache
 
 check: $(VENV)/.installed lint ## format, lint, types, and the tests that are quick and need neither a JVM nor a server
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow"
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not slow and not proof"
 
 # First what needs no JVM and no server. What does is files of tests side by side, the longest first: three JVMs, which
 # wait more than they compute. 5: there are none of that kind.
 test: setup lint ## everything but kafka: the linters and all tests; or some: make test TESTS=tests/unit
-	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka" $(TESTS) || [[ $$? == 5 ]]
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m "not spark and not s3 and not kafka and not proof" $(TESTS) || [[ $$? == 5 ]]
 	@$(BIN)/python -m pytest -n $(JVMS) --dist loadfile --no-loadscope-reorder -m "spark or s3" $(TESTS) || [[ $$? == 5 ]]
 
 sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SEED=1
@@ -45,6 +45,9 @@ sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SE
 
 quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum SEEDS=20000 SEED=1
 	@$(BIN)/python -m tests.quorum --seeds $(SEEDS) --seed $(SEED)
+
+proof: $(VENV)/.installed ## bits flipped at 500 places of every way of moving or reading; 1,000 verifies and heals beside others
+	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m proof
 
 crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED=1
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)

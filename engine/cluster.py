@@ -57,8 +57,10 @@ from partitions.store import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType
+
+    from engine.spark.frames import Frame
 
 
 class Cluster(
@@ -357,7 +359,7 @@ class Cluster(
 
     def append(
         self,
-        frame: DataFrame,
+        frame: Frame,
         topic: str,
         *,
         key: Column | str | None = None,
@@ -373,18 +375,20 @@ class Cluster(
         order_by: Sequence[str] = (),
         dry_run: bool = False,
     ) -> Report:
-        """Append all rows of a DataFrame; see ``engine.operations.appending.append.append_frame``.
+        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
+        ``engine.operations.appending.append.append_frame``.
 
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
         ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
         with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
         same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
         """
+        rows = self._dataframe(frame, topic)  # first of all: it knows whether there is a pyspark
         from engine.spark.appending import RecordColumns
 
         return append_frame(
             self._context,
-            frame,
+            rows,
             topic,
             RecordColumns(key, value, partition, headers, timestamp),
             acks=acks,

@@ -8,8 +8,10 @@ from engine.context import Context
 from partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType
+
+    from engine.spark.frames import Frame
 
 
 class SparkOfCluster:
@@ -23,6 +25,16 @@ class SparkOfCluster:
         if self._spark is None:
             raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
         return self._spark
+
+    def _dataframe(self, frame: Frame, topic: str) -> DataFrame:
+        """As ``engine.spark.frames.to_dataframe``. Raises: as that; InvalidCallError where there is no pyspark."""
+        try:
+            from engine.spark.frames import to_dataframe
+        except ModuleNotFoundError as error:
+            raise InvalidCallError(
+                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or append_batches"
+            ) from error
+        return to_dataframe(frame, self._spark, f"append to {topic}")
 
 
 def declared(data_type: DataType | str | None) -> str | None:

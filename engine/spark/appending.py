@@ -64,11 +64,6 @@ def to_records(
 
     Raises: InvalidRecordError naming the column that is missing or of another type.
     """
-    if not isinstance(frame, DataFrame):
-        raise InvalidRecordError(
-            f"{what}: a {type(frame).__name__} is no DataFrame of Spark: give spark.createDataFrame(...) of it "
-            "(of pandas, or of an Arrow table)"
-        )
     with _analysed(what):
         value = _value(frame, columns.value, value_type, what)
         key = (

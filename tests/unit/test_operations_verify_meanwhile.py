@@ -150,7 +150,7 @@ def healed(driver: Cluster) -> Report:
 
 
 @pytest.mark.parametrize("check", [verified, healed])
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, PARTS))])
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.proof) for part in range(1, PARTS))])
 def test_nothing_is_found_beside_others_where_nothing_is_wrong(
     tmp_path: Path, part: int, check: Callable[[Cluster], Report]
 ) -> None:

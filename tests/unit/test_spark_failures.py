@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from engine.spark.appending import RecordColumns, to_records
 from engine.spark.failures import why_given_up
-from engine.spark.types import BINARY
-from partitions.errors import InvalidRecordError
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
 
@@ -65,17 +61,3 @@ def test_lost_machines_are_a_reason_in_one_line(error: Exception, why: str) -> N
 )
 def test_bugs_are_no_reason(error: Exception) -> None:
     assert why_given_up(error) is None
-
-
-def test_a_frame_that_is_not_sparks_is_refused_by_name() -> None:
-    with pytest.raises(
-        InvalidRecordError, match=r"append to t: a Table is no DataFrame of Spark: give spark.create"
-    ):
-        to_records(
-            pa.table({"value": [b"a"]}),  # type: ignore[arg-type]
-            RecordColumns(),
-            what="append to t",
-            partitions=1,
-            key_type=BINARY,
-            value_type=BINARY,
-        )

@@ -40,7 +40,9 @@ from partitions.errors import (
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
+
+    from engine.spark.frames import Frame
 
 TIMEOUT_MS = 60_000
 """Kafka's transaction.timeout.ms of producers."""
@@ -79,7 +81,7 @@ class OpenTransaction:
 
     def append(
         self,
-        frame: DataFrame,
+        frame: Frame,
         topic: str,
         *,
         key: Column | str | None = None,
@@ -89,14 +91,16 @@ class OpenTransaction:
         timestamp: Column | str | None = None,
         order_by: Sequence[str] = (),
     ) -> Report:
-        """Append all rows of a DataFrame, as ``Cluster.append``. All partitions of the topic become the
+        """Append all rows of a frame, as ``Cluster.append``. All partitions of the topic become the
         transaction's: which of them get records is known only when they have them.
 
         Raises: as ``append_frame``; ProducerFencedError when a newer producer has the id, or the transaction has
             run into its timeout; OperationFailedError when a partition failed: it can only be aborted then.
         """
         from engine.spark.appending import RecordColumns
+        from engine.spark.frames import to_dataframe
 
+        rows = to_dataframe(frame, None, f"append to {topic}")
         check_not_internal(topic, "append to")
         image = self._context.metadata.image()
         of_topic = image.topic(topic)
@@ -105,7 +109,7 @@ class OpenTransaction:
             return self._appended(
                 append_frame(
                     self._context,
-                    frame,
+                    rows,
                     topic,
                     RecordColumns(key, value, partition, headers, timestamp),
                     producer=self.producer_id,

@@ -1,0 +1,107 @@
+"""Append from frames that are not Spark's."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from engine import Cluster
+from partitions.errors import InvalidRecordError
+from tests.spark.spark_cluster import files, format_cluster, ordered
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+AT = datetime(2013, 1, 1, 5, 15, tzinfo=UTC)
+COLUMNS: dict[str, list[Any]] = {
+    "id": [f"k{number}" for number in range(20)],
+    "n": [*range(19), None],
+    "name": [*"abcdefghijklmnopqrs", None],
+    "at": [AT] * 20,
+}
+TABLE = pa.table(
+    COLUMNS, pa.schema([("id", "string"), ("n", "int64"), ("name", "string"), ("at", pa.timestamp("us", "UTC"))])
+)
+
+
+class OnlyCapsule:
+    """A frame of somebody whom we have never heard of."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        return TABLE.__arrow_c_stream__(requested_schema)
+
+
+FRAMES = {
+    "table": lambda: TABLE,
+    "batch": lambda: TABLE.to_batches()[0],
+    "reader": lambda: TABLE.to_reader(max_chunksize=7),
+    "pandas": lambda: TABLE.to_pandas(types_mapper=pd.ArrowDtype).set_index(pd.Index(range(5, 25), name="i")),
+    "polars": lambda: pl.from_arrow(TABLE),
+    "categories": lambda: TABLE.set_column(2, "name", TABLE["name"].dictionary_encode()),
+    "capsule": OnlyCapsule,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("frames")
+
+
+@pytest.fixture(scope="module")
+def cluster(spark: SparkSession, folder: Path) -> Cluster:
+    made = format_cluster(spark, folder)
+    made.create_topic("spark", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    rows = spark.createDataFrame(TABLE)
+    made.append(rows, "spark", key=rows.id.cast("binary"), timestamp="at").raise_for_failures()
+    return made
+
+
+def stored(cluster: Cluster, topic: str) -> list[Any]:
+    columns = "partition", "key", "value", "timestamp"
+    return sorted(ordered(cluster.read(topic), *columns), key=repr)
+
+
+@pytest.mark.parametrize("kind", FRAMES)
+def test_whosever_frame_it_is_the_same_rows_are_the_same_records_in_the_same_partitions(
+    cluster: Cluster, kind: str
+) -> None:
+    cluster.create_topic(kind, partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    cluster.append(FRAMES[kind](), kind, key="id", timestamp="at").raise_for_failures()
+    assert stored(cluster, kind) == stored(cluster, "spark")
+
+
+def test_a_frame_goes_into_a_transaction_too(cluster: Cluster) -> None:
+    cluster.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
+    cluster.create_topic("transacted", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    with cluster.transaction("loader") as transaction:
+        transaction.append(TABLE, "transacted", key="id", timestamp="at")
+    assert cluster.read("transacted", isolation="read_committed").count() == 20
+
+
+def test_what_is_no_frame_is_refused_by_name_and_changes_nothing(cluster: Cluster, folder: Path) -> None:
+    before = files(folder)
+    cases: dict[str, Any] = {
+        "a list is no frame: it takes a DataFrame of Spark, pandas or polars": [{"n": 1}],
+        "a NoneType is no frame": None,
+        "this Array is no table of Arrow's": pa.chunked_array([[1]]),
+        "column 'n' is there twice": pa.Table.from_arrays([TABLE["n"], TABLE["n"]], ["n", "n"]),
+        "Spark cannot take this Table: ": pa.table(
+            {"n": pa.array([1], pa.duration("s")), "m": pa.array([None], pa.month_day_nano_interval())}
+        ),
+    }
+    for said, frame in cases.items():
+        with pytest.raises(InvalidRecordError) as refused:
+            cluster.append(frame, "spark")
+        assert str(refused.value).startswith("append to spark: ")
+        assert said.replace("this Array", f"this {type(frame).__name__}") in str(refused.value)
+    with pytest.raises(InvalidRecordError, match="lacks the declared value columns"):
+        cluster.append(TABLE.select(["id"]), "spark", key="id")
+    assert files(folder) == before
