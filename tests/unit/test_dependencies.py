@@ -31,7 +31,7 @@ from partitions.errors import InvalidCallError
 
 cluster = Cluster.format(sys.argv[1])
 cluster.create_topic("t", partitions=2, replication_factor=2, configs={
-    "remote.storage.enable": "true", "segment.bytes": "1", "segment.merge.min.files": "2"
+    "remote.storage.enable": "true", "segment.bytes": "1", "segment.merge.min.files": "2", "retention.ms": "-1"
 })
 rows = pa.RecordBatch.from_pydict({
     "timestamp": pa.array([1, 2], pa.timestamp("us", tz="UTC")),
