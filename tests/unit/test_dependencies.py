@@ -89,7 +89,7 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(tmp_path: Path) ->
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
     said = done.stdout.splitlines()
-    assert said[:2] == ["[b'a', b'b', b'a', b'b']", "4"]
+    assert said[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
     assert said[2].startswith("a type of keys or values is Spark's, and pyspark is not installed")
     assert said[-2:] == ["0", "2"]
     assert "ENVIRONMENT_UNUSABLE: read computes with Spark, and pyspark is not installed" in done.stderr
