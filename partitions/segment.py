@@ -211,7 +211,11 @@ def read_row_groups(
             if low < high and wanted(group):
                 table = parquet.read_row_group(index, columns=columns, use_threads=False)
                 _check_rows(table, metadata, index, what)
-                yield low, table.slice(low - first, high - low)
+                table = table.slice(low - first, high - low)
+                yield low, table
+                del table
+                # What a thread has freed its allocator keeps: one row group after another, several of them.
+                pa.default_memory_pool().release_unused()
             first += group.num_rows
 
 

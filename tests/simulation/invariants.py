@@ -241,13 +241,14 @@ class Invariants:
         self._commit(history, state, max(history.acknowledged, history.high), who)
 
     def _prove(self, key: Key) -> None:
-        """I9: what the ISR holds may be committed while it has enough members."""
+        """I9: what the ISR holds may be committed while it has enough members. A member whose storage is lost by now
+        has no say: it held what was seen of it."""
         partition, history = self.partition(key), self.oracle.history(key)
         if partition is None or history.unclean or len(partition.isr) < self.min_insync_replicas(key):
             return
-        if all(map(self.sound, partition.isr)):
-            ends = [self.state(broker, self.folder(broker, key)).log.log_end for broker in partition.isr]
-            history.proven = max(history.proven, min(ends))
+        sound = filter(self.sound, partition.isr)
+        ends = [self.state(broker, self.folder(broker, key)).log.log_end for broker in sound]
+        history.proven = max([history.proven, *([min(ends)] if ends else [])])
 
     def name(self, key: Key) -> str:
         """Of a partition, for people."""

@@ -47,7 +47,6 @@ from partitions.listing import DataFile, Link, Listing, ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import ProducerAppend, earlier_attempt
 from partitions.replica import Replica
-from partitions.segment import read_segment
 from partitions.transactions import LogTransactions
 from tests.simulation.configuration import Configuration
 
@@ -309,8 +308,6 @@ def register_later() -> AbstractContextManager[object]:
 def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
     """A copy of whatever has the name, and no look at the leader before it gets its own."""
     for link in group:
-        end = read_segment(leader.store, link.file).footer.next_offset
-        engine.replication.sync._check_end(leader, link, end)
         try:
             data = leader.store.read(link.file.object.name)
         except FileNotFoundError as error:

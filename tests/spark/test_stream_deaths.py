@@ -48,21 +48,21 @@ class Dying:
     def __init__(self, cluster: Cluster, topic: str, rng: random.Random) -> None:
         self._append = cluster.stream_writer(topic, key="key", value="value", producer="copy")
         self._rng = rng
+        self._whole = -1
         self.alive_for = 0
         self.deaths: Counter[str] = Counter()
 
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         self.alive_for -= 1
-        if self.alive_for >= 0:
-            self._append(batch, batch_id)
-            return
-        how = self._rng.choice(["before", "amid", "after"])
-        self.deaths[how] += 1
-        if how == "amid":
+        how = "not" if self.alive_for >= 0 else self._rng.choice(["before", "amid", "after"])
+        if how == "amid" and batch_id > self._whole:  # what is whole comes again whole, or not at all
             self._append(batch.where("pmod(hash(key), 2) = 0"), batch_id)
-        if how == "after":
+        elif how != "before":
             self._append(batch, batch_id)
-        raise DiedError(how)
+            self._whole = max(self._whole, batch_id)
+        if how != "not":
+            self.deaths[how] += 1
+            raise DiedError(how)
 
 
 @pytest.mark.slow
