@@ -241,7 +241,7 @@ class Invariants:
         self._commit(history, state, max(history.acknowledged, history.high), who)
 
     def _prove(self, key: Key) -> None:
-        """I9: what the ISR holds may be committed while it has enough members. A member whose storage is lost by now
+        """I9: what the ISR holds may be committed while it has enough members. One whose storage is lost by now
         has no say: it held what was seen of it."""
         partition, history = self.partition(key), self.oracle.history(key)
         if partition is None or history.unclean or len(partition.isr) < self.min_insync_replicas(key):

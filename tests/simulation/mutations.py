@@ -93,20 +93,6 @@ _STARTING_OVER = replace(
     schedule="priorities",
     horizon=40,
 )
-_REUSED_NAMES = replace(
-    small(
-        "append p0 0 0 1",
-        "append p1 0 0 1; append p1 1 0 1; append p1 2 0 1; retain; retain",
-        "offsets; offsets; replicate",
-        setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
-        retention_bytes="2500",
-    ),
-    schedule="bursts",
-    horizon=80,
-    stall_rate=0.5,
-    stalls_at=frozenset({"commit", "read", "open"}),
-)
-
 _REVIVED = small(
     "append p0 0 0 1",
     "elect 2",
@@ -249,8 +235,7 @@ MUTATIONS: Sequence[Mutation] = (
         "copies of names",
         "a copy is of the listed object; the leader is listed again before the copy gets its name",
         variants.patched(engine.replication.sync, "_copy", variants.copy_of_the_name),
-        directed=_REUSED_NAMES,
-        first=104,
+        first=40,
     ),
     Mutation(
         "one sync for both commits",
