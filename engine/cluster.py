@@ -34,7 +34,7 @@ from engine.opening import (
     task_runner,
 )
 from engine.operations import describe, describe_cluster, topics
-from engine.operations.appending.append import append_batches, append_frame
+from engine.operations.appending.append import append_batches, append_frame, who_appends
 from engine.operations.brokers import bring_up
 from engine.operations.brokers import fence as fencing
 from engine.operations.healing import heal as healing
@@ -391,11 +391,8 @@ class Cluster(
             rows,
             topic,
             RecordColumns(key, value, partition, headers, timestamp),
+            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
             acks=acks,
-            producer=producer,
-            sequence=sequence,
-            producer_epoch=producer_epoch,
-            on_changed_replay=on_changed_replay,
             order_by=order_by,
             dry_run=dry_run,
         )
@@ -418,11 +415,8 @@ class Cluster(
             self._context,
             topic,
             batches,
+            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
             acks=acks,
-            producer=producer,
-            sequence=sequence,
-            producer_epoch=producer_epoch,
-            on_changed_replay=on_changed_replay,
         )
 
     # -------------------------------------------------------------------------------- the jobs

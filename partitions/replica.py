@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -172,3 +172,14 @@ def _read_lineage(store: Store, name: str) -> Lineage:
         return Lineage.from_json(store.read(name), store.uri_of(name))
     except FileNotFoundError as error:
         raise SourceChangedError(f"{store.uri_of(name)} was deleted since it was listed") from error
+
+
+@contextmanager
+def blaming(replica: Replica) -> Iterator[None]:
+    """Corruption that is found inside is this replica's, unless it is known to be another's."""
+    try:
+        yield
+    except CorruptionError as error:
+        if error.broker_id is None:
+            error.broker_id = replica.broker_id
+        raise

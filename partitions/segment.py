@@ -7,7 +7,6 @@ after the read came back, aborts it (it cannot have the interpreter any more, an
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,12 +18,10 @@ from partitions.cache import BoundedCache
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.segment_footer import (
-    CHECKSUM_KEY,
     FOOTER_KEY,
-    NO_CHECKSUM,
     SUFFIX_BYTES,
     SegmentFooter,
-    checksum_at,
+    checksums_of,
     decode_footer,
     file_crc32,
 )
@@ -85,11 +82,8 @@ def _read_segment(store: Readable, file: DataFile) -> Segment:
 def _looked_into(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
     parquet, crc32 = _read_parquet_footer(store, file.object, what)
-    raw = (parquet.metadata or {}).get(FOOTER_KEY)
-    if raw is None:
-        raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
     try:
-        footer = decode_footer(raw)
+        footer = decode_footer(parquet.metadata[FOOTER_KEY])
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: the footer log.segment cannot be read: {error}") from error
     if footer.records < 1:
@@ -108,7 +102,7 @@ def _looked_into(store: Readable, file: DataFile) -> Segment:
 
 
 def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> tuple[pq.FileMetaData, int]:
-    """Parquet's footer, and the CRC-32 that all bytes of the file come to if none was damaged."""
+    """Parquet's footer, which holds our own; and the CRC-32 that all bytes of an undamaged file come to."""
     if stored.size_bytes < len(_MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
     with _translated(what), store.open(stored) as source:
@@ -127,27 +121,10 @@ def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> tu
         if needed > len(tail):
             tail = tail_of(needed)
         parquet = pq.read_metadata(pa.BufferReader(tail))
-    body_crc32 = _checked_footer(parquet, tail[-needed:-SUFFIX_BYTES], what)
-    return parquet, file_crc32(memoryview(tail)[-needed:], body_crc32)
-
-
-def _checked_footer(parquet: pq.FileMetaData, raw: bytes, what: str) -> int:
-    """What Parquet's footer says of the bytes before it.
-
-    Raises: CorruptSegmentError when it has not, as stored, the checksum that it says.
-    """
     if FOOTER_KEY not in (parquet.metadata or {}):
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
-    stated = parquet.metadata.get(CHECKSUM_KEY, b"")[:8]
-    footer = bytearray(raw)
-    try:
-        at = checksum_at(footer)
-    except ValueError as error:
-        raise CorruptSegmentError(f"{what}: {error}") from error
-    footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
-    if stated != b"%08x" % zlib.crc32(footer):
-        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
-    return int(parquet.metadata[CHECKSUM_KEY][8:16], 16)
+    stated = checksums_of(tail[-needed:-SUFFIX_BYTES], what)
+    return parquet, file_crc32(memoryview(tail)[-needed:], stated.body_crc32)
 
 
 @contextmanager

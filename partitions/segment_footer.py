@@ -12,9 +12,11 @@ The page index has one of its own, for readers that skip pages by it and read fe
 from __future__ import annotations
 
 import zlib
+from dataclasses import dataclass
 
 import msgspec
 
+from partitions.errors import CorruptSegmentError
 from partitions.producers import ProducerEntry, plain
 
 FOOTER_KEY = b"log.segment"
@@ -103,6 +105,37 @@ def checksum_at(footer: bytearray | memoryview) -> int:
     if found < 0:
         raise ValueError("the footer has no checksum")
     return found + len(key) + 2
+
+
+@dataclass(frozen=True, slots=True)
+class Checksums:
+    """What Parquet's footer states of the bytes before it."""
+
+    body_crc32: int
+    """Of all of them."""
+    index_start: int
+    """Where the page index begins, which ends at the footer."""
+    index_crc32: int
+
+
+def checksums_of(raw: bytes, what: str) -> Checksums:
+    """What a data file's Parquet footer, given as stored, states; ``what`` names the file in errors.
+
+    Raises: CorruptSegmentError when the footer itself has not the checksum that it states.
+    """
+    footer = bytearray(raw)
+    try:
+        at = checksum_at(footer)
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: {error}") from error
+    stated = bytes(footer[at : at + len(NO_CHECKSUMS)])
+    footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
+    if stated[:8] != b"%08x" % zlib.crc32(footer):
+        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
+    try:
+        return Checksums(int(stated[8:16], 16), int(stated[16:32], 16), int(stated[32:], 16))
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: its footer states checksums that cannot be read: {error}") from error
 
 
 def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:

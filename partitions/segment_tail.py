@@ -9,7 +9,7 @@ from __future__ import annotations
 import zlib
 
 from partitions.errors import CorruptSegmentError, SourceChangedError
-from partitions.segment_footer import NO_CHECKSUM, NO_CHECKSUMS, SUFFIX_BYTES, checksum_at
+from partitions.segment_footer import SUFFIX_BYTES, checksums_of
 from partitions.store.protocol import Readable, StoredObject
 
 _MAGIC = b"PAR1"
@@ -44,29 +44,13 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
                 raise CorruptSegmentError(f"{what}: its Parquet footer is longer than the file")
             if footer_at < begin:
                 begin, tail = footer_at, read(footer_at, size)
-            index_crc, index_at = _check_footer(tail[footer_at - begin : -SUFFIX_BYTES], what)
+            stated = checksums_of(tail[footer_at - begin : -SUFFIX_BYTES], what)
+            index_at = stated.index_start
             if not len(_MAGIC) <= index_at <= footer_at:
                 raise CorruptSegmentError(f"{what}: its footer says that the page index lies outside the file")
             known = tail[: footer_at - begin]
             index = known[index_at - begin :] if index_at >= begin else read(index_at, begin) + known
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted since it was listed") from error
-    if index_crc != b"%08x" % zlib.crc32(index):
+    if stated.index_crc32 != zlib.crc32(index):
         raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")
-
-
-def _check_footer(raw: bytes, what: str) -> tuple[bytes, int]:
-    """The checksum of the page index, and where that begins.
-
-    Raises: CorruptSegmentError when Parquet's footer, as stored, has not the checksum it says.
-    """
-    footer = bytearray(raw)
-    try:
-        at = checksum_at(footer)
-    except ValueError as error:
-        raise CorruptSegmentError(f"{what}: {error}") from error
-    stated = bytes(footer[at : at + len(NO_CHECKSUMS)])
-    footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
-    if stated[:8] != b"%08x" % zlib.crc32(footer):
-        raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
-    return stated[32:], int(stated[16:32], 16)

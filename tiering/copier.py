@@ -22,14 +22,13 @@ What is verified when
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 
 from partitions import paths
 from partitions.errors import CorruptionError, SourceChangedError
 from partitions.listing import DataFile
 from partitions.merge import Run
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.rewrite import check_in_log, stage_run
 from partitions.segment import read_segment
 from partitions.segment_check import check_copy, verify_bytes
@@ -58,10 +57,10 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         pass
     else:
         return _reused(leader, run, remote, already)
-    with _blaming(leader):
+    with blaming(leader):
         staged, expected = _stage(leader, run, remote, name, compression)
     try:
-        with _blaming(leader):
+        with blaming(leader):
             check_in_log(leader, run)
         created = staged.commit()
     except BaseException:
@@ -76,16 +75,6 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     if there.size_bytes != staged.size_bytes or found.footer != expected:
         raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
     return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), staged.size_bytes)
-
-
-@contextmanager
-def _blaming(leader: Replica) -> Iterator[None]:
-    """What is found corrupt inside is the leader's, not the remote's."""
-    try:
-        yield
-    except CorruptionError as error:
-        error.broker_id = leader.broker_id
-        raise
 
 
 def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:

@@ -15,7 +15,8 @@ from partitions.clock import Clock
 from partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageError
 from partitions.store.protocol import StoreOptions
 from tiering import delta_options
-from tiering.delta_table import CLUSTER_ID, COMMIT_ATTEMPTS
+from tiering.delta_reader import CLUSTER_ID
+from tiering.delta_table import COMMIT_ATTEMPTS
 
 _PAUSE_S = 0.2
 

@@ -17,7 +17,7 @@ from engine.operations.appending.append import append_given
 from engine.operations.reading.nearest import follower_log, footer_nearby
 from engine.operations.while_it_changes import while_it_changes
 from engine.reading.replica_selector import NOWHERE
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import Site
 from engine.replication.snapshots import latest_snapshot
 from engine.report import Failure, OperationFailedError, Report
@@ -36,7 +36,7 @@ from partitions.errors import (
     TopicAlreadyExistsError,
 )
 from partitions.listing import ReplicaLog
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.segment import read_batches
 from snapshots.state_machine import load_dump
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from engine.reading.positions import time_of
 from engine.reading.subscription import Subscription
@@ -156,17 +157,23 @@ def _subscription(options: dict[str, str]) -> Subscription:
     return Subscription(names)
 
 
-def _assigned(text: str) -> dict[str, tuple[int, ...]]:
-    """``{"trips": [0, 1]}``."""
-    wrong = InvalidCallError(
-        f'the option assign is {text!r}: it takes partitions by topic as JSON, {{"trips": [0, 1], "rides": [0]}}'
-    )
+def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
+    """What the text says. Raises: ``wrong`` when it is no JSON object, or an empty one."""
     try:
         data = json.loads(text)
     except ValueError:
         raise wrong from None
     if not isinstance(data, dict) or not data:
         raise wrong
+    return data
+
+
+def _assigned(text: str) -> dict[str, tuple[int, ...]]:
+    """``{"trips": [0, 1]}``."""
+    wrong = InvalidCallError(
+        f'the option assign is {text!r}: it takes partitions by topic as JSON, {{"trips": [0, 1], "rides": [0]}}'
+    )
+    data = _json_object(text, wrong)
     for partitions in data.values():
         if not isinstance(partitions, list) or not partitions or len({*map(str, partitions)}) < len(partitions):
             raise wrong
@@ -243,12 +250,7 @@ def _by_partition(name: str, text: str, topics: Subscription, least: int) -> dic
         else 'milliseconds since 1970 for each partition as JSON, {"trips": {"0": 1370044800000}}'
     )
     wrong = InvalidCallError(f"the option {name} is {text!r}: it takes {takes}")
-    try:
-        data = json.loads(text)
-    except ValueError:
-        raise wrong from None
-    if not isinstance(data, dict) or not data:
-        raise wrong
+    data = _json_object(text, wrong)
     if not any(isinstance(value, dict) for value in data.values()) and len(topics.names) == 1:
         data = {topics.names[0]: data}
     found: dict[TopicPartition, int] = {}

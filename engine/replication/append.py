@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.replication.damage import blaming, is_damage_of
+from engine.replication.damage import is_damage_of
 from engine.replication.leader import leader_log
 from engine.replication.site import Site
 from engine.replication.sync import SyncOptions, sync_followers
@@ -36,7 +36,7 @@ from partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from partitions.replica import EndState
+from partitions.replica import EndState, blaming
 from partitions.runner import Failed, Runner
 from partitions.segment_footer import TransactionPart
 from partitions.segment_writer import SegmentWriter

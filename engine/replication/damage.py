@@ -6,23 +6,11 @@ finds damage has to say whose it is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 
 from partitions.errors import CorruptionError, LogGapError, StratalogError
 from partitions.listing import Link, ReplicaLog
-from partitions.replica import Replica
-
-
-@contextmanager
-def blaming(replica: Replica) -> Iterator[None]:
-    """Corruption that is found inside is this replica's, unless it is known to be another's."""
-    try:
-        yield
-    except CorruptionError as error:
-        if error.broker_id is None:
-            error.broker_id = replica.broker_id
-        raise
+from partitions.replica import Replica, blaming
 
 
 def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.replication.damage import blaming, check_members, check_whole
+from engine.replication.damage import check_members, check_whole
 from engine.replication.site import Site
 from partitions.errors import (
     CorruptionError,
@@ -13,7 +13,7 @@ from partitions.errors import (
 )
 from partitions.listing import Listing, ReplicaLog
 from partitions.paths import EpochName
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 
 _ATTEMPTS = 5
 

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from engine.replication.damage import blaming
 from engine.replication.leader import check_not_fenced
 from engine.replication.site import Site
 from partitions.errors import StratalogError
 from partitions.listing import DataFile, ReplicaLog
 from partitions.paths import CheckpointName, DataName, base_name, parse_name
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.segment import read_segment
 from partitions.store import StoredObject
 from snapshots.fetch import Fetched, NotFetched, SnapshotFetch, Wanted, fetch_snapshots

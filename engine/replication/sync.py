@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from engine.replication.damage import blaming, check_promise, first_lost
+from engine.replication.damage import check_promise, first_lost
 from engine.replication.leader import check_not_fenced, join, leader_log
 from engine.replication.site import Site
 from engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
@@ -24,7 +24,7 @@ from partitions.errors import (
 from partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
 from partitions.paths import DataName, LocalStartName
 from partitions.producers import ProducerEntry, encode
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
 from partitions.segment import read_segment
 from partitions.segment_check import check_copy

@@ -35,7 +35,6 @@ from engine.operations.snapshots.partition import (
     tombstone_horizon_us,
 )
 from engine.reading.plan import PartitionPieces, file_ranges
-from engine.replication.damage import blaming
 from engine.replication.snapshots import checkpoints_of
 from engine.spark.failures import CONNECTION_ERRORS, why_given_up
 from engine.spark.read_errors import read_errors
@@ -49,6 +48,7 @@ from partitions.listing import DataFile, ReplicaLog
 from partitions.lookup import Piece
 from partitions.paths import DataName
 from partitions.records import RECORD_COLUMNS, type_to_json
+from partitions.replica import blaming
 from partitions.segment import read_batches
 from partitions.segment_tail import check_tail
 from snapshots.reader import Snapshot

@@ -30,7 +30,12 @@ from pyspark.sql.types import StructType
 
 from engine.cluster import Cluster
 from engine.context import Context
-from engine.operations.appending.append import append_batches, append_frame, check_producer
+from engine.operations.appending.append import (
+    append_batches,
+    append_frame,
+    check_producer,
+    who_appends,
+)
 from engine.reading.stream_options import known, required, topic_option
 from engine.report import Report
 from engine.spark.appending import RecordColumns
@@ -88,18 +93,16 @@ class StreamWriter:
 
         Raises: as ``engine.operations.appending.append.append_frame``.
         """
-        report = append_frame(
-            self._context,
-            batch,
-            self._topic,
-            self._columns,
-            acks=self._acks,
-            producer=query_producer(self._producer, batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)),
-            sequence=batch_id,
-            producer_epoch=self._producer_epoch,
+        query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        who = who_appends(
+            query_producer(self._producer, query_id),
+            batch_id,
+            self._producer_epoch,
             on_changed_replay=self._on_changed_replay,
             recent=True,
-            order_by=self._order_by,
+        )
+        report = append_frame(
+            self._context, batch, self._topic, self._columns, who, acks=self._acks, order_by=self._order_by
         )
         return with_remedy(report, batch_id)
 
@@ -199,15 +202,14 @@ class StreamSink(DataSourceStreamArrowWriter):
             return
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
         cluster = Cluster.open(self._options.cluster)
-        report = append_batches(
-            cluster._context,
-            self._options.topic,
-            by_partition(rows, self._options.topic),
-            producer=query_producer(self._options.producer, tasks[0].query_id),
-            sequence=batchId,
+        who = who_appends(
+            query_producer(self._options.producer, tasks[0].query_id),
+            batchId,
             on_changed_replay=self._options.on_changed_replay,
             recent=True,
         )
+        batches = by_partition(rows, self._options.topic)
+        report = append_batches(cluster._context, self._options.topic, batches, who)
         with_remedy(report, batchId).raise_for_failures()
 
 

@@ -12,7 +12,7 @@ from engine.context import Context
 from engine.metadata.commands import FenceBroker
 from engine.metadata.partition_commands import AlterPartition
 from engine.operations import topics
-from engine.operations.appending.append import append_batches
+from engine.operations.appending.append import append_batches, who_appends
 from engine.operations.brokers import bring_up
 from engine.operations.brokers.fence import fence, unfence
 from engine.operations.healing.heal import heal
@@ -30,6 +30,7 @@ from engine.operations.verification.verify import verify
 from engine.report import Report
 from partitions.errors import CorruptionError, StratalogError
 from partitions.paths import base_name
+from partitions.producers import ProducerAppend
 from partitions.records import physical_schema
 from tests.simulation import reading, transacting
 from tests.simulation.configuration import Operation, Shape
@@ -154,7 +155,7 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
     """One call of the product."""
     world, key = actor.world, (actor.world.topic_id, partition)
     tokens = world.ledger.tokens(key, producer, sequence, records)
-    report = _append(actor, TOPIC, partition, tokens, producer=producer, sequence=sequence)
+    report = _append(actor, partition, tokens, who_appends(producer, sequence))
     check_report(actor, report)
     outcome = world.ledger.acknowledge(key, tokens, report)
     begun = world.ledger.appends[key, producer]
@@ -174,14 +175,11 @@ def append_try(actor: Actor, producer: str, sequence: int, partition: int, recor
 def append_again(actor: Actor, producer: str, number: int) -> str:
     """An append that was acknowledged, maybe long ago: a scheduler's backfill."""
     world = actor.world
-    done = world.ledger.acknowledged(world.topic_id, producer)
-    if not done:
+    if (done := _one_acknowledged(world, producer, number)) is None:
         return "nothing is acknowledged"
-    partition, sequence = done[number % len(done)]
-    key = world.topic_id, partition
-    tokens = world.ledger.tokens(key, producer, sequence, world.ledger.sizes[key, producer, sequence])
-    outcome = append_try(actor, producer, sequence, partition, len(tokens))
-    if outcome == "acknowledged" and not world.oracle.history(key).unclean:
+    partition, sequence, size = done
+    outcome = append_try(actor, producer, sequence, partition, size)
+    if outcome == "acknowledged" and not world.oracle.history((world.topic_id, partition)).unclean:
         raise Violation(f"I3: {producer} {sequence} was acknowledged before, and is no duplicate")
     return outcome
 
@@ -189,32 +187,40 @@ def append_again(actor: Actor, producer: str, number: int) -> str:
 def append_other_records(actor: Actor, producer: str, number: int) -> str:
     """The sequence of an append that was acknowledged, with as many other records."""
     world = actor.world
-    done = world.ledger.acknowledged(world.topic_id, producer)
-    if not done:
+    if (done := _one_acknowledged(world, producer, number)) is None:
         return "nothing is acknowledged"
-    partition, sequence = done[number % len(done)]
-    key = world.topic_id, partition
-    known = world.ledger.sizes[key, producer, sequence]
-    tokens = [f"{partition}/{producer}/{sequence}/{actor.driver.name}/{i}".encode() for i in range(known)]
-    report = _append(actor, TOPIC, partition, tokens, producer=producer, sequence=sequence)
+    partition, sequence, size = done
+    tokens = [f"{partition}/{producer}/{sequence}/{actor.driver.name}/{i}".encode() for i in range(size)]
+    report = _append(actor, partition, tokens, who_appends(producer, sequence))
     check_report(actor, report)
     outcome = str(report.rows[0]["outcome"])
     if outcome in ("acknowledged", "duplicate") and not world.ledger.any_unclean(world.topic_id):
         raise Violation(f"I11: other records of {producer} {sequence} are called {outcome}")
-    world.ledger.never[key].update(tokens)
+    world.ledger.never[world.topic_id, partition].update(tokens)
     world.ledger.count(f"other records: {report.failures[0].code if report.failures else outcome}")
     return outcome
 
 
-def _append(actor: Actor, topic: str, partition: int, tokens: Sequence[bytes], **who: object) -> Report:
-    return append_batches(actor.context, topic, {partition: [batch(tokens)]}, **who)  # type: ignore[arg-type]
+def _one_acknowledged(world: World, producer: str, number: int) -> tuple[int, int, int] | None:
+    """Partition, sequence and number of records of one of the producer's appends that were acknowledged."""
+    done = world.ledger.acknowledged(world.topic_id, producer)
+    if not done:
+        return None
+    partition, sequence = done[number % len(done)]
+    return partition, sequence, world.ledger.sizes[(world.topic_id, partition), producer, sequence]
+
+
+def _append(
+    actor: Actor, partition: int, tokens: Sequence[bytes], who: ProducerAppend | None, acks: str = "all"
+) -> Report:
+    return append_batches(actor.context, TOPIC, {partition: [batch(tokens)]}, who, acks=acks)
 
 
 def append_once(actor: Actor, number: int, partition: int, records: int, acks: str) -> str:
     """Without a producer: nobody tries it again."""
     world, key = actor.world, (actor.world.topic_id, partition)
     tokens = world.ledger.tokens(key, f"once-{actor.driver.name}", number, records)
-    report = _append(actor, TOPIC, partition, tokens, acks=acks)
+    report = _append(actor, partition, tokens, None, acks)
     check_report(actor, report)
     outcome = str(report.rows[0]["outcome"])
     if outcome == "not appended":
@@ -289,7 +295,7 @@ def create_other_topic(actor: Actor, records: int) -> str:
     configs = dict(actor.world.shape.topic_configs)
     created = topics.create_topic(actor.context, OTHER, partitions=1, replication_factor=copies, configs=configs)
     tokens = actor.world.ledger.tokens((created.topic_id, 0), f"other-{actor.driver.name}", 0, records)
-    report = append_batches(actor.context, OTHER, {0: [batch(tokens)]})
+    report = append_batches(actor.context, OTHER, {0: [batch(tokens)]}, None)
     check_report(actor, report)
     key = created.topic_id, 0
     return (

@@ -17,7 +17,7 @@ from partitions.listing import DataFile
 from partitions.paths import DataName
 from partitions.segment import is_of_this_process, read_batches, read_row_group, read_segment
 from partitions.segment_check import check_copy, verify_bytes, verify_segment
-from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY
+from partitions.segment_footer import CHECKSUM_KEY, FOOTER_KEY, NO_CHECKSUMS
 from partitions.store.memory import MemoryStore
 from partitions.store.protocol import Store
 from tests.unit.segments import BASE, EVERYTHING, listed, read, records, write_segment
@@ -261,7 +261,14 @@ def parquet(metadata: dict[bytes, bytes]) -> bytes:
         pytest.param(parquet({}), "lacks log.segment", id="foreign Parquet"),
         pytest.param(parquet({FOOTER_KEY: b"{}"}), "no checksum", id="without a checksum"),
         pytest.param(
-            resealed(parquet({FOOTER_KEY: b"{}", CHECKSUM_KEY: b"0" * 32})), "cannot be read", id="empty footer"
+            resealed(parquet({FOOTER_KEY: b"{}", CHECKSUM_KEY: b"0" * 32})),
+            "states checksums that cannot be read",
+            id="too few checksums",
+        ),
+        pytest.param(
+            resealed(parquet({FOOTER_KEY: b"{}", CHECKSUM_KEY: NO_CHECKSUMS})),
+            "the footer log.segment cannot be read",
+            id="empty footer",
         ),
     ],
 )

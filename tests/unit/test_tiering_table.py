@@ -33,7 +33,8 @@ from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together
 from tiering import delta_options
-from tiering.delta_table import APPLICATION, COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
+from tiering.delta_reader import APPLICATION
+from tiering.delta_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
 from tiering.remote_change import Change
 
 HOUR_MS = 3_600_000

@@ -64,28 +64,22 @@ def append_frame(
     frame: DataFrame,
     topic: str,
     columns: RecordColumns,
+    who: ProducerAppend | None,
     *,
     acks: str = "all",
-    producer: str | None = None,
-    sequence: int | None = None,
-    producer_epoch: int | None = None,
-    transactional: bool = False,
-    on_changed_replay: OnChangedReplay = "refuse",
-    recent: bool = False,
     order_by: Sequence[str] = (),
     dry_run: bool = False,
     image: ClusterImage | None = None,
 ) -> Report:
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
-    With ``producer`` and ``sequence`` the append is idempotent: the same of both is appended once, however often
-    this is called (an application id and a batch id, in Spark's words), also when the topic has more partitions by
-    now: rows whose partition is not given go where they went at first. The same of both with other rows is
-    refused, unless ``on_changed_replay`` is ``"accept"``; ``recent`` is as in ``ProducerAppend``. A row without a
-    timestamp gets the time of the append, which does not count as a difference. ``order_by`` sorts the rows of a
-    partition by columns of the record (``timestamp``, ``key``, ``value.x``); otherwise their order is the
-    shuffle's. ``transactional``: as a part of the producer's transaction. ``dry_run`` checks the records, and
-    counts them by partition. ``image`` is the metadata as it was just read.
+    With ``who`` the append is idempotent: the same producer and sequence are appended once, however often this is
+    called (an application id and a batch id, in Spark's words), also when the topic has more partitions by now:
+    rows whose partition is not given go where they went at first. The same of both with other rows is refused,
+    unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
+    count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
+    ``key``, ``value.x``); otherwise their order is the shuffle's. ``dry_run`` checks the records, and counts them
+    by partition. ``image`` is the metadata as it was just read.
 
     Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and what keeps
         the metadata from being read, or the logs' ends of a topic that has grown, before anything is written;
@@ -94,21 +88,13 @@ def append_frame(
     from engine.spark.appending import count_records, run_appends, to_records
     from engine.spark.types import spark_type
 
-    who = who_appends(
-        producer,
-        sequence,
-        producer_epoch,
-        transactional=transactional,
-        on_changed_replay=on_changed_replay,
-        recent=recent,
-    )
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     check_not_internal(topic, "append to")
     partitions = len(image_of_topic.partitions)
     earlier = earlier_tries(context, image, image_of_topic, who)
     dealt = None  # the caller says to which, or never tries it again
-    if columns.partition is None and not transactional:
+    if columns.partition is None and not (who is not None and who.transactional):
         dealt = earlier.dealt_among or partitions
     records = to_records(
         frame,
@@ -142,14 +128,9 @@ def append_batches(
     context: Context,
     topic: str,
     batches: Mapping[int, Sequence[pa.RecordBatch]],
+    who: ProducerAppend | None,
     *,
     acks: str = "all",
-    producer: str | None = None,
-    sequence: int | None = None,
-    producer_epoch: int | None = None,
-    transactional: bool = False,
-    on_changed_replay: OnChangedReplay = "refuse",
-    recent: bool = False,
     image: ClusterImage | None = None,
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
@@ -158,14 +139,6 @@ def append_batches(
 
     Raises: as ``append_frame``.
     """
-    who = who_appends(
-        producer,
-        sequence,
-        producer_epoch,
-        transactional=transactional,
-        on_changed_replay=on_changed_replay,
-        recent=recent,
-    )
     check_not_internal(topic, "append to")
     return append_given(context, topic, batches, who, acks=acks, image=image)
 
@@ -173,13 +146,13 @@ def append_batches(
 def who_appends(
     producer: str | None,
     sequence: int | None,
-    producer_epoch: int | None,
+    producer_epoch: int | None = None,
     *,
-    transactional: bool,
     on_changed_replay: OnChangedReplay = "refuse",
     recent: bool = False,
 ) -> ProducerAppend | None:
-    """The producer of an append; None where none is named.
+    """The producer of an append, as a caller names it; None where none is named. ``recent`` is as in
+    ``ProducerAppend``.
 
     Raises: InvalidCallError for an empty name, and for a sequence or an epoch without a producer: both would
         append again whatever is retried. And for a producer without a sequence: its second append would pass for
@@ -194,8 +167,6 @@ def who_appends(
                 f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
                 "next one, from 0 on, and one that is tried again the same as before"
             )
-        if transactional:  # its sequences are the engine's own, and an attempt that failed is aborted
-            return ProducerAppend(producer, producer_epoch or 0, sequence, transactional=True)
         return ProducerAppend(
             producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay, recent=recent
         )

@@ -20,8 +20,9 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from engine.operations.brokers.brokers import settle_brokers
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from partitions.producers import ProducerAppend, ProducerEntry
+from partitions.replica import blaming
 from partitions.runner import Done, values
 
 

@@ -12,7 +12,7 @@ from engine.operations.while_it_changes import while_it_changes
 from engine.reading.offsets_for_epoch import check_knows_end
 from engine.reading.plan import PartitionPieces, check_end, readable_pieces
 from engine.reading.replica_selector import NOWHERE, ClientMetadata
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import Site
 from partitions.bulk import collector_paused
 from partitions.errors import LogGapError, RetriableError, StorageError, UnknownTopicOrPartitionError
@@ -22,7 +22,7 @@ from partitions.lookup import Piece
 from partitions.numbers import whole
 from partitions.offsets import OffsetSpec, Positions
 from partitions.paths import DataName
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.runner import values
 from partitions.store import Store
 from partitions.transactions import Isolation, LogTransactions, transactions_of

@@ -17,10 +17,10 @@ from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from engine.operations.retention.remote import remote_parts
 from engine.operations.retention.tasks import RemotePart
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import SiteWork
 from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.segment_check import verify_bytes
 from partitions.store import Store
 from tiering.divergence import agreeing

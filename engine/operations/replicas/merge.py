@@ -15,13 +15,14 @@ from engine.operations.replicas.in_sync import partition_key
 from engine.operations.tiering.remote_logs import ask_for_logs
 from engine.operations.tiering.schedule import load_schedule
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, is_damage_of
+from engine.replication.damage import is_damage_of
 from engine.replication.leader import leader_log
 from engine.replication.site import SiteWork
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import RetriableError
 from partitions.merge import MergePolicy, plan_merges
+from partitions.replica import blaming
 from partitions.rewrite import merge_run
 from partitions.runner import Done, Failed
 from partitions.transactions import transactions_of

@@ -20,7 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import SiteWork
 from engine.replication.snapshots import latest_snapshot, newest_id
 from partitions.clock import Clock
@@ -28,7 +28,7 @@ from partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from partitions.listing import ReplicaLog
 from partitions.paths import DataName, LocalStartName, parse_name
 from partitions.producers import encode
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.retention import (
     UNLIMITED,
     Extent,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.leader import check_not_fenced, leader_log
 from engine.replication.site import SiteWork
 from engine.replication.snapshots import (
@@ -33,7 +33,7 @@ from partitions.growth import fitted
 from partitions.listing import Link, ReplicaLog
 from partitions.producers import settled
 from partitions.records import RECORD_COLUMNS
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.segment import read_batches, read_segment
 from partitions.store import StoredObject
 from partitions.transactions import Isolation, transactions_of

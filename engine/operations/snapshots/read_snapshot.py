@@ -12,13 +12,14 @@ from engine.metrics import LAG, LOAD_LATENCY, SIZE
 from engine.operations.snapshots.metadata import metadata_gauges
 from engine.operations.snapshots.snapshot import snapshot_topics
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming, check_whole
+from engine.replication.damage import check_whole
 from engine.replication.site import Site, SiteWork
 from engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import LogGapError, StratalogError
 from partitions.paths import join
+from partitions.replica import blaming
 from partitions.runner import Done, Failed, values
 from snapshots.snapshot_id import SnapshotId
 

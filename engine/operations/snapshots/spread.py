@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from engine.operations.snapshots.partition import SnapshotWork
 from engine.operations.while_it_changes import while_it_changes
-from engine.replication.damage import blaming
 from engine.replication.leader import leader_log
 from engine.replication.snapshots import (
     checkpoints_of,
@@ -24,7 +23,7 @@ from partitions.errors import (
     UnknownLeaderEpochError,
 )
 from partitions.listing import ReplicaLog
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
 from partitions.store import StoredObject
 from snapshots.reader import read_snapshot
 from snapshots.snapshot_id import EMPTY, SnapshotId

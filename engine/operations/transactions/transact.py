@@ -38,6 +38,7 @@ from partitions.errors import (
     ProducerFencedError,
     StratalogError,
 )
+from partitions.producers import ProducerAppend
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -112,10 +113,7 @@ class OpenTransaction:
                     rows,
                     topic,
                     RecordColumns(key, value, partition, headers, timestamp),
-                    producer=self.producer_id,
-                    producer_epoch=self.producer_epoch,
-                    sequence=self._sequence,
-                    transactional=True,
+                    self._who(),
                     order_by=order_by,
                     image=image,
                 )
@@ -128,18 +126,11 @@ class OpenTransaction:
         topic_id = image.topic(topic).topic_id
         filled = [(topic_id, partition) for partition, given in batches.items() if any(b.num_rows for b in given)]
         with self._appending(image, filled):
-            return self._appended(
-                append_batches(
-                    self._context,
-                    topic,
-                    batches,
-                    producer=self.producer_id,
-                    producer_epoch=self.producer_epoch,
-                    sequence=self._sequence,
-                    transactional=True,
-                    image=image,
-                )
-            )
+            return self._appended(append_batches(self._context, topic, batches, self._who(), image=image))
+
+    def _who(self) -> ProducerAppend:
+        """Its sequences are the engine's own; an attempt that failed is aborted."""
+        return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
 
     def commit_offsets(self, group: str, offsets: Mapping[NamedPartition, OffsetAndMetadata | int]) -> None:
         """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. Before that they are pending.
