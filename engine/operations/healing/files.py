@@ -17,7 +17,8 @@ from engine.operations.verification.findings import BadEpoch, BadFile, Copy
 from engine.operations.verification.registers import parsed_epoch
 from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
 from partitions.listing import DataFile
-from partitions.paths import EpochName
+from partitions.paths import EpochName, LocalStartName
+from partitions.producers import encode
 from partitions.replica import Replica
 from partitions.segment_check import check_segment
 from partitions.store import StagedWriter
@@ -34,8 +35,10 @@ def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[
     """
     if isinstance(repair.damage, BadEpoch):
         _mend_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
-    elif repair.put or isinstance(repair.damage, BadFile):
+    elif repair.put or repair.starts_over or isinstance(repair.damage, BadFile):
         _join(target, leader, may_touch)
+        if repair.starts_over:
+            _start_over(target, leader, may_touch)
         _mend_files(target, repair, may_touch)
 
 
@@ -46,6 +49,15 @@ def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> No
     joined = leader.list().joined_epoch
     if target.list().joined_epoch < joined:
         _mend_epoch(target, leader, EpochName(joined), may_touch)
+
+
+def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
+    """As a follower does that asks for what its leader has no more (protocol, section 3): the register before
+    anything else."""
+    log = leader.log()
+    state = encode(leader.producers_at_local_start(log))
+    may_touch()
+    target.store.create(target.path(LocalStartName(log.local_start)), state)
 
 
 def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:

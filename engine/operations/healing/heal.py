@@ -2,7 +2,8 @@
 
     1. probe the brokers, as every run does; verify every byte
     2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
-    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR
+    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and nobody is being
+       added to a leader that is mended in place
     4. per damage: stage, look again, delete, name, look again (``files``), on the driver, which alone can
        find out right before a delete that the replica is still outside the ISR
     5. replicate: what was mended catches up and rejoins the ISR
@@ -141,7 +142,14 @@ def _step_aside(
         _, plan = plans[key]
         if plan.resigns:
             notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
-        notes += [f"{_name(views[key])}: broker {broker} left the ISR to be healed" for broker in plan.leaving]
+        damaged = {repair.broker_id for repair in plan.repairs}
+        for broker in plan.leaving:
+            why = (
+                "left the ISR to be healed"
+                if broker in damaged
+                else "is not being added while its leader is healed"
+            )
+            notes.append(f"{_name(views[key])}: broker {broker} {why}")
     return {key: context.site(view) for key, view in views.items()}
 
 

@@ -28,10 +28,11 @@ class Repair:
     broker_id: int
     damage: Damage
     put: tuple[Copy, ...]
-    """Files that the replica gets, in order. None for a register, or where the leader's log begins above: then
-    replication gives the follower its new start."""
+    """Files that the replica gets, in order. None for a register, or where the leader's log begins above."""
     register_of: int | None = None
     """Whose register takes the place of a damaged one; None: the leader's."""
+    starts_over: bool = False
+    """The replica's log begins where its leader's does from now on; below that it got nothing."""
 
     @property
     def sources(self) -> str:
@@ -51,9 +52,10 @@ class HealPlan:
     resigns: bool
     """The present leader resigns to that one."""
     leaving: tuple[int, ...]
-    """Other members that leave the ISR, or are no longer being added."""
+    """Other members that leave the ISR, or are no longer being added: who is damaged, and, where the leader is
+    mended in place, whoever was being added."""
     in_place: bool
-    """The leader is damaged and stays: it must be the last member when it is touched."""
+    """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
     repairs: tuple[Repair, ...]
 
 
@@ -87,14 +89,16 @@ def plan_heal(each: Audited) -> HealPlan | None:
     holes: list[tuple[int, int]] = []
     for broker, damage in damages:
         put, lacking = sources.mend(broker, damage, in_place and broker == leader)
-        repairs.append(Repair(broker, damage, tuple(put), sources.register_of(broker, damage, unread)))
+        register_of = sources.register_of(broker, damage, unread)
+        repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
         holes += lacking
     if holes:
         raise _hole(each, holes, damaged)
+    aside = damaged & {*view.isr, *view.adding} | (set(view.adding) if in_place else set())
     return HealPlan(
         leader=leader,
         resigns=leader != leader_id,
-        leaving=tuple(sorted((damaged & {*view.isr, *view.adding}) - {leader_id})),
+        leaving=tuple(sorted(aside - {leader_id})),
         in_place=in_place,
         repairs=tuple(repairs),
     )
@@ -144,12 +148,22 @@ class _Sources:
             case BadEpoch():
                 return [], []
             case Missing(start, end):
-                low = self._view.log_start_offset
-                if broker != self._leader and self._leader in self._looks:
-                    low = max(low, self._looks[self._leader].local_start)  # below it, it starts over
+                low = self._view.log_start_offset if broker == self._leader else self._begin(broker)
                 return self._cover(broker, max(start, low), end, None, in_place)
             case BadFile(file, start, end):
-                return self._cover(broker, start, end, file.name, in_place)
+                return self._cover(broker, max(start, self._begin(broker)), end, file.name, in_place)
+
+    def starts_over(self, broker: int, damage: Damage, put: Sequence[Copy]) -> bool:
+        """Whether what is mended leaves a gap below the start of the leader's log. No listing would show it."""
+        if isinstance(damage, BadEpoch):
+            return False
+        return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
+
+    def _begin(self, broker: int) -> int:
+        """Below it a follower needs nothing: its leader's log begins there."""
+        if broker == self._leader or self._leader not in self._looks:
+            return 0
+        return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
         """Who has the register that a leader which stays has lost: those of an epoch are byte copies of one.

@@ -1,0 +1,46 @@
+"""Heal: what a damaged file's place may be taken by, where it is not simply the leader's copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from engine.metadata.partition_commands import AlterPartition
+from engine.operations.replicas.in_sync import adding, without
+from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.tampering import register, spot
+from tests.unit.test_operations_heal import assert_healed
+
+
+def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path: Path) -> None:
+    """Retention could not read it, and so it stayed there; everywhere else it is gone, and nobody misses it."""
+    live = LiveCluster(tmp_path)
+    live.topic(file_delete_delay_ms="0")
+    live.fill("abc")
+    follower = live.followers()[0]
+    bad = spot(live, follower, 1)
+    bad.flip(-200)
+    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    for _ in range(2):
+        assert [failure.code for failure in live.cluster.retain().failures] == ["CORRUPT_SEGMENT"]
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "mended")]
+    assert not bad.there()
+    assert_healed(live, "c")
+
+
+def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_it(tmp_path: Path) -> None:
+    """Whoever added it found the leader damaged in the second sync, and stopped."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("abc")
+    one, two = live.followers()
+    for change in (
+        lambda: without(live.site().view, [one, two]),
+        lambda: adding(live.site().view, [one]),
+    ):
+        live.cluster._context.metadata.submit(AlterPartition((change(),)))
+    register(live, live.leader(), ".epoch").flip(3)
+    live.driver().heal().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert_healed(live, "abc")
