@@ -12,7 +12,7 @@ from engine import Cluster, Committed, FirstAt, FoundOffset, OffsetSpec
 from engine.operations.reading.plan_read import plan_again
 from engine.reading.read_plan import ReadPlan
 from engine.reading.replica_selector import ClientMetadata
-from partitions.errors import OffsetNotAvailableError, RetriableError
+from partitions.errors import OffsetNotAvailableError, OffsetOutOfRangeError, RetriableError
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.stream_harness import source
 
@@ -106,6 +106,17 @@ def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_goes
     for call in (source(live, "t", startingOffsets="latest").initial, running.stop_at_present_end):
         with pytest.raises(OffsetNotAvailableError):
             call()
+
+
+def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: LiveCluster) -> None:
+    """As a fetch there; beyond the end of the log there is nothing to wait for."""
+    elect_unaware(live)
+    with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*elected of late.*run replicate"):
+        source(live, "t", startingOffsets='{"0": 4}').initial()
+    with pytest.raises(OffsetOutOfRangeError, match="t-0: startingOffsets says 5"):
+        source(live, "t", startingOffsets='{"0": 5}').initial()
+    live.cluster.replicate().raise_for_failures()
+    assert source(live, "t", startingOffsets='{"0": 4}').initial().partitions["t", 0].offset == 4
 
 
 def test_a_lag_that_cannot_be_told_is_a_failure_of_its_partition(live: LiveCluster) -> None:

@@ -28,6 +28,7 @@ from engine.operations.streaming.read import StreamTask
 from engine.operations.while_it_changes import while_it_changes
 from engine.reading.admission import Backlog, Extent, admit
 from engine.reading.client import client_metadata
+from engine.reading.offsets_for_epoch import check_knows_end
 from engine.reading.plan import NearPieces, check_end, readable_pieces
 from engine.reading.stream_offsets import (
     BEGINNING,
@@ -200,7 +201,9 @@ class StreamSource:
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
     def _starts(self, seen: _Seen) -> dict[TopicPartition, int]:
-        """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError."""
+        """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError;
+        OffsetNotAvailableError for one that the leader, elected of late, does not know to be committed.
+        """
         start = self._options.start
         given = start if isinstance(start, Mapping) else dict.fromkeys(seen.leaders, start)
         if set(given) != set(seen.leaders):
@@ -219,6 +222,8 @@ class StreamSource:
                 starts[key] = found.offset if isinstance(found, FoundOffset) else log.end
             else:
                 starts[key] = _named(at, log) if isinstance(at, OffsetSpec) else at
+            if log.end < starts[key] <= log.log.log_end:
+                check_knows_end(log.what, log.log, log.leader_epoch)
             if not log.log_start <= starts[key] <= log.end:
                 raise OffsetOutOfRangeError(
                     f"{log.what}: startingOffsets says {at}, the log has [{log.log_start}, {log.end})"
