@@ -14,7 +14,8 @@ In and out
 Whose bytes they are
     A file carries the checksum of its bytes (``segment_footer``, ``register``). A copy tells the checksum of what
     passed (``StagedCopy.crc32``), and whoever copies compares the two before the copy gets a name
-    (``segment_check``): what storage has damaged does not travel.
+    (``segment_check``): what storage has damaged does not travel. Checksums are of CRC-32, as in gzip, computed by
+    ISA-L (``isal``), which takes a tenth of zlib's time: checking costs a copy next to nothing.
 
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,

@@ -13,13 +13,13 @@ have changed.
 
 from __future__ import annotations
 
-import zlib
 from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from isal import isal_zlib
 
 from partitions.records import RECORD_COLUMNS
 
@@ -152,7 +152,7 @@ def _of_bytes(array: pa.Array) -> _U64:
             places: npt.NDArray[np.int32] = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
             return _of_bytes(encoded.dictionary).take(places)
     data, at = memoryview(array.buffers()[2] or b""), bounds.tolist()
-    checksums = [zlib.crc32(data[start:end]) for start, end in pairwise(at)]
+    checksums = [isal_zlib.crc32(data[start:end]) for start, end in pairwise(at)]
     return _mixed(np.array(checksums, np.uint64) + lengths.astype(np.uint64) * _STEP + _BYTES)
 
 

@@ -12,13 +12,13 @@ records that it takes along, as small a range as a file can tell: a row group's,
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import BinaryIO
 
 import pyarrow as pa
+from isal import isal_zlib
 
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.listing import DataFile
@@ -71,7 +71,7 @@ def verify_bytes(store: Readable, file: DataFile) -> Segment:
             data = source.read(min(_PIECE_BYTES, file.object.size_bytes - position))
             if not data:
                 raise SourceChangedError(f"{what} ended at byte {position}: list it again")
-            crc32 = zlib.crc32(data, crc32)
+            crc32 = isal_zlib.crc32(data, crc32)
             position += len(data)
     _compare(store, segment, crc32)
     return segment
@@ -100,14 +100,14 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
         regions = _Regions(source, file.object.size_bytes, segment, what)
         if regions.head != _MAGIC:
             bad.append(_whole(segment, f"{what} does not begin as a Parquet file"))
-        crc32 = zlib.crc32(regions.head)
+        crc32 = isal_zlib.crc32(regions.head)
         for found in regions.row_groups():
-            crc32 = zlib.crc32(found.data, crc32)
+            crc32 = isal_zlib.crc32(found.data, crc32)
             error = _check_row_group(segment, found, what)
             if error is not None:
                 bad.append(BadRange(found.first, found.first + found.rows, error))
         for data in regions.tail():
-            crc32 = zlib.crc32(data, crc32)
+            crc32 = isal_zlib.crc32(data, crc32)
     if crc32 != segment.crc32 and not bad:  # where no checksum but this one looks: the page index, a page's header
         bad.append(_whole(segment, f"{what} is damaged outside of its records: the checksum of all bytes differs"))
     return CheckedSegment(segment, _joined(bad))

@@ -11,10 +11,10 @@ The page index has one of its own, for readers that skip pages by it and read fe
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 
 import msgspec
+from isal import isal_zlib
 
 from partitions.errors import CorruptSegmentError
 from partitions.producers import ProducerEntry, plain
@@ -130,7 +130,7 @@ def checksums_of(raw: bytes, what: str) -> Checksums:
         raise CorruptSegmentError(f"{what}: {error}") from error
     stated = bytes(footer[at : at + len(NO_CHECKSUMS)])
     footer[at : at + len(NO_CHECKSUM)] = NO_CHECKSUM
-    if stated[:8] != b"%08x" % zlib.crc32(footer):
+    if stated[:8] != b"%08x" % isal_zlib.crc32(footer):
         raise CorruptSegmentError(f"{what}: its Parquet footer is damaged, the checksum differs")
     try:
         return Checksums(int(stated[8:16], 16), int(stated[16:32], 16), int(stated[32:], 16))
@@ -142,4 +142,4 @@ def file_crc32(end: bytes | memoryview, body_crc32: int) -> int:
     """CRC-32 of a whole file: of all bytes before Parquet's footer, as the footer states it, and of ``end``, that
     footer and all behind it.
     """
-    return zlib.crc32(end, body_crc32)
+    return isal_zlib.crc32(end, body_crc32)

@@ -6,7 +6,7 @@ over row groups, by a wrong name a column would be null. So the tail is checked 
 
 from __future__ import annotations
 
-import zlib
+from isal import isal_zlib
 
 from partitions.errors import CorruptSegmentError, SourceChangedError
 from partitions.segment_footer import SUFFIX_BYTES, checksums_of
@@ -52,5 +52,5 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
             index = known[index_at - begin :] if index_at >= begin else read(index_at, begin) + known
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted since it was listed") from error
-    if stated.index_crc32 != zlib.crc32(index):
+    if stated.index_crc32 != isal_zlib.crc32(index):
         raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from isal import isal_zlib
 
 from partitions.errors import InvalidCallError
 from partitions.lineage import Lineage
@@ -234,7 +234,7 @@ class _CheckedTail(io.RawIOBase):
         if self._held is None:
             self._sink.write(view)
             self._passed_bytes += view.nbytes
-            self._passed_crc32 = zlib.crc32(view, self._passed_crc32)
+            self._passed_crc32 = isal_zlib.crc32(view, self._passed_crc32)
         else:
             self._held.append(bytes(view))
         return view.nbytes
@@ -251,9 +251,9 @@ class _CheckedTail(io.RawIOBase):
         footer_at = len(tail) - SUFFIX_BYTES - int.from_bytes(tail[-SUFFIX_BYTES:-4], "little")
         footer = memoryview(tail)[footer_at:-SUFFIX_BYTES]
         at = checksum_at(footer)
-        body_crc32 = zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
-        index_crc32 = zlib.crc32(memoryview(tail)[:footer_at])
+        body_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
+        index_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at])
         stated = b"%08x%016x%08x" % (body_crc32, self._passed_bytes, index_crc32)
         footer[at + 8 : at + len(NO_CHECKSUMS)] = stated
-        footer[at : at + 8] = b"%08x" % zlib.crc32(footer)
+        footer[at : at + 8] = b"%08x" % isal_zlib.crc32(footer)
         self._sink.write(tail)

@@ -7,10 +7,11 @@ the same time, goes on from what is there.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import BinaryIO
+
+from isal import isal_zlib
 
 from partitions.errors import CorruptSegmentError, InvalidCallError, SourceChangedError
 from partitions.listing import parse
@@ -112,7 +113,7 @@ class PartialSnapshot:
             for piece in self._pieces:
                 for data in _bytes_of(self._store, piece, piece.start, piece.end):
                     staged.file.write(data)
-                    crc32 = zlib.crc32(data, crc32)
+                    crc32 = isal_zlib.crc32(data, crc32)
             if crc32 != snapshot.segment.crc32:
                 raise CorruptSegmentError(f"{self._store.uri_of(name)}: its parts changed while they were read")
             if damaged is not None:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 import threading
-import zlib
 from queue import SimpleQueue
+
+from isal import isal_zlib
 
 BUFFER_BYTES = 256 * 1024
 _BUFFERS = 4
@@ -31,7 +32,7 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
         data = memoryview(bytearray(size_bytes))
         data = data[: _read(source, data, 0)]
         _write(target, data, 0)
-        return zlib.crc32(data)
+        return isal_zlib.crc32(data)
     behind = _WriterBehind(target)
     done = crc32 = 0
     try:
@@ -40,7 +41,7 @@ def copy_file(source: int, target: int, size_bytes: int) -> int:
             data = buffer[: _read(source, buffer[: size_bytes - done], done)]
             if not data:
                 break
-            crc32 = zlib.crc32(data, crc32)
+            crc32 = isal_zlib.crc32(data, crc32)
             behind.write(buffer, len(data))
             done += len(data)
     finally:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import threading
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NoReturn
+
+from isal import isal_zlib
 
 from partitions.clock import Clock, SystemClock
 from partitions.errors import InvalidCallError, SourceChangedError
@@ -158,7 +159,7 @@ class _StagedBytes:
     @property
     def crc32(self) -> int:
         """Of the bytes written so far."""
-        return zlib.crc32(self._buffer.bytes_written())
+        return isal_zlib.crc32(self._buffer.bytes_written())
 
     def commit(self) -> bool:
         if self._done:

@@ -6,11 +6,12 @@ The stores differ in how they reach bytes; a rule that must not differ between t
 from __future__ import annotations
 
 import threading
-import zlib
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
+
+from isal import isal_zlib
 
 from partitions.errors import (
     InvalidCallError,
@@ -141,7 +142,7 @@ def copy_in_pieces(
                 f"{source.uri_of(source_object.name)} ended at byte {start + len(data)} of "
                 f"{source_object.size_bytes}: list it again"
             )
-        crc32 = zlib.crc32(data)
+        crc32 = isal_zlib.crc32(data)
         put(index, start, data, crc32)
         passed.add(index, crc32, len(data))
 

@@ -8,10 +8,11 @@ the same way, are one and the same to this store.
 from __future__ import annotations
 
 import random
-import zlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import BinaryIO
+
+from isal import isal_zlib
 
 from partitions.clock import Clock, SystemClock
 from partitions.errors import (
@@ -253,7 +254,7 @@ class S3Store:
             for _ in range(2):
                 upload = StagedUpload(self._place(probe), self._complete_exclusively)
                 try:
-                    upload.put_part(0, b"probe", zlib.crc32(b"probe"))
+                    upload.put_part(0, b"probe", isal_zlib.crc32(b"probe"))
                     taken.append(not upload.commit())
                 finally:
                     upload.abort()
@@ -276,7 +277,7 @@ class S3Store:
     def _keeps_damaged_bytes(self, probe: str) -> bool:
         """Whether the server takes an object with a checksum that is not its own. Leaves nothing behind."""
         try:
-            put_exclusively(self._place(probe), b"damaged", zlib.crc32(b"sent"))
+            put_exclusively(self._place(probe), b"damaged", isal_zlib.crc32(b"sent"))
         except StorageError:
             return False
         self.delete([probe])

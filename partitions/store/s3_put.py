@@ -8,8 +8,9 @@ a buffer, however large the object.
 from __future__ import annotations
 
 import io
-import zlib
 from typing import Any, cast
+
+from isal import isal_zlib
 
 from partitions.errors import InvalidCallError, SourceChangedError
 from partitions.store.protocol import Store, StoredObject
@@ -71,7 +72,7 @@ class StagedPut:
         crc32 = length = 0
         with self._reader() as reader:
             while data := reader.read(_BUFFER_BYTES):
-                crc32 = zlib.crc32(data, crc32)
+                crc32 = isal_zlib.crc32(data, crc32)
                 length += len(data)
         if length != self.size_bytes:
             raise SourceChangedError(f"{self._source.uri_of(self._object.name)} is not as it was listed")

@@ -18,13 +18,14 @@ from __future__ import annotations
 import base64
 import io
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from isal import isal_zlib
 
 from partitions.errors import (
     InvalidCallError,
@@ -77,7 +78,7 @@ def crc32_of_text(text: str) -> int:
 def put_exclusively(place: Place, data: bytes, crc32: int | None = None) -> bool:
     """One ``PUT If-None-Match: *``. False: the name is taken. ``crc32`` is that of ``data``, unless the caller
     wants to see what the server makes of another one."""
-    checksum = crc32_text(zlib.crc32(data) if crc32 is None else crc32)
+    checksum = crc32_text(isal_zlib.crc32(data) if crc32 is None else crc32)
 
     def attempt(client: Any) -> None:
         place.tally.add(creates=1)
@@ -140,7 +141,7 @@ class StagedBytes:
         self._place = place
         self._data: bytes | None = data
         self.size_bytes = len(data)
-        self.crc32 = zlib.crc32(data)
+        self.crc32 = isal_zlib.crc32(data)
 
     def commit(self) -> bool:
         if self._data is None:
@@ -351,7 +352,7 @@ class UploadWriter:
             self._upload = StagedUpload(self._place, self._exclusive)
             self._pool = ThreadPoolExecutor(PARTS_IN_FLIGHT, thread_name_prefix="upload")
         self._wait(PARTS_IN_FLIGHT - 1)
-        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part, zlib.crc32(part)))
+        self._in_flight.append(self._pool.submit(self._upload.put_part, self._count, part, isal_zlib.crc32(part)))
         self._count += 1
 
     def _wait(self, most_in_flight: int) -> None:

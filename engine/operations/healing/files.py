@@ -8,9 +8,10 @@ other's file, and puts its own copy of it there at once.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+
+from isal import isal_zlib
 
 from engine.operations.healing.plan import Repair
 from engine.operations.verification.findings import BadEpoch, BadFile, Copy
@@ -89,7 +90,7 @@ def _stage(copy: Copy, target: Replica) -> StagedWriter:
     try:
         with copy.store.open(source) as reader:
             while data := reader.read(_READ_BYTES):
-                crc32 = zlib.crc32(data, crc32)
+                crc32 = isal_zlib.crc32(data, crc32)
                 staged.file.write(data)
         if crc32 != copy.content:
             raise SourceChangedError(
