@@ -108,5 +108,9 @@ class _Staged:
         self._named()
         return self._inner.commit()
 
+    def replace(self) -> None:
+        self._named()
+        cast(StagedWriter, self._inner).replace()
+
     def abort(self) -> None:
         self._inner.abort()

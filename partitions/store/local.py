@@ -294,6 +294,14 @@ class LocalStore:
             raise OutcomeUnknownError(f"{target!r} is there but may not survive: {error.strerror}") from error
         return created
 
+    def _take_name(self, temporary: str, target: str) -> None:
+        """Move a durable temporary file to its name, durably, whatever is there."""
+        folder = os.path.dirname(target)
+        with _translated("replace", target):
+            self._make_durable(folder)
+            os.replace(temporary, target)
+            _sync_folder(folder)
+
     def _make_durable(self, folder: str) -> None:
         """Make the folder and those above it, up to the root, and have each survive a power cut. Folders
         found in place are synced too, once: whoever made them may not have come to that."""
@@ -342,6 +350,14 @@ class StagedFile:
             self.abort()
         self._store._tally.add(creates=1, written_bytes=self.size_bytes if created else 0)
         return created
+
+    def replace(self) -> None:
+        try:
+            self.seal()
+            self._store._take_name(self._temporary, self.target)
+        finally:
+            self.abort()
+        self._store._tally.add(creates=1, written_bytes=self.size_bytes)
 
     def abort(self) -> None:
         if self._state == "done":

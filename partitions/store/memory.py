@@ -29,7 +29,7 @@ class MemoryStore:
         self._clock = clock
         self._tally = Tally()
         self.counts = self._tally.counts
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._objects: dict[str, tuple[StoredObject, bytes]] = {}
         self._created = 0
 
@@ -167,6 +167,11 @@ class _StagedBytes:
         self._done = True
         self._buffer.close()
         return self._store.create(self._name, self._buffer.bytes_written())
+
+    def replace(self) -> None:
+        with self._store._lock:
+            self._store._objects.pop(self._name, None)
+            self.commit()
 
     def abort(self) -> None:
         self._done = True

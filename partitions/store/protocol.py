@@ -117,6 +117,15 @@ class StagedWriter(Staged, Protocol):
     file: BinaryIO
     """Where to write, sequentially; ``commit`` flushes and closes it, if the caller has not."""
 
+    def replace(self) -> None:
+        """Give the bytes their name in the place of whatever has it, in one step: at any moment the name has the
+        one or the other. Only for bytes that are what the name stands for already (a damaged object is healed):
+        everything else is created exclusively.
+
+        Raises: StorageError; it may have happened all the same.
+        """
+        ...
+
 
 class Readable(Protocol):
     """What it takes to read a listed object: every store does, and whatever stands for one."""

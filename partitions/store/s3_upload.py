@@ -36,7 +36,6 @@ from partitions.errors import (
     StoreTimeoutError,
 )
 from partitions.store.crc32 import PiecewiseCrc32
-from partitions.store.protocol import Staged
 from partitions.store.rules import Tally
 from partitions.store.s3_connection import Refused, S3Connection
 
@@ -134,6 +133,16 @@ def _exists(place: Place) -> bool:
     return True
 
 
+def _request(place: Place, action: str, attempt: Callable[[Any], Any]) -> Any:
+    """A request that may be sent again, and that nobody else's can conflict with: every refusal, and no answer, is
+    a StorageError."""
+    what = f"{action} {place.uri}"
+    try:
+        return place.connection.repeatable(what, attempt)
+    except (Refused, StoreTimeoutError) as failure:
+        raise StorageError(f"cannot {what}: {failure}") from failure
+
+
 class StagedBytes:
     """A small object that waits in memory; ``StagedCopy``."""
 
@@ -148,6 +157,17 @@ class StagedBytes:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
         data, self._data = self._data, None
         return put_exclusively(self._place, data, self.crc32)
+
+    def replace(self) -> None:
+        """See ``StagedWriter.replace``."""
+        place, data = self._place, self._data
+
+        def attempt(client: Any) -> None:
+            place.tally.add(creates=1)
+            client.put_object(Bucket=place.bucket, Key=place.key, Body=data, ChecksumCRC32=crc32_text(self.crc32))
+
+        _request(place, "replace", attempt)
+        place.tally.add(written_bytes=self.size_bytes)
 
     def abort(self) -> None:
         self._data = None
@@ -171,7 +191,7 @@ class StagedUpload:
             answer = client.create_multipart_upload(Bucket=place.bucket, Key=self._key, ChecksumAlgorithm="CRC32")
             return str(answer["UploadId"])
 
-        self._upload_id = self._request("begin", attempt)
+        self._upload_id = _request(place, "begin", attempt)
 
     @property
     def size_bytes(self) -> int:
@@ -193,7 +213,7 @@ class StagedUpload:
             answer = client.upload_part(**self._address, PartNumber=index + 1, Body=data, ChecksumCRC32=checksum)
             return {"ETag": answer["ETag"], "ChecksumCRC32": checksum}
 
-        part = self._request("upload a part of", attempt)
+        part = _request(self._place, "upload a part of", attempt)
         self._place.tally.add(written_bytes=len(data))
         self._arrived(index, part, crc32, len(data))
 
@@ -232,29 +252,28 @@ class StagedUpload:
     def commit(self) -> bool:
         if self._done:
             raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
-        parts = [{"PartNumber": i + 1, **self._parts[i]} for i in sorted(self._parts)]
-
-        def complete(client: Any) -> None:
-            self._place.tally.add(creates=1)
-            condition = {"IfNoneMatch": "*"} if self._exclusive else {}
-            client.complete_multipart_upload(**self._address, MultipartUpload={"Parts": parts}, **condition)
-
         try:
             if self._exclusive:
-                created = name_exclusively(self._place, complete)
+                created = name_exclusively(self._place, lambda client: self._complete(client, IfNoneMatch="*"))
                 self._done = created  # a refused completion leaves the upload behind, to be aborted
                 return created
-            if self.size_bytes > MOST_COPY_BYTES:
-                raise InvalidCallError(
-                    f"{self._place.uri}: a staged object of {self.size_bytes} bytes is beyond CopyObject's "
-                    f"{MOST_COPY_BYTES}"
-                )
-            self._request("complete", complete)
-            self._completed = True
-            return name_exclusively(self._place, self._copy_to_name)
+            self._complete_aside()
+            return name_exclusively(self._place, lambda client: self._copy_to_name(client, IfNoneMatch="*"))
         except OutcomeUnknownError:
             self._done = True  # the server may still be at it: leave it the bytes, they are swept later
             raise
+        finally:
+            self.abort()
+
+    def replace(self) -> None:
+        """See ``StagedWriter.replace``."""
+        try:
+            if self._exclusive:
+                _request(self._place, "replace", self._complete)
+                self._done = True
+            else:
+                self._complete_aside()
+                _request(self._place, "replace", self._copy_to_name)
         finally:
             self.abort()
 
@@ -274,13 +293,27 @@ class StagedUpload:
         with suppress(RetriableError, Refused):
             self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 
-    def _copy_to_name(self, client: Any) -> None:
+    def _complete(self, client: Any, **condition: str) -> None:
+        parts = [{"PartNumber": i + 1, **self._parts[i]} for i in sorted(self._parts)]
+        self._place.tally.add(creates=1)
+        client.complete_multipart_upload(**self._address, MultipartUpload={"Parts": parts}, **condition)
+
+    def _complete_aside(self) -> None:
+        if self.size_bytes > MOST_COPY_BYTES:
+            raise InvalidCallError(
+                f"{self._place.uri}: a staged object of {self.size_bytes} bytes is beyond CopyObject's "
+                f"{MOST_COPY_BYTES}"
+            )
+        _request(self._place, "complete", self._complete)
+        self._completed = True
+
+    def _copy_to_name(self, client: Any, **condition: str) -> None:
         self._place.tally.add(copies=1)
         client.copy_object(
             Bucket=self._place.bucket,
             Key=self._place.key,
             CopySource={"Bucket": self._place.bucket, "Key": self._key},
-            IfNoneMatch="*",
+            **condition,
         )
 
     def _arrived(self, index: int, part: dict[str, str], crc32: int, size_bytes: int) -> None:
@@ -291,14 +324,6 @@ class StagedUpload:
     @property
     def _address(self) -> dict[str, str]:
         return {"Bucket": self._place.bucket, "Key": self._key, "UploadId": self._upload_id}
-
-    def _request(self, action: str, attempt: Callable[[Any], Any]) -> Any:
-        """A request that nobody else's can conflict with: every refusal is a StorageError."""
-        what = f"{action} {self._place.uri}"
-        try:
-            return self._place.connection.repeatable(what, attempt)
-        except (Refused, StoreTimeoutError) as failure:  # whatever became of it, no name was given
-            raise StorageError(f"cannot {what}: {failure}") from failure
 
 
 class UploadWriter:
@@ -323,19 +348,15 @@ class UploadWriter:
         return self._stream.tell()
 
     def commit(self) -> bool:
-        if self._done:
-            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
-        rest = self._stream.take()
-        staged: Staged
         try:
-            if self._upload is None:
-                staged = StagedBytes(self._place, rest)
-            else:
-                if rest:
-                    self._send(rest)
-                self._wait(0)
-                staged = self._upload
-            return staged.commit()
+            return self._written().commit()
+        finally:
+            self.abort()
+
+    def replace(self) -> None:
+        """See ``StagedWriter.replace``."""
+        try:
+            self._written().replace()
         finally:
             self.abort()
 
@@ -346,6 +367,18 @@ class UploadWriter:
             self._pool.shutdown(cancel_futures=True)
         if self._upload is not None:
             self._upload.abort()
+
+    def _written(self) -> StagedBytes | StagedUpload:
+        """All bytes are on their way; what gives them their name."""
+        if self._done:
+            raise InvalidCallError(f"{self._place.uri} was committed or aborted before")
+        rest = self._stream.take()
+        if self._upload is None:
+            return StagedBytes(self._place, rest)
+        if rest:
+            self._send(rest)
+        self._wait(0)
+        return self._upload
 
     def _send(self, part: bytes) -> None:
         if self._upload is None or self._pool is None:

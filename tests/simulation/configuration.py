@@ -58,7 +58,7 @@ class Plan:
     its own success."""
     stall_rate: float = 0.0
     """How often a driver falls asleep before a call of ``stalls_at``, a tenth of it before others."""
-    stalls_at: frozenset[str] = frozenset({"create", "commit", "delete"})
+    stalls_at: frozenset[str] = frozenset({"create", "commit", "replace", "delete"})
     crashes: int = 0
     most_steps: int = 4000
     """After so many steps the faults are over, and everybody goes on in turn."""

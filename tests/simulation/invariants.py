@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -47,14 +47,11 @@ class Invariants:
         roots: Mapping[int, Root],
         transactions: TransactionOracle,
         intended: Callable[[bytes], bytes],
-        damaged: Container[Key],
         min_insync_replicas: Callable[[Key], int],
     ) -> None:
         self.oracle = oracle
         self.intended = intended
         """What was written where these bytes are read: a flipped bit is not what it seems."""
-        self.damaged = damaged
-        """Partitions of which anything was ever damaged."""
         self.min_insync_replicas = min_insync_replicas
         self.transactions = transactions
         self.roots = roots
@@ -169,8 +166,6 @@ class Invariants:
         state = self.state(broker, folder)
         log, history = state.log, self.oracle.history(key)
         who = f"on broker {broker} ({self.name(key)})"
-        if self._is_being_mended(broker, key):
-            return
         held = {token for token in state.tokens if token is not None}
         if None in state.tokens[: log.high_watermark - log.local_start]:
             gap = log.local_start + state.tokens.index(None)
@@ -198,14 +193,6 @@ class Invariants:
         partition = self.partition(key)
         if partition is not None and broker in partition.isr:
             self._check_member(broker, key, history)
-
-    def _is_being_mended(self, broker: int, key: Key) -> bool:
-        """A heal deletes a bad file before it puts a good one there: in a replica that has left the ISR, or is the
-        last member."""
-        partition = self.partition(key)
-        others = partition is not None and any(member != broker for member in partition.isr)
-        in_sync = partition is not None and broker in partition.isr
-        return key in self.damaged and not (in_sync and others)
 
     def _check_transactions(self, broker: int, folder: str, key: Key) -> None:
         if self.sound(broker) and not self.oracle.history(key).unclean:

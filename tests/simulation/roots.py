@@ -46,6 +46,11 @@ class Root:
         self._touch(folder)
         return True
 
+    def put(self, name: str, data: bytes, now_ms: int) -> None:
+        """Create, in the place of whatever has the name."""
+        self.folders.get(folder_of(name), {}).pop(name, None)
+        self.create(name, data, now_ms)
+
     def delete(self, name: str) -> None:
         """One name; one that is not there is no error."""
         folder = folder_of(name)

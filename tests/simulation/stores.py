@@ -27,7 +27,7 @@ from tests.simulation.scheduler import Driver, Verdict
 
 T = TypeVar("T")
 
-CHANGES = frozenset({"create", "commit", "delete"})
+CHANGES = frozenset({"create", "commit", "replace", "delete"})
 """The calls that change what is stored."""
 
 Note = Callable[[Driver, str, str, str, object], None]
@@ -74,7 +74,7 @@ class SimStore:
         if not self.root.reachable:
             self._note(driver, what, self.root.place, name, "unreachable")
             raise BrokerUnreachableError(f"{self.uri} does not answer")
-        if verdict is Verdict.REFUSE or (self.root.full and what in ("create", "commit")):
+        if verdict is Verdict.REFUSE or (self.root.full and what in ("create", "commit", "replace")):
             self._note(driver, what, self.root.place, name, "refused")
             raise StorageError(f"{self.uri} refused to {what} {name}")
         if verdict is Verdict.LATE:
@@ -100,8 +100,8 @@ class SimStore:
         """As the stores of the product have it: the bulk of a delete is asked for again by a later run."""
         if what in ("create", "commit"):
             return OutcomeUnknownError(f"{self.uri}: no answer whether {name} was created")
-        if what == "delete":
-            return StorageError(f"{self.uri}: cannot delete {name}")
+        if what in ("delete", "replace"):
+            return StorageError(f"{self.uri}: cannot {what} {name}")
         return StoreTimeoutError(f"{self.uri}: no answer")
 
     def create(self, name: str, data: bytes) -> bool:
@@ -240,6 +240,11 @@ class _StagedBytes:
         store, data = self._store, self._buffer.written()
         store.counts.creates += 1
         return store.call("commit", self._name, lambda: store.root.create(self._name, data, store._now_ms()))
+
+    def replace(self) -> None:
+        store, data = self._store, self._buffer.written()
+        store.counts.creates += 1
+        store.call("replace", self._name, lambda: store.root.put(self._name, data, store._now_ms()))
 
     def abort(self) -> None:
         """Nobody sees staged bytes."""

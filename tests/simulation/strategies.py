@@ -64,7 +64,7 @@ class Seeded:
     def _verdict(self, driver: Driver) -> Verdict:
         late = self._configuration.late_write_rate
         if late and driver.what in CHANGES and self._late.random() < late:
-            return Verdict.LATE if driver.what == "delete" else self._late.choice(_LATE)
+            return Verdict.LATE if driver.what in ("delete", "replace") else self._late.choice(_LATE)
         rate = self._configuration.fault_rate
         if not rate or driver.what in ("start", "sleep") or self._rng.random() >= rate:
             return Verdict.GO

@@ -161,7 +161,6 @@ class World:
             self.roots,
             self.transactions,
             self.damage.intended,
-            self.damage.partitions,
             self._min_insync_replicas,
         )
         self.copies = Copies(self)

@@ -9,7 +9,7 @@ from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCoun
 
 T = TypeVar("T")
 
-CHANGES = frozenset({"create", "stage", "commit", "delete"})
+CHANGES = frozenset({"create", "stage", "commit", "replace", "delete"})
 """The calls that change what is stored."""
 
 
@@ -100,6 +100,9 @@ class _FaultyStaged:
 
     def commit(self) -> bool:
         return bool(self._store.hook("commit", self._name, self._inner.commit))
+
+    def replace(self) -> None:
+        self._store.hook("replace", self._name, self._inner.replace)
 
     def abort(self) -> None:
         self._inner.abort()

@@ -111,6 +111,9 @@ class _HookedStaged:
     def commit(self) -> bool:
         return bool(self._store.hook("commit", self._name, self._staged.commit))
 
+    def replace(self) -> None:
+        self._store.hook("replace", self._name, cast(StagedWriter, self._staged).replace)
+
     def abort(self) -> None:
         self._staged.abort()
 

@@ -31,6 +31,10 @@ def live(tmp_path: Path) -> LiveCluster:
     return made
 
 
+class Died(BaseException):
+    """The driver's process ends here. No error of ours: nothing catches it."""
+
+
 def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
     """Everything is as if nothing had ever been wrong."""
     live.driver().verify(deep=True).raise_for_failures()
@@ -379,6 +383,42 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
     assert at > 10
 
 
+@pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
+@pytest.mark.parametrize("suffix", [".parquet", ".epoch"])
+def test_a_heal_that_slept_while_another_one_mended_takes_nothing_from_a_member(
+    tmp_path: Path, suffix: str, crashes: bool
+) -> None:
+    """It wakes up where the replica is in the ISR again: at no moment anything is missing there (protocol, I1)."""
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.topic()
+    live.fill("abc")
+    before = {stored.name for stored in live.cluster.stores[2].list("")}
+    (register(live, 2, ".epoch") if suffix == ".epoch" else spot(live, 2, 1)).flip(5)
+    slept: list[str] = []
+
+    def look(uri: str, what: str, name: str) -> None:
+        if what in CHANGES:
+            assert {stored.name for stored in live.cluster.stores[2].list("")} >= before
+
+    def sleep(uri: str, what: str, name: str) -> None:
+        if uri == "memory://b2" and what in CHANGES - {"stage"} and name.endswith(suffix):
+            faults.none()
+            live.driver().heal().raise_for_failures()
+            assert 2 in live.isr()
+            slept.append(what)
+            faults.after = look
+            if crashes:
+                raise Died
+
+    faults.before = sleep
+    with suppress(Died):
+        live.driver().heal()
+    faults.none()
+    assert slept == ["replace"]
+    live.driver().verify(deep=True).raise_for_failures()
+
+
 # ---------------------------------------------------------------------------------- crashes
 
 
@@ -391,10 +431,6 @@ def _damaged(folder: Path, through: Callable[[str, Store], Store], everyone: boo
     if everyone:
         register(live, 3, ".epoch").remove()
     return live
-
-
-class Died(BaseException):
-    """The driver's process ends here. No error of ours: nothing catches it."""
 
 
 def _dies_at(faults: Faults, at: int, with_effect: bool) -> Callable[[], int]:

@@ -75,6 +75,22 @@ class TestStaging:
         assert store.read("name") == b"faster"
         assert names(store) == ["name"]
 
+    @pytest.mark.parametrize("taken", [True, False])
+    @pytest.mark.parametrize("size", SIZES)
+    def test_replace_takes_the_name_whatever_has_it(self, store: Store, size: int, taken: bool) -> None:
+        data = some_bytes(size)
+        if taken:
+            assert store.create("folder/name", b"damaged")
+        staged = store.stage_writer("folder/name")
+        staged.file.write(data)
+        staged.replace()
+        staged.abort()
+        assert names(store) == ["folder/name"]
+        assert store.read("folder/name") == data
+        assert leftovers(store) == 0
+        with pytest.raises(InvalidCallError):
+            staged.commit()
+
     @pytest.mark.parametrize("size", SIZES)
     def test_abort_leaves_nothing(self, store: Store, size: int) -> None:
         staged = store.stage_writer("name")

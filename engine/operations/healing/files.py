@@ -1,9 +1,9 @@
-"""Putting good files where bad ones are, or none: stage and verify, look again, delete, name, look again.
+"""Putting good files where bad ones are, or none: stage and verify, look again, name, delete, look again.
 
-A name cannot be overwritten, so between the delete and the name the file is missing. A crash there leaves a
-hole in a replica that is outside the ISR (or is the last member, whose file was bad): the next heal finds and
-mends it. Two heals at once put the same verified bytes; one that slept since its last look may delete the
-other's file, and puts its own copy of it there at once.
+No offset is missing at any moment: good bytes take the bad file's name in one step, and files of other names that
+stand for it are there before it goes. So a crash leaves the replica as bad as it was, or mended. Two heals at once
+put the same verified bytes; one that slept since its last look puts them once more, where the replica may by now
+be in the ISR again.
 """
 
 from __future__ import annotations
@@ -72,11 +72,16 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list().data}
         may_touch()
-        # 3. Delete it; 4. give the good ones their names. One that is taken was put there by somebody else.
-        if bad is not None and present.get(bad.name) == bad.object.version:
+        # 3. The good ones first. A name that is taken was put there by somebody else, but for the bad file's own.
+        is_there = bad is not None and present.get(bad.name) == bad.object.version
+        for copy, one in zip(repair.put, staged, strict=True):
+            if bad is not None and is_there and copy.held.name == bad.name:
+                one.replace()
+            else:
+                one.commit()
+        # 4. The bad one goes, where others stand for it.
+        if bad is not None and is_there and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
-        for one in staged:
-            one.commit()
     # 5. Look again.
     listed = {file.name: file for file in target.list().data}
     for copy in repair.put:
@@ -132,9 +137,9 @@ def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Ca
         found = None
     if found != content:
         may_touch()
-        if found is not None:
-            target.store.delete([target.path(wanted)])
-        target.store.create(target.path(wanted), content)
+        register = target.store.stage_writer(target.path(wanted))
+        register.file.write(content)
+        register.replace()
         if target.store.read(target.path(wanted)) != content:
             raise CorruptionError(f"{target}: {wanted} does not read back as it was written; call a human")
     if wanted != name:

@@ -4,8 +4,8 @@
     2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
     3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and nobody is being
        added to a leader that is mended in place
-    4. per damage: stage, look again, delete, name, look again (``files``), on the driver, which alone can
-       find out right before a delete that the replica is still outside the ISR
+    4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
+       find out right before the change that the replica is still outside the ISR
     5. replicate: what was mended catches up and rejoins the ISR
     6. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
     7. tables that others have rewritten list the segments again (``tables``)
