@@ -14,13 +14,14 @@ from contextlib import ExitStack, suppress
 from isal import isal_zlib
 
 from engine.operations.healing.plan import Repair
-from engine.operations.verification.findings import BadEpoch, BadFile, Copy
-from engine.operations.verification.registers import parsed_epoch
+from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Copy
+from engine.operations.verification.registers import parsed_epoch, read_register
 from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
 from partitions.listing import DataFile
 from partitions.paths import EpochName, LocalStartName
-from partitions.producers import encode
-from partitions.replica import Replica
+from partitions.producers import decode, encode
+from partitions.replica import Replica, blaming
+from partitions.segment import read_segment
 from partitions.segment_check import check_segment
 from partitions.store import StagedWriter
 
@@ -36,6 +37,8 @@ def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[
     """
     if isinstance(repair.damage, BadEpoch):
         _mend_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
+    elif isinstance(repair.damage, BadLocalStart) and not repair.starts_over:
+        _mend_local_start(target, leader, repair.state_of, LocalStartName(repair.damage.offset), may_touch)
     elif repair.put or repair.starts_over or isinstance(repair.damage, BadFile):
         _join(target, leader, may_touch)
         if repair.starts_over:
@@ -122,6 +125,42 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
     checked = check_segment(target.store, listed)
     if checked.bad or checked.segment.crc32 != copy.content:
         raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
+
+
+def _mend_local_start(
+    target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
+) -> None:
+    """What the file says that ends there; without one, what the same register of the ``other`` replica says.
+
+    Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
+    """
+    if state_of is not None:
+        footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer
+        content = encode(dict(footer.producers))
+    else:
+        with blaming(other):
+            content = _local_start_of(other, name)
+    try:
+        if _local_start_of(target, name):
+            return  # somebody else has mended it
+    except SourceChangedError:
+        may_touch()  # somebody else has stopped right here
+    except CorruptionError:
+        may_touch()
+        target.store.delete([target.path(name)])
+    target.store.create(target.path(name), content)
+    if _local_start_of(target, name) != content:
+        raise CorruptionError(f"{target}: {name} does not read back as it was written; call a human")
+
+
+def _local_start_of(replica: Replica, name: LocalStartName) -> bytes:
+    """Raises: SourceChangedError, CorruptionError."""
+    content = read_register(replica, name)
+    try:
+        decode(content)
+    except ValueError as error:
+        raise CorruptionError(f"{replica}: {name} is damaged") from error
+    return content
 
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:

@@ -33,11 +33,11 @@ from engine.operations.replicas.damaged import check_aside
 from engine.operations.replicas.in_sync import PartitionKey, partition_key, without
 from engine.operations.replicas.replicate import replicate
 from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
-from engine.operations.verification.findings import BadEpoch, BadFile, Missing
+from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Missing
 from engine.replication.site import Site
 from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
-from partitions.paths import EpochName
+from partitions.paths import EpochName, LocalStartName
 from partitions.runner import Done, Failed
 
 _ORDER = ("partition", "broker", "start")
@@ -88,6 +88,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             else:
                 if plan is not None:
                     plans[key] = each, plan
+                    notes += map(str, plan.unmended)
             if key in plans or rebuilds:
                 touched.add(key)
             if key not in touched or dry_run:
@@ -262,6 +263,8 @@ def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
             what = "missing"
         case BadEpoch(epoch):
             what = str(EpochName(epoch))
+        case BadLocalStart(offset):
+            what = str(LocalStartName(offset))
     return {
         "topic": each.site.view.topic,
         "partition": each.site.view.partition,

@@ -14,7 +14,16 @@ from dataclasses import dataclass
 
 from engine.metadata.image import PartitionView
 from engine.operations.verification.audit import Audited
-from engine.operations.verification.findings import BadEpoch, BadFile, Copy, Damage, Missing, Place, offsets
+from engine.operations.verification.findings import (
+    BadEpoch,
+    BadFile,
+    BadLocalStart,
+    Copy,
+    Damage,
+    Missing,
+    Place,
+    offsets,
+)
 from engine.operations.verification.structure import Looked, ReplicaLook
 from partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
 from partitions.lineage import Lineage
@@ -33,11 +42,13 @@ class Repair:
     """Whose register takes the place of a damaged one; None: the leader's."""
     starts_over: bool = False
     """The replica's log begins where its leader's does from now on; below that it got nothing."""
+    state_of: Copy | None = None
+    """The file that ends at a damaged local start: its footer says what the register said."""
 
     @property
     def sources(self) -> str:
         """Where the files come from, for people."""
-        places = dict.fromkeys(copy.place for copy in self.put)
+        places = dict.fromkeys(copy.place for copy in (*self.put, *([self.state_of] if self.state_of else ())))
         if self.register_of is not None:
             return f"broker-{self.register_of}"
         return " ".join("remote" if place is None else f"broker-{place}" for place in places) or "leader"
@@ -57,13 +68,15 @@ class HealPlan:
     in_place: bool
     """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
     repairs: tuple[Repair, ...]
+    unmended: tuple[CorruptionError, ...] = ()
+    """What stays as it is, and what is to be done about it."""
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
     """How to mend what is wrong with a partition; None when a heal has nothing to do there.
 
     Raises: LogGapError for offsets of which there is no good copy; LeaderNotAvailableError; CorruptionError
-        when no member of the ISR is fit to lead, or a register cannot be replaced.
+        when no member of the ISR is fit to lead, or a register cannot be replaced, which is all that is wrong.
     """
     damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
     if not damages or each.looked is None:
@@ -87,13 +100,23 @@ def plan_heal(each: Audited) -> HealPlan | None:
     unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch)}
     repairs: list[Repair] = []
     holes: list[tuple[int, int]] = []
+    unmended: list[CorruptionError] = []
+    lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
     for broker, damage in damages:
+        if isinstance(damage, BadLocalStart):
+            try:
+                repairs.append(sources.local_start(broker, damage, lost_starts, in_place and broker == leader))
+            except CorruptionError as error:
+                unmended.append(error)
+            continue
         put, lacking = sources.mend(broker, damage, in_place and broker == leader)
         register_of = sources.register_of(broker, damage, unread)
         repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
         holes += lacking
     if holes:
         raise _hole(each, holes, damaged)
+    if unmended and not repairs:
+        raise unmended[0]
     aside = damaged & {*view.isr, *view.adding} | (set(view.adding) if in_place else set())
     return HealPlan(
         leader=leader,
@@ -101,6 +124,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         leaving=tuple(sorted(aside - {leader_id})),
         in_place=in_place,
         repairs=tuple(repairs),
+        unmended=tuple(unmended),
     )
 
 
@@ -145,7 +169,7 @@ class _Sources:
     def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
         """The files that mend a damage, and the offsets that none of them has."""
         match damage:
-            case BadEpoch():
+            case BadEpoch() | BadLocalStart():
                 return [], []
             case Missing(start, end):
                 low = self._view.log_start_offset if broker == self._leader else self._begin(broker)
@@ -155,9 +179,38 @@ class _Sources:
 
     def starts_over(self, broker: int, damage: Damage, put: Sequence[Copy]) -> bool:
         """Whether what is mended leaves a gap below the start of the leader's log. No listing would show it."""
-        if isinstance(damage, BadEpoch):
+        if isinstance(damage, BadEpoch | BadLocalStart):
             return False
         return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
+
+    def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
+        """The register of a local start says what the footer of the file says that ends there, wherever that is,
+        or the same register of another replica. Else a follower begins where its leader does, if that is above.
+
+        Raises: CorruptionError when none of this can be; or when a leader would have to be without its register
+            for a moment: a crash then could not be told from lost records.
+        """
+        what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
+        if in_place:
+            raise CorruptionError(
+                f"{what}, {damage.offset}, is damaged; it leads, and nobody else is in the ISR: bring another "
+                "replica into it (replicate, reassign) and heal again; or let retain move the start on"
+            )
+        same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
+        if same:
+            return Repair(broker, damage, (), min(same, key=lambda b: self._ranks[b]))
+        ending = [copy for copy in (*self._good, *self._hidden) if copy.held.end == damage.offset]
+        if ending:
+            return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self._ranks[copy.place]))
+        if self._begin(broker) > damage.offset:
+            return Repair(broker, damage, (), starts_over=True)
+        raise CorruptionError(
+            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: reassign the replica to "
+            "another broker, or away and back"
+        )
+
+    def _starts_at(self, broker: int) -> int | None:
+        return self._looks[broker].local_start if broker in self._looks else None
 
     def _begin(self, broker: int) -> int:
         """Below it a follower needs nothing: its leader's log begins there."""

@@ -41,7 +41,16 @@ class BadEpoch:
     epoch: int
 
 
-Damage = BadFile | Missing | BadEpoch
+@dataclass(frozen=True, slots=True)
+class BadLocalStart:
+    """The register of the local log start is damaged: its name says where the log begins, its content, which is
+    lost, what producers had appended by then.
+    """
+
+    offset: int
+
+
+Damage = BadFile | Missing | BadEpoch | BadLocalStart
 """What a heal can mend, if there is something to mend it with."""
 
 

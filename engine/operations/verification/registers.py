@@ -5,7 +5,7 @@ Their names say nearly all; what stands in them is compared here. A damaged one 
 
 from __future__ import annotations
 
-from engine.operations.verification.findings import BadEpoch, Finding
+from engine.operations.verification.findings import BadEpoch, BadLocalStart, Finding
 from partitions.errors import CorruptionError, SourceChangedError, StratalogError
 from partitions.lineage import Lineage
 from partitions.listing import Listing
@@ -60,7 +60,7 @@ def check_registers(replica: Replica, leader: Replica | None) -> list[Finding]:
     found: list[Finding] = []
     folder = replica.folder
 
-    def note(error: StratalogError, damage: BadEpoch | None = None) -> None:
+    def note(error: StratalogError, damage: BadEpoch | BadLocalStart | None = None) -> None:
         found.append(Finding(str(replica), error, replica.broker_id, damage))
 
     try:
@@ -84,7 +84,13 @@ def check_registers(replica: Replica, leader: Replica | None) -> list[Finding]:
         except SourceChangedError:
             continue  # retention took it away
         except CorruptionError as error:
-            note(error, BadEpoch(name.epoch) if isinstance(name, EpochName) else None)
+            match name:
+                case EpochName(epoch):
+                    note(error, BadEpoch(epoch))
+                case LocalStartName(offset):
+                    note(error, BadLocalStart(offset))
+                case _:
+                    note(error)
         except StratalogError as error:
             note(error)
     return found
@@ -95,7 +101,7 @@ def _check_local(replica: Replica, name: LocalStartName) -> None:
         decode(read_register(replica, name))
     except ValueError as error:
         what = replica.store.uri_of(replica.path(name))
-        raise CorruptionError(f"{what} holds no producer state{_HUMAN}") from error
+        raise CorruptionError(f"{what} is damaged: it does not say what producers had appended") from error
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
