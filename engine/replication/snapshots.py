@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from engine.replication.leader import check_not_fenced
 from engine.replication.site import Site
-from partitions.errors import StratalogError
+from partitions.errors import CorruptSegmentError, StratalogError
 from partitions.listing import DataFile, ReplicaLog
 from partitions.paths import CheckpointName, DataName, base_name, parse_name
 from partitions.replica import Replica, blaming
@@ -126,8 +126,36 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
 
+def mend_where_damaged(site: Site, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:
+    """The replica's log and snapshots as they are, or, where its latest one is damaged, or all are gone, after
+    ``mend``. Raises: as that.
+    """
+    usable = usable_snapshot(replica, log)
+    gone = usable.snapshot is None and log.local_start > 0
+    if (usable.damaged or gone) and mend(site, replica, log) is not None:
+        log = replica.log()
+        usable = usable_snapshot(replica, log)
+    return log, usable
+
+
+def check_stands_for_start(site: Site, replica: Replica, log: ReplicaLog) -> None:
+    """Where snapshots stand for what lies below the local start of the replica's log, one of them is whole; if
+    need be it gets a copy of another replica's first.
+
+    Raises: CorruptSegmentError naming the damaged one; as ``mend``.
+    """
+    log, usable = mend_where_damaged(site, replica, log)
+    end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
+    if end < log.local_start and usable.damaged:
+        raise CorruptSegmentError(
+            f"{usable.damaged[0][1]}; it alone stands for what lies below offset {log.local_start}, and no live "
+            "replica has a whole one"
+        )
+
+
 def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
-    """Bring the follower the leader's latest snapshot that verifies; None when the leader has none.
+    """Bring the follower the leader's latest snapshot that verifies; None when the leader has none. A leader whose
+    own is damaged gets a whole copy of another replica first.
 
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is not
         that far, UnknownTopicOrPartitionError when it is gone; CorruptionError kinds; RetriableError kinds. Chunks
@@ -139,8 +167,8 @@ def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
         log = leader.log()
         check_not_fenced(leader, log.listing, site.epoch)
         with blaming(leader):
-            snapshot = latest_snapshot(leader, log)
-        return None if snapshot is None else Wanted(snapshot.snapshot_id, site.epoch)
+            _, usable = mend_where_damaged(site, leader, log)
+        return None if usable.snapshot is None else Wanted(usable.snapshot.snapshot_id, site.epoch)
 
     def hosted(topic_id: str, partition: int) -> HostedPartition | None:
         """The leader as it is at each request: another one may lead by then."""

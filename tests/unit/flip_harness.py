@@ -1,6 +1,7 @@
 """One flipped bit, somewhere in one copy of a segment, and then whatever moves or reads bytes. What has to hold:
 
-    found or harmless       nobody gets a wrong value; no other copy gets the flipped bit
+    found or harmless       nobody gets a wrong value; no other copy gets the flipped bit. Found: the way says so
+                            or replaces the copy, or a read afterwards says so
     nothing good is lost    of every record a good copy lies somewhere, and once the cluster was healed all can be
                             read again
 
@@ -11,14 +12,16 @@ dear, and is left out at most of the positions where there are many.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from engine.cluster import Cluster
 from engine.context import LocalTasks
+from engine.report import Report
 from partitions.errors import CorruptionError
 from partitions.listing import DataFile
 from partitions.paths import DataName, base_name, parse_name
@@ -67,8 +70,8 @@ class Way:
     brokers: int = 3
     heals: bool = True
     """Whether all is good again after a heal: not where the copy that was flipped is the only one."""
-    check: Callable[[LiveCluster], object] | None = None
-    """What has to hold afterwards, where it is not that the log is as it was."""
+    check: Callable[[LiveCluster, bool], object] | None = None
+    """What has to hold afterwards, where it is not that the log is as it was, and, if so told, after a heal."""
     kind: type[LiveCluster] = LiveCluster
 
 
@@ -83,14 +86,29 @@ class Trial:
     bit: int
     acknowledged: list[str] = field(default_factory=list)
     """What the way appended, and was told to be safe."""
-    flipped: set[str] = field(default_factory=set)
-    """Addresses of the copies in which the bit was flipped."""
+    flipped: dict[str, bytes] = field(default_factory=dict)
+    """The copies in which the bit was flipped, by address."""
+    found: bool = False
+
+    def look_at(self, said: object) -> None:
+        """A report of a way says what it found: an item failed, or a note names the file."""
+        if isinstance(said, Report):
+            named = (base_name(address) in note for address in self.flipped for note in said.notes)
+            self.found |= bool(said.failures) or any(named)
+
+    @contextmanager
+    def finding(self) -> Iterator[None]:
+        """Who finds the bit says so."""
+        try:
+            yield
+        except CorruptionError:
+            self.found = True
 
     def flip(self, spot: Spot) -> None:
         data = bytearray(spot.read())
         data[self.at % len(data)] ^= 1 << self.bit
         spot.replace(bytes(data))
-        self.flipped.add(spot.store.uri_of(spot.path))
+        self.flipped[spot.store.uri_of(spot.path)] = bytes(data)
 
 
 class Stage:
@@ -117,21 +135,25 @@ class Stage:
         names = sorted(name for name in self._good if isinstance(parse_name(name), DataName))
         return len(self._good[names[0]]) if self.way.victim is None else len(self.way.victim(self.live).read())
 
-    def try_at(self, at: int, bit: int, *, heals: bool = True) -> None:
-        """One trial. Raises: AssertionError."""
+    def try_at(self, at: int, bit: int, *, heals: bool = True) -> str:
+        """One trial: whether the bit was ``found``, or is ``harmless``. Raises: AssertionError."""
         self._put_back()
         trial = Trial(self.live, self.faults, at, bit)
         if self.way.victim is not None:
             trial.flip(self.way.victim(self.live))
-        with suppress(CorruptionError):
-            self.way.act(self.live, trial)
+        with trial.finding():
+            trial.look_at(self.way.act(self.live, trial))
         self.faults.none()
+        assert trial.flipped, "no bit was flipped"
         self.live.cluster = self._driver()
+        now = {at: store.read(stored.name) for at, store, stored in self._stored() if at in trial.flipped}
+        trial.found |= now != trial.flipped
         if self.way.check is None:
             self._check(trial, heals=heals and self.way.heals)
         else:
             self._good_offsets(trial)
-            self.way.check(self.live)
+            self.way.check(self.live, heals)
+        return "found" if trial.found else "harmless"
 
     def _put_back(self) -> None:
         self.faults.none()
@@ -183,10 +205,10 @@ class Stage:
     def _check_read(self, *, whole: bool, trial: Trial) -> None:
         expected = [*self._expected, *trial.acknowledged]
         found: dict[int, str] = {}
-        found_out = [] if whole else [CorruptionError]
-        with suppress(*found_out):
+        finding = nullcontext if whole else trial.finding
+        with finding():
             for part in self.live.cluster.plan_read("t"):
-                with suppress(*found_out):
+                with finding():
                     found.update(self.live.records(part))
         for offset, value in found.items():
             assert offset >= len(expected) or value == expected[offset], "a wrong value was read"
@@ -206,13 +228,14 @@ class Stage:
                     yield store.uri_of(stored.name), store, stored
 
 
-def try_way(folder: Path, way: Way, positions: int, seed: int) -> None:
-    """Flips at so many random positions of a segment."""
+def try_way(folder: Path, way: Way, positions: int, seed: int) -> Counter[str]:
+    """Flips at so many random positions of a segment; how many bits were ``found``, how many ``harmless``."""
     stage, rng = Stage(folder, way), random.Random(seed)
-    size = stage.victim_bytes
+    size, met = stage.victim_bytes, Counter[str]()
     for number, at in enumerate(rng.sample(range(size), positions)):
         bit = rng.randrange(8)
         try:
-            stage.try_at(at, bit, heals=number < HEALED or number % HEALED == 0)
+            met[stage.try_at(at, bit, heals=number < HEALED or number % HEALED == 0)] += 1
         except Exception as error:
             raise AssertionError(f"bit {bit} of byte {at} (of {size}): {type(error).__name__}: {error}") from error
+    return met

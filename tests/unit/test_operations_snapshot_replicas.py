@@ -166,6 +166,44 @@ def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live
     assert live.held(live.leader()) == {"a": "1", "b": "1", "c": "1"}
 
 
+@pytest.mark.parametrize("heirs", [(4,), (1,)])
+def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged(
+    tmp_path: Path, heirs: tuple[int, ...]
+) -> None:
+    """What it stands for is nowhere in the log any more: the old replicas go once their heir has it."""
+    live = with_a_snapshot_alone(tmp_path)
+    assert live.leader() == 1
+    checkpoint(live, 1).flip(700)
+    live.driver().reassign({("t", 0): heirs}).raise_for_failures()
+    live.driver().verify("t", deep=True).raise_for_failures()
+    assert live.state(heirs[0]) == {"a": "1", "b": "1"}
+
+
+@pytest.mark.parametrize("heirs", [(4,), (1,)])
+def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_log(
+    tmp_path: Path, heirs: tuple[int, ...]
+) -> None:
+    live = with_a_snapshot_alone(tmp_path)
+    for broker in (1, 2, 3):
+        checkpoint(live, broker).flip(700)
+    report = live.driver().reassign({("t", 0): heirs})
+    assert "it alone stands for what lies below offset 1" in the_failure(report)
+    assert set(live.site().view.replicas) == {1, 2, 3}
+
+
+def with_a_snapshot_alone(folder: Path) -> Keyed:
+    live = Keyed(folder, brokers=4).begin()
+    live.cluster.reassign({("t", 0): (1, 2, 3)}).raise_for_failures()
+    live.put([("a", "1")])
+    live.take()
+    live.put([("b", "1")])
+    for _ in range(2):
+        live.cluster.retain("t").raise_for_failures()
+        live.clock.sleep(61_000)
+    assert live.log(live.leader()).local_start == 1
+    return live
+
+
 def test_without_any_snapshot_of_what_left_the_log_none_is_made(live: Keyed) -> None:
     """Nothing that only old snapshots held is ever left out in silence."""
     live.put([("a", "1")])
@@ -291,6 +329,17 @@ def test_what_a_snapshot_stands_for_stays_where_it_goes_bad_while_the_delay_pass
     live.driver().retain("t").raise_for_failures()
     assert f"{0:020d}.{1:010d}.parquet" not in live.data(victim)
     assert live.held(victim) == {"a": "2"}
+
+
+def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_retain_says_so(live: Keyed) -> None:
+    live.put([("a", "1")])
+    live.take()
+    victim = live.followers()[0]
+    checkpoint(live, victim).flip(700)
+    said = the_failure(live.cluster.retain("t"))
+    assert said.startswith(f"t-0 on broker {victim}: CORRUPT_SEGMENT")
+    assert "the log that it stands for stays: take a snapshot" in said
+    assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 
 def test_nothing_is_deleted_before_its_successor_is_verified(live: Keyed) -> None:

@@ -152,7 +152,10 @@ def healed(driver: Cluster) -> Report:
 @pytest.mark.parametrize("check", [verified, healed])
 @pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.proof) for part in range(1, PARTS))])
 def test_nothing_is_found_beside_others_where_nothing_is_wrong(
-    tmp_path: Path, part: int, check: Callable[[Cluster], Report]
+    tmp_path: Path,
+    part: int,
+    check: Callable[[Cluster], Report],
+    record_property: Callable[[str, object], None],
 ) -> None:
     beside = Bystanders(tmp_path, part)
     beside.live.fill("abc")
@@ -164,3 +167,5 @@ def test_nothing_is_found_beside_others_where_nothing_is_wrong(
         if check is healed:
             assert report.rows == [], f"run {number}: {report}"
     assert beside.acted > RUNS // PARTS
+    name = f"{check.__name__} beside others"
+    record_property(name, {"runs without a finding": RUNS // PARTS, "operations of others": beside.acted})

@@ -1,7 +1,8 @@
 """Before replicas are let go: what stands for them is read where it lies, all of it.
 
-newcomers come in      what they copy is checked as it passes; nothing else has to be read
-nobody comes in        one member of the ISR that stays is read, from its first byte to its last
+newcomers come in      what they copy is checked as it passes; of the leader only the snapshot has to be read that
+                       stands for what lies below its local start, if one does
+nobody comes in        one member of the ISR that stays is read, from its first byte to its last, and that snapshot
 of tiered topics       also the remote segments of what those who go still have, and those who stay, or come,
                        do not: a newcomer may begin where the remote log ends
 """
@@ -18,7 +19,8 @@ from engine.operations.retention.remote import remote_parts
 from engine.operations.retention.tasks import RemotePart
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import check_whole
-from engine.replication.site import SiteWork
+from engine.replication.site import Site, SiteWork
+from engine.replication.snapshots import check_stands_for_start
 from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
 from partitions.replica import Replica, blaming
 from partitions.segment_check import verify_bytes
@@ -84,7 +86,7 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
     start: int | None = None
     for replica in map(work.site.replica, work.staying):
         try:
-            start = while_it_changes(partial(_read_whole, replica))
+            start = while_it_changes(partial(_read_whole, work.site, replica))
             break
         except CorruptionError as error:
             damaged.append(error)
@@ -92,18 +94,28 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
         raise CorruptSegmentError(
             f"{damaged[0]}; nobody whole would stay: no replica is let go. Run verify --deep --heal, then again"
         )
+    if start is None:
+        start = while_it_changes(partial(_start_of_leader, work.site))
     if work.remote is not None:
-        _check_remote(work, work.remote, work.site.leader.log().local_start if start is None else start)
+        _check_remote(work, work.remote, start)
     return tuple(damaged)
 
 
-def _read_whole(replica: Replica) -> int:
+def _start_of_leader(site: Site) -> int:
+    """The leader's local start; what lies below it newcomers can have."""
+    log = site.leader.log()
+    check_stands_for_start(site, site.leader, log)
+    return log.local_start
+
+
+def _read_whole(site: Site, replica: Replica) -> int:
     """The local start of a replica of which every byte was read."""
     with blaming(replica):
         log = replica.log()
         check_whole(replica, log)
         for link in log.chain:
             verify_bytes(replica.store, link.file)
+        check_stands_for_start(site, replica, log)
         return log.local_start
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import check_whole
 from engine.replication.site import SiteWork
-from engine.replication.snapshots import latest_snapshot, newest_id
+from engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
 from partitions.clock import Clock
 from partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from partitions.listing import ReplicaLog
@@ -211,7 +211,7 @@ class _Dropping:
     def _drop(self, broker: int, replica: Replica) -> None:
         work, log = self.work, replica.log()
         check_whole(replica, log)
-        wanted = self._relied_upon(log, local_start_for(log, _wanted_local_start(work, replica, log)))
+        wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
         if start > log.local_start and not work.dry_run:
             producers = next(
@@ -226,6 +226,28 @@ class _Dropping:
         gone = [sizes[name] for name in names if name in sizes]
         self.deleted += len(gone)
         self.deleted_bytes += sum(gone)
+
+    def _wanted_local_start(self, replica: Replica, log: ReplicaLog) -> int:
+        work, log_start = self.work, self.work.site.view.log_start_offset
+        if work.snapshots:
+            return log.local_start if log_start <= log.local_start else self._snapshot_end(replica, log)
+        if not work.tiered:
+            return log_start
+        safe = work.safe(log)
+        # Where only its size asks for it, the last file stays for those who read the end of the log.
+        at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
+        by_limits = retained_from(local_extents(replica, log, work.local), at_least, work.clock.now_ms()) or 0
+        return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
+
+    def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
+        """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
+        with blaming(replica):
+            usable = usable_snapshot(replica, log)
+        for _, error in usable.damaged:
+            named = CorruptSegmentError(f"{error}; the log that it stands for stays: take a snapshot")
+            self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
+        held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
+        return follower_start_offset(log.local_start, self.work.site.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
         """The files whose delay is over, but for those with records that only the remote, or a snapshot, has
@@ -308,20 +330,3 @@ class _Dropping:
 
 def _least_end(name: DataName) -> int:
     return name.base_offset + 1 if name.next_offset is None else name.next_offset
-
-
-def _wanted_local_start(work: RetainWork, replica: Replica, log: ReplicaLog) -> int:
-    log_start = work.site.view.log_start_offset
-    if work.snapshots:
-        if log_start <= log.local_start:
-            return log.local_start
-        with blaming(replica):
-            held = latest_snapshot(replica, log)
-        return follower_start_offset(log.local_start, log_start, [] if held is None else [held.snapshot_id])
-    if not work.tiered:
-        return log_start
-    safe = work.safe(log)
-    # Where only its size asks for it, the last file stays for those who read the end of the log.
-    at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
-    by_limits = retained_from(local_extents(replica, log, work.local), at_least, work.clock.now_ms()) or 0
-    return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
