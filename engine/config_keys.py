@@ -68,7 +68,8 @@ TOPIC_CONFIGS = table(
         AS_TOTAL,
         AS_TOTAL,
         "bytes",
-        "Tiered records leave the brokers' storage where a partition holds more than this. "
+        "Tiered records leave the brokers' storage where a partition holds more than this. The last file stays, "
+        "also with 0, for those who read the end of the log (Kafka uploads and drops that, too). "
         "-2: as retention.bytes; -1: never.",
     ),
     boolean(Scope.TOPIC, "remote.storage.enable", False, "Copy sealed segments to the remote tier."),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,53 +39,84 @@ def connector_class_path() -> str:
     return class_path(folder, PINS, "kafka-connector")
 
 
+class KafkaNode:
+    """One process of Kafka, with its data and its settings in ``folder``; made, and not started yet."""
+
+    def __init__(
+        self, folder: Path, cluster_id: str, properties: str, of_jars: Sequence[str] = ("kafka-broker",)
+    ) -> None:
+        """``of_jars``: the sets of ``conf/kafka.xml`` in its class path.
+
+        Raises: EnvironmentUnusableError when its storage cannot be formatted.
+        """
+        self._folder, self._log = folder, folder / "server.log"
+        self._properties = folder / "server.properties"
+        self._properties.write_text(properties + f"log.dirs={folder / 'data'}\n")
+        (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
+        jars = os.pathsep.join(class_path(jar_folder(), PINS, one) for one in of_jars)
+        self._java: list[str | Path] = [find_java(os.environ).executable, "-Xmx1g", "-cp", jars]
+        self._process: subprocess.Popen[bytes] | None = None
+        if self._run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", self._properties).wait() != 0:
+            raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(self._log)}")
+
+    def start(self) -> None:
+        """Returns when it serves. Raises: EnvironmentUnusableError."""
+        self._log.unlink()
+        self._process = self._run("kafka.Kafka", self._properties)
+        _wait_for(self._process, self._log)
+
+    def stop(self) -> None:
+        """A controlled shutdown."""
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+
+    def kill(self) -> None:
+        """The process is gone."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def _run(self, main: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
+        command = [*self._java, f"-Dlog4j2.configurationFile={self._folder / 'log4j2.xml'}", main, *arguments]
+        with self._log.open("wb") as output:
+            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=self._folder)
+
+
 @contextmanager
-def running_kafka(folder: Path, partitions: int = 1, settings: Mapping[str, str] | None = None) -> Iterator[str]:
+def running_kafka(
+    folder: Path,
+    partitions: int = 1,
+    settings: Mapping[str, str] | None = None,
+    of_jars: Sequence[str] = ("kafka-broker",),
+) -> Iterator[str]:
     """Start a broker with its data in ``folder``, which must be there; its ``host:port``. It makes topics that are
     written to, of so many ``partitions``; ``settings`` are more of its configs. It ends afterwards.
 
     Raises: EnvironmentUnusableError when its jars cannot be fetched, or it does not start.
     """
-    jars = jar_folder()
-    fetch_jars(jars, PINS)
-    java: list[str | Path] = [
-        find_java(os.environ).executable,
-        "-Xmx1g",
-        "-cp",
-        class_path(jars, PINS, "kafka-broker"),
-    ]
+    fetch_jars(jar_folder(), PINS)
     broker_port, controller_port = free_ports(2)
-    (folder / "log4j2.xml").write_text(_LOG_SETTINGS)
-    properties = folder / "server.properties"
     more = "".join(f"{name}={value}\n" for name, value in (settings or {}).items())
-    properties.write_text(_settings(folder / "data", broker_port, controller_port, partitions) + more)
-    log = folder / "server.log"
-    with log.open("wb") as output:
-
-        def tool(main: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
-            command = [*java, f"-Dlog4j2.configurationFile={folder / 'log4j2.xml'}", main, *arguments]
-            return subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=folder)
-
-        formatting = tool("kafka.tools.StorageTool", "format", "-t", random_id(), "-c", properties)
-        if formatting.wait() != 0:
-            raise EnvironmentUnusableError(f"Kafka does not format its storage: {_end_of(log)}")
-        server = tool("kafka.Kafka", properties)
-        try:
-            _wait_for(server, log)
-            yield f"{HOST}:{broker_port}"
-        finally:
-            server.kill()
-            server.wait()
+    text = broker_properties(1, broker_port, controller_port, partitions) + more
+    node = KafkaNode(folder, random_id(), text, of_jars)
+    try:
+        node.start()
+        yield f"{HOST}:{broker_port}"
+    finally:
+        node.kill()
 
 
-def _settings(data: Path, broker_port: int, controller_port: int, partitions: int) -> str:
-    return f"""process.roles=broker,controller
-node.id=1
+def broker_properties(node_id: int, port: int, controller_port: int, partitions: int = 1) -> str:
+    """Settings of a broker; the first one is the controller too."""
+    controls = node_id == 1
+    listeners = f"PLAINTEXT://{HOST}:{port}" + (f",CONTROLLER://{HOST}:{controller_port}" if controls else "")
+    return f"""process.roles=broker{",controller" if controls else ""}
+node.id={node_id}
 controller.quorum.voters=1@{HOST}:{controller_port}
-listeners=PLAINTEXT://{HOST}:{broker_port},CONTROLLER://{HOST}:{controller_port}
+listeners={listeners}
 controller.listener.names=CONTROLLER
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT
-log.dirs={data}
 num.partitions={partitions}
 offsets.topic.replication.factor=1
 transaction.state.log.replication.factor=1

@@ -1,12 +1,13 @@
 """The same short scripts with the engine and with a real Kafka broker: offsets, errors, and what readers get.
 
     log                       the operations of a script, with plain answers
-    our_log, kafka_log        them here, and in Kafka (``kafka_clients``: librdkafka, made quick)
+    our_log, kafka_log        them here, and in Kafka (``kafka_clients``: librdkafka, made quick; ``kafka_wire``:
+                              Kafka's own classes, for what no client of Kafka lets one ask)
     both                      the two side by side: the trace that both have, or each its own
     test_random               random scripts, step by step
-    test_differences          where the answers differ on purpose, both of them, and why
+    test_differences          where the answers differ on purpose, both of them, and why; those of producers and of
+                              tiers stand beside what is the same
 
 Not compared, for there is nothing to compare with: members of groups, which there are none of here; the partition
-of a key, which is Spark's hash here; sequences of producers, which count appends here and records there, and which
-no client of Kafka lets one choose.
+of a key, which is Spark's hash here; EARLIEST_PENDING_UPLOAD, which this Kafka does not know yet.
 """

@@ -14,8 +14,21 @@ from jobs.jars import jar_folder, missing_jars
 from tests.kafka.both import Both
 from tests.kafka.kafka_clients import KafkaClients
 from tests.kafka.kafka_log import KafkaLog
+from tests.kafka.kafka_wire import KafkaWire
 from tests.kafka.our_log import OurLog
 
+_SETTINGS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "100",
+    "log.retention.check.interval.ms": "100",
+    "log.initial.task.delay.ms": "0",
+    "remote.log.storage.system.enable": "true",
+    "remote.log.manager.task.interval.ms": "100",
+    "remote.log.storage.manager.class.name": "org.apache.kafka.server.log.remote.storage.LocalTieredStorage",
+    "remote.log.metadata.manager.listener.name": "PLAINTEXT",
+    "rlmm.config.remote.log.metadata.topic.replication.factor": "1",
+    "rlmm.config.remote.log.metadata.topic.num.partitions": "1",
+}
+"""What is done now and then is done at once; and topics may be tiered, to a folder."""
 _NUMBERS = itertools.count(1)
 
 
@@ -24,9 +37,14 @@ def clients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaClients]:
     missing = missing_jars(jar_folder(), PINS)
     if missing:
         pytest.skip(f"{len(missing)} jars of Kafka are not in {jar_folder()}: `make kafka` fetches them")
-    settings = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}
     folder = tmp_path_factory.mktemp("kafka")
-    with running_kafka(folder, settings=settings) as server, closing(KafkaClients(server)) as made:
+    settings = {**_SETTINGS, "rsm.config.dir": str(folder / "remote")}
+    of_jars = ("kafka-broker", "kafka-tiers")
+    with (
+        running_kafka(folder, settings=settings, of_jars=of_jars) as server,
+        closing(KafkaWire()) as wire,
+        closing(KafkaClients(server, wire)) as made,
+    ):
         yield made
 
 

@@ -12,6 +12,7 @@ from typing import Any, ParamSpec, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.kafka.kafka_wire import KafkaWire
 from tests.kafka.log import LATER_MS, Code
 
 P = ParamSpec("P")
@@ -72,7 +73,8 @@ def answers(operation: Callable[P, R]) -> Callable[P, R | Code]:
 class KafkaClients:
     """Clients of one broker, which all logs on it share: they are slow to make."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, wire: KafkaWire) -> None:
+        self.address, self.wire = server, wire
         self.server = {"bootstrap.servers": server}
         self.admin = AdminClient({**self.server, **_CLIENT})
         self.producer = Producer({**self.server, **PRODUCER})

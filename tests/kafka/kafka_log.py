@@ -44,6 +44,8 @@ _NAMED = {
     At.LATEST: OffsetSpec.latest(),
     At.MAX_TIMESTAMP: OffsetSpec.max_timestamp(),
 }
+_ON_THE_WIRE = {At.EARLIEST_LOCAL: -4, At.LATEST_TIERED: -5}
+"""Kafka's numbers of positions for which librdkafka has no name."""
 _ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """Kafka takes no times more than an hour ahead, by default."""
 
@@ -98,6 +100,13 @@ class KafkaLog(Log):
         return produce(self._clients.producer, self.name(topic), values, partition, times_ms)
 
     @answers
+    def append_as(
+        self, producer: int, sequence: int, value: str, topic: str = "t", *, epoch: int = 0
+    ) -> list[int]:
+        clients, name = self._clients, self.name(topic)
+        return [clients.wire.produce(clients.address, name, value, (producer, epoch), sequence)]
+
+    @answers
     def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got:
         waits = self.end(topic, partition, committed=committed) < start <= self.end(topic, partition)
         with self._clients.consumer("read_committed" if committed else "read_uncommitted") as consumer:
@@ -120,6 +129,8 @@ class KafkaLog(Log):
     @answers
     def list_offsets(self, topic: str, at: At | int, *, committed: bool = False) -> dict[int, int | Found | None]:
         described = only(self._admin.describe_topics(TopicCollection([self.name(topic)])))
+        if at in _ON_THE_WIRE:
+            return {one.id: self._on_the_wire(topic, one.id, _ON_THE_WIRE[at]) for one in described.partitions}
         spec = _NAMED[at] if isinstance(at, At) else OffsetSpec.for_timestamp(at)
         found = self._ask(topic, (partition.id for partition in described.partitions), spec, committed)
         return {partition: _position(answer) for partition, answer in sorted(found.items())}
@@ -129,6 +140,24 @@ class KafkaLog(Log):
         wanted = [TopicPartition(self.name(topic), partition, offset) for partition, offset in before.items()]
         asked = self._admin.delete_records(wanted)
         return {where.partition: answer.result(WAIT_S).low_watermark for where, answer in asked.items()}
+
+    def retain(self) -> None:
+        """A broker looks at all of its logs, one after the other, time and again: at this one between two times
+        that it expires a record of 1970."""
+        canary = "canary"
+        if self.list_offsets(canary, At.EARLIEST) == "UNKNOWN_TOPIC_OR_PARTITION":
+            self.create_topic(canary, configs={"retention.ms": "1"})
+        for _ in range(2):
+            self.append(canary, ["v"], times_ms=[1])
+            wait_until(lambda: self.list_offsets(canary, At.EARLIEST) == self.list_offsets(canary, At.LATEST))
+
+    def tier(self, topic: str, until: tuple[At, int]) -> None:
+        at, offset = until
+        wait_until(lambda: self.list_offsets(topic, at) == {0: offset})
+        self.retain()
+
+    def pass_time(self, ms: int) -> None:
+        """It does not look at a clock, but at the records."""
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
         if anew or transactional_id not in self._producers:
@@ -189,6 +218,11 @@ class KafkaLog(Log):
             return isinstance(ends, dict) and len(ends) == partitions
 
         wait_until(known)
+
+    def _on_the_wire(self, topic: str, partition: int, at: int) -> int | None:
+        clients, name = self._clients, self.name(topic)
+        offset = clients.wire.list_offset(clients.address, name, partition, at)
+        return None if offset < 0 else offset
 
     def group_metadata(self, group: str) -> Any:
         """What a consumer of a group gives its producer."""

@@ -26,6 +26,8 @@ class At(Enum):
     EARLIEST = "earliest"
     LATEST = "latest"
     MAX_TIMESTAMP = "max timestamp"
+    EARLIEST_LOCAL = "earliest local"
+    LATEST_TIERED = "latest tiered"
 
 
 class Found(NamedTuple):
@@ -98,6 +100,12 @@ class Log(Protocol):
         """Append records in one batch, with these times (of the year 2100, one millisecond apart, where none are
         given); their offsets."""
 
+    def append_as(
+        self, producer: int, sequence: int, value: str, topic: str = "t", *, epoch: int = 0
+    ) -> list[int] | Code:
+        """Append one record to partition 0, as the producer of that id: so a sequence is that of a record and of
+        an append; its offset, none where it is known for a duplicate, and no more of it."""
+
     def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got | Code:
         """Read from an offset to the end, also with the isolation level read_committed."""
 
@@ -109,6 +117,17 @@ class Log(Protocol):
 
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int] | Code:
         """Delete the records below these offsets, by partition; the low watermarks."""
+
+    def retain(self) -> None:
+        """Retention has its turn."""
+
+    def tier(self, topic: str, until: tuple[At, int]) -> None:
+        """What is sealed goes to the remote tier, and retention has its turn in both; Kafka does so when it likes,
+        and is awaited ``until`` a position is at that offset."""
+
+    def pass_time(self, ms: int) -> None:
+        """So long it takes until the next append, and meanwhile what is sealed goes to the remote tier. (Kafka
+        asks the records for the time.)"""
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
         """Begin a transaction; ``anew``: in another incarnation of the producer, which takes the id over."""

@@ -27,6 +27,8 @@ _NAMED = {
     At.EARLIEST: OffsetSpec.EARLIEST,
     At.LATEST: OffsetSpec.LATEST,
     At.MAX_TIMESTAMP: OffsetSpec.MAX_TIMESTAMP,
+    At.EARLIEST_LOCAL: OffsetSpec.EARLIEST_LOCAL,
+    At.LATEST_TIERED: OffsetSpec.LAST_TIERED,
 }
 
 
@@ -90,6 +92,16 @@ class OurLog(Log):
         return _offsets(self.cluster.append_batches(topic, {partition: [_batch(values, times_ms)]}))
 
     @answers
+    def append_as(
+        self, producer: int, sequence: int, value: str, topic: str = "t", *, epoch: int = 0
+    ) -> list[int]:
+        batches = {0: [_batch([value], ())]}
+        who = str(producer)
+        return _offsets(
+            self.cluster.append_batches(topic, batches, producer=who, sequence=sequence, producer_epoch=epoch)
+        )
+
+    @answers
     def read(self, topic: str, start: int = 0, partition: int = 0, *, committed: bool = False) -> Got:
         records: dict[int, str] = {}
         position = start
@@ -113,6 +125,17 @@ class OurLog(Log):
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
         report = self.cluster.delete_records(topic, before).raise_for_failures()
         return {int(str(row["partition"])): int(str(row["low_watermark"])) for row in report.rows}
+
+    def retain(self) -> None:
+        self.cluster.retain().raise_for_failures()
+
+    def tier(self, topic: str, until: tuple[At, int]) -> None:
+        self.cluster.tier([topic]).raise_for_failures()
+        self.retain()
+
+    def pass_time(self, ms: int) -> None:
+        self.clock.advance_ms(ms)
+        self.cluster.tier().raise_for_failures()
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
         begun = self.cluster.transaction(transactional_id, timeout_ms=timeout_ms)
@@ -203,6 +226,8 @@ def _batch(values: Sequence[str], times_ms: Sequence[int]) -> pa.RecordBatch:
 
 def _offsets(report: Report) -> list[int]:
     (row,) = report.raise_for_failures().rows
+    if row["base_offset"] is None:
+        return []
     return list(range(int(str(row["base_offset"])), int(str(row["next_offset"]))))
 
 

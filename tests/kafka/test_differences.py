@@ -32,7 +32,7 @@ def test_a_time_is_looked_for_in_all_that_is_left_of_the_log(both: Both) -> None
     of the year 2100 behind one of 1970 begin a segment.)"""
 
     def script(log: Log) -> Trace:
-        log.create_topic("t")
+        log.create_topic("t", configs={"retention.ms": "-1"})
         log.append("t", ["a"], times_ms=[5])
         log.append("t", ["b"], times_ms=[LATER_MS])
         log.delete_records("t", {0: 1})
