@@ -319,7 +319,7 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
 
 
 def expand_without_second_sync(
-    context: Context, works: Any, states: Mapping[PartitionKey, Progressed], began_s: float
+    context: Context, works: Any, states: Mapping[PartitionKey, Progressed], began_s: float, notes: Any
 ) -> None:
     """Both commits, and nothing between them."""
     newcomers = {

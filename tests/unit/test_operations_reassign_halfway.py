@@ -10,6 +10,7 @@ from engine.operations.appending.append import append_options
 from engine.operations.replicas.former import CLOSED
 from engine.operations.retention.sweep import sweep_roots
 from engine.replication.append import NotAppended, append
+from engine.replication.site import Site
 from partitions.errors import FencedLeaderEpochError, StorageError
 from partitions.paths import DataName, base_name, folder_of
 from partitions.producers import ProducerAppend
@@ -18,6 +19,7 @@ from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
 from tests.unit.reassign_harness import replicas, two_others, without_copies
+from tests.unit.tampering import Spot
 
 
 @pytest.fixture
@@ -102,6 +104,32 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
     faults.none()
     stuck.append(["e"]).raise_for_failures()
     assert stuck.read() == {0: list("abcde")}
+
+
+def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: LiveCluster, faults: Faults) -> None:
+    """What it copied was checked as it passed; a bit has flipped there since, while another one was awaited."""
+    old, (one, two) = replicas(stuck), two_others(stuck)
+    without_copies(faults, one, two)
+    stuck.cluster.reassign({("t", 0): (one,)})
+    other, topic_id = stuck.driver(), stuck.cluster.image.topic("t").topic_id
+
+    def flip_when_it_is_being_added(uri: str, what: str, name: str) -> None:
+        faults.none()
+        site = Site(other.image.view(topic_id, 0), stuck.cluster.stores)
+        if one in site.view.adding:
+            Spot(stuck.store(one), site.replica(one).log().chain[1].file.object.name).flip(40)
+        else:
+            faults.before = flip_when_it_is_being_added
+
+    faults.before = flip_when_it_is_being_added
+    said = codes(stuck.cluster.replicate())
+    assert "CORRUPT_SEGMENT" in said
+    assert replicas(stuck) == (*old, one)
+    stuck.cluster.heal().raise_for_failures()
+    stuck.cluster.replicate().raise_for_failures()
+    assert replicas(stuck) == (one,)
+    stuck.cluster.verify(deep=True).raise_for_failures()
+    assert stuck.read() == {0: list("abc")}
 
 
 def test_another_plan_replaces_the_one_in_progress(stuck: LiveCluster, faults: Faults) -> None:

@@ -1,28 +1,32 @@
 """Before replicas are let go: what stands for them is read where it lies, all of it.
 
-newcomers come in      what they copy is checked as it passes; of the leader only the snapshot has to be read that
-                       stands for what lies below its local start, if one does
-nobody comes in        one member of the ISR that stays is read, from its first byte to its last, and that snapshot
+nobody comes in        at once: one member of the ISR that stays, from its first byte to its last, and the snapshot
+                       that stands for what lies below its local start, if one does
+newcomers come in      at once: that snapshot of the leader. And right before the last of them joins the ISR, and
+                       others go with the same commit, one of those who join or stay: what they copied was checked
+                       as it passed, maybe long ago
 of tiered topics       also the remote segments of what those who go still have, and those who stay, or come,
-                       do not: a newcomer may begin where the remote log ends
+                       do not: a newcomer may begin where the remote log ends; at either time
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
 from engine.context import Context
-from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
+from engine.operations.replicas.in_sync import PartitionKey, partition_key
 from engine.operations.retention.remote import remote_parts
 from engine.operations.retention.tasks import RemotePart
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.damage import check_whole
 from engine.replication.site import Site, SiteWork
 from engine.replication.snapshots import check_stands_for_start
-from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
+from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError, StratalogError
 from partitions.replica import Replica, blaming
+from partitions.runner import Done, Failed
 from partitions.segment_check import verify_bytes
 from partitions.store import Store
 from tiering.divergence import agreeing
@@ -35,8 +39,7 @@ class StandWork(SiteWork):
 
     going: tuple[int, ...]
     staying: tuple[int, ...]
-    """Members of the ISR, the leader first, of which one has to be whole; empty: newcomers are checked as they
-    copy."""
+    """Of these one has to be whole; empty: newcomers are going to be read when they have copied all."""
     remote: RemotePart | None
     """None when the topic is not tiered."""
     from_remote: bool
@@ -75,6 +78,41 @@ def plan_stand(
         remote=remote,
         from_remote=comes and context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
     )
+
+
+def check_joins(
+    context: Context, joins: Mapping[PartitionKey, tuple[Site, Collection[int]]], notes: list[str]
+) -> Iterator[tuple[PartitionKey, StratalogError]]:
+    """Read what is to stand for those who go when these newcomers join the ISR, and so complete a reassignment.
+    What is wrong, by partition: with the newcomer that the error blames, or with all of them.
+    """
+    completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
+    if not completing:
+        return
+    image = context.metadata.image()
+    works: list[StandWork] = []
+    for key, (site, brokers) in completing.items():
+        view, topic = site.view, image.topics.get(key[0])
+        if topic is None:
+            continue
+        try:
+            work = plan_stand(context, image, topic, topic.partitions[key[1]], view.target, notes)
+        except StratalogError as unreadable:
+            yield key, unreadable
+        else:
+            stay = [broker for broker in view.target if broker in view.isr]
+            works += [] if work is None else [replace(work, site=site, staying=(*brokers, *stay))]
+    for outcome in context.tasks.run(check_stand, works):
+        key = partition_key(outcome.item.site.view)
+        match outcome:
+            case Done(_, damaged):
+                yield from ((key, error) for error in damaged)
+            case Failed(_, error):
+                yield key, error
+
+
+def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
+    return bool(view.target and newcomers) and set(view.joining) <= {*view.isr, *newcomers}
 
 
 def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:

@@ -1,9 +1,9 @@
 """Reassign: other brokers for the replicas of partitions, added before the old ones go (Kafka's KIP-455).
 
-    1. tasks: read what is to stand for the replicas that go (``letting_go``)
+    1. tasks: read what is to stand for the replicas that go, as far as it is there (``letting_go``)
     2. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
     3. replicate the topics to the newcomers, throttled, every byte checked as it passes
-    4. the commit that lets the last newcomer of a partition into its ISR completes it
+    4. the commit that lets the last newcomer of a partition into its ISR completes it; what it has was read before
 A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
 the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
 """

@@ -8,7 +8,8 @@
 4. one linearizable read; where the partition has not changed, the high watermark advances to what
    every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
 5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
-   (the two commits of the protocol's Expand), one commit for all partitions each
+   (the two commits of the protocol's Expand), one commit for all partitions each; where others go with the
+   second one, what stands for them is read first (``letting_go``)
 6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
 7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
 """
@@ -35,6 +36,7 @@ from engine.operations.replicas.in_sync import (
     propose,
     without,
 )
+from engine.operations.replicas.letting_go import check_joins
 from engine.operations.tiering.remote_logs import ask_for_logs
 from engine.operations.transactions.admin import finish_due
 from engine.replication.damage import is_damage_of
@@ -233,7 +235,7 @@ def _run(
         _replace_leaders(context, present)
         _shrink(context, present)
         _prove(context, list(present.values()))
-        _expand(context, works, present, began_s)
+        _expand(context, works, present, began_s, notes)
         if not any(state.again for state in present.values()):
             break
         works = _again(context, works, present, brokers, notes)
@@ -368,7 +370,11 @@ def _proven(state: Progressed) -> int:
 
 
 def _expand(
-    context: Context, works: Sequence[SyncWork], states: Mapping[PartitionKey, Progressed], began_s: float
+    context: Context,
+    works: Sequence[SyncWork],
+    states: Mapping[PartitionKey, Progressed],
+    began_s: float,
+    notes: list[str],
 ) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
@@ -388,8 +394,13 @@ def _expand(
             again.append(replace(work, site=states[key].site, followers=tuple(newcomers[key])))
     if again:
         _sync_all(context, again, states)
-    # 3. In the ISR: those that were reached again.
+    # 3. In the ISR: those that were reached again. Who goes then has been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
+    joins = {key: (states[key].site, brokers) for key, brokers in reached.items()}
+    for key, error in check_joins(context, joins, notes):
+        states[key].fail(states[key].site, error)
+        to_blame = error.broker_id if isinstance(error, CorruptionError) else None
+        reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]
     wanted = [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
     too_few = {key for key, state in states.items() if not state.has_min_isr}
     for key in propose(context, states, wanted):
