@@ -7,12 +7,15 @@ from contextlib import contextmanager
 
 from partitions.errors import CorruptionError, CorruptSegmentError
 
-REMEDY = "run verify --deep --heal, which mends what any copy on a broker or in the remote tier still holds"
+REMEDY = (
+    "run verify --deep --heal, which mends what any copy on a broker or in the remote tier still holds; then read "
+    "anew, for an older plan may name the bad file still"
+)
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
     """The records ``[start, end)`` of the partition ``what`` cannot be had from a file, which ``why`` names:
-    one line.    ``end`` is None where only the file would tell.
+    one line. ``end`` is None where only the file would tell.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
     return CorruptSegmentError(f"{what}: {offsets} cannot be read: {' '.join(str(why).split())}")

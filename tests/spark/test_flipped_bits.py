@@ -229,3 +229,34 @@ def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path)
         made.read_errors(),
     ):
         frame.collect()
+
+
+@pytest.mark.parametrize("tier", ["local", "remote"])
+@pytest.mark.parametrize("where", ["page", "footer"])
+def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str, where: str) -> None:
+    """Another copy takes the damaged one's place: on a broker under its name, in the remote tier under another."""
+    made = format_cluster(spark, tmp_path)
+    remote = TIERED | {"file.delete.delay.ms": "600000"} if tier == "remote" else {}
+    made.create_topic("t", partitions=1, replication_factor=2, configs=remote)
+    for _ in range(2):
+        rows = spark.range(RECORDS).selectExpr("sha2(cast(id AS STRING), 256) AS value")
+        made.append(rows.coalesce(1), "t").raise_for_failures()
+    if remote:
+        made.tier().raise_for_failures()
+        made.retain().raise_for_failures()
+    plan, frame = made.plan_read("t"), made.read("t").orderBy("offset")
+    good = frame.collect()
+    file = first_file(made, "t")
+    assert plan[0].remote == bool(remote)
+    data = bytearray(file.read_bytes())
+    data[in_page(file, "value") if where == "page" else -200] ^= 1
+    file.write_bytes(data)
+    with (
+        pytest.raises(CorruptSegmentError, match=r"run verify --deep --heal.* then read anew"),
+        made.read_errors(),
+    ):
+        made.read("t").collect()
+    made.heal().raise_for_failures()
+    assert made.read("t").orderBy("offset").collect() == good
+    if not remote:
+        assert made.read(plan).orderBy("offset").collect() == frame.collect() == good
