@@ -55,7 +55,7 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
 
 
 def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -> None:
-    """A segment of the remote tier here; the leader, which nobody can replace, is told what to do."""
+    """A segment of the remote tier here. The leader, whom nobody can replace, is mended in place."""
     live = LiveCluster(tmp_path)
     live.tiered(copies=2, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
@@ -63,18 +63,12 @@ def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -
     live.cluster.tier().raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
-    leader, follower = live.leader(), live.followers()[0]
-    good = register(live, follower, ".local").read()
-    for broker in (leader, follower):
+    good = {broker: register(live, broker, ".local").read() for broker in (1, 2)}
+    for broker in good:
         register(live, broker, ".local").flip(9)
-    first = live.driver().heal()
-    assert [(row["broker"], row["source"], row["outcome"]) for row in first.rows] == [
-        (follower, "remote", "mended")
-    ]
-    assert "heal again" in first.notes[0]
-    assert register(live, follower, ".local").read() == good
-    live.driver().heal().raise_for_failures()
-    assert register(live, leader, ".local").read() == good
+    healed = live.driver().heal()
+    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "mended"), (2, "remote", "mended")]
+    assert {broker: register(live, broker, ".local").read() for broker in good} == good
     assert_healed(live, "abc")
 
 
@@ -96,14 +90,14 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
     assert_healed(live, "c")
 
 
-def test_the_only_member_is_not_touched_and_the_remedy_is_named(tmp_path: Path) -> None:
-    """For a moment it would be without the register: a crash there could not be told from lost records."""
+def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
+    """What producers had appended before is forgotten then, and only that."""
     live = appended(tmp_path, 2, copies=1)
     register(live, live.leader(), ".local").flip(9)
     with live.unchanged():
         report = live.driver().heal()
     assert codes(report) == {"CORRUPT_MESSAGE": 1}
-    assert "or let retain move the start on" in the_failure(report)
+    assert "append, and let retention move the start on" in the_failure(report)
     live.fill("d")
     live.cluster.delete_records("t", {0: 3}).raise_for_failures()
     for _ in range(2):

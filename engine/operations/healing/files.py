@@ -143,13 +143,17 @@ def _mend_local_start(
     try:
         if _local_start_of(target, name):
             return  # somebody else has mended it
-    except SourceChangedError:
-        may_touch()  # somebody else has stopped right here
     except CorruptionError:
         may_touch()
-        target.store.delete([target.path(name)])
-    target.store.create(target.path(name), content)
-    if _local_start_of(target, name) != content:
+    _put_register(target, name, content)
+
+
+def _put_register(target: Replica, name: EpochName | LocalStartName, content: bytes) -> None:
+    """Raises: CorruptionError, SourceChangedError when it is not there as it was written."""
+    register = target.store.stage_writer(target.path(name))
+    register.file.write(content)
+    register.replace()
+    if read_register(target, name) != content:
         raise CorruptionError(f"{target}: {name} does not read back as it was written; call a human")
 
 
@@ -176,11 +180,7 @@ def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Ca
         found = None
     if found != content:
         may_touch()
-        register = target.store.stage_writer(target.path(wanted))
-        register.file.write(content)
-        register.replace()
-        if target.store.read(target.path(wanted)) != content:
-            raise CorruptionError(f"{target}: {wanted} does not read back as it was written; call a human")
+        _put_register(target, wanted, content)
     if wanted != name:
         may_touch()
         target.store.delete([target.path(name)])

@@ -187,15 +187,9 @@ class _Sources:
         """The register of a local start says what the footer of the file says that ends there, wherever that is,
         or the same register of another replica. Else a follower begins where its leader does, if that is above.
 
-        Raises: CorruptionError when none of this can be; or when a leader would have to be without its register
-            for a moment: a crash then could not be told from lost records.
+        Raises: CorruptionError, with what to do, when none of this can be.
         """
         what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
-        if in_place:
-            raise CorruptionError(
-                f"{what}, {damage.offset}, is damaged; it leads, and nobody else is in the ISR: bring another "
-                "replica into it (replicate, reassign) and heal again; or let retain move the start on"
-            )
         same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
         if same:
             return Repair(broker, damage, (), min(same, key=lambda b: self._ranks[b]))
@@ -204,9 +198,13 @@ class _Sources:
             return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self._ranks[copy.place]))
         if self._begin(broker) > damage.offset:
             return Repair(broker, damage, (), starts_over=True)
+        remedy = (
+            "it leads, and nobody else is in the ISR: append, and let retention move the start on"
+            if in_place
+            else "reassign the replica to another broker, or away and back"
+        )
         raise CorruptionError(
-            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: reassign the replica to "
-            "another broker, or away and back"
+            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: {remedy}"
         )
 
     def _starts_at(self, broker: int) -> int | None:
