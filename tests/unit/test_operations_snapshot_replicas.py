@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from partitions.errors import (
-    StorageError,
-)
+from engine.operations.snapshots.read_snapshot import locate
+from partitions.errors import LogGapError, StorageError
 from tests.unit.cluster_harness import codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.snapshot_harness import DAY_MS, Keyed, checkpoint
@@ -189,6 +188,18 @@ def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_lo
     report = live.driver().reassign({("t", 0): heirs})
     assert "it alone stands for what lies below offset 1" in the_failure(report)
     assert set(live.site().view.replicas) == {1, 2, 3}
+
+
+def test_a_snapshot_is_read_from_a_follower_where_the_leaders_is_damaged(tmp_path: Path) -> None:
+    live = with_a_snapshot_alone(tmp_path)
+    assert live.leader() == 1
+    checkpoint(live, 1).flip(700)
+    checkpoint(live, 2).flip(700)
+    _, (located,) = locate(live.cluster._context, "t")
+    assert located.uri == live.store(3).uri_of(checkpoint(live, 3).path)
+    checkpoint(live, 3).flip(700)
+    with pytest.raises(LogGapError, match="no usable snapshot of any replica"):
+        locate(live.cluster._context, "t")
 
 
 def with_a_snapshot_alone(folder: Path) -> Keyed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,11 @@ from engine.replication.snapshots import checkpoints_of, newest_id, usable_snaps
 from engine.report import Failure, Report, Value
 from partitions.clock import Clock
 from partitions.errors import LogGapError, StratalogError
+from partitions.listing import ReplicaLog
 from partitions.paths import join
-from partitions.replica import blaming
+from partitions.replica import Replica, blaming
 from partitions.runner import Done, Failed, values
+from snapshots.reader import Snapshot
 from snapshots.snapshot_id import SnapshotId
 
 if TYPE_CHECKING:
@@ -36,7 +39,8 @@ class LocateWork(SiteWork):
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """The latest snapshot of a partition that verifies, on its leader."""
+    """The latest snapshot of a partition that verifies, on its leader; or, where that has none that stands for
+    what its log lacks, on a follower."""
 
     partition: int
     snapshot_id: SnapshotId
@@ -48,28 +52,43 @@ class Located:
 def locate_snapshot(work: LocateWork) -> Located | None:
     """The task; None when the partition has no snapshot, and its log begins at 0.
 
-    Raises: LeaderNotAvailableError; LogGapError when the log starts behind the latest usable one.
+    Raises: LeaderNotAvailableError; LogGapError when the log starts behind the latest usable one of any replica.
     """
     return while_it_changes(lambda: _locate_once(work))
 
 
 def _locate_once(work: LocateWork) -> Located | None:
     began_s = work.clock.monotonic_s()
-    leader = work.site.leader
-    log = leader.log()
-    check_whole(leader, log)
-    with blaming(leader):
-        found = usable_snapshot(leader, log).snapshot
-        end = 0 if found is None else found.snapshot_id.end_offset
-        if end < max(log.local_start, work.site.view.log_start_offset):
-            raise LogGapError(
-                f"{leader}: the log starts at offset {max(log.local_start, work.site.view.log_start_offset)}, and "
-                f"the latest usable snapshot ends at {end}: restore a later one from another replica"
-            )
+    site = work.site
+    log = site.leader.log()
+    check_whole(site.leader, log)
+    needed = max(log.local_start, site.view.log_start_offset)
+    with blaming(site.leader):
+        found = usable_snapshot(site.leader, log).snapshot
+    holder = site.leader
+    if (0 if found is None else found.snapshot_id.end_offset) < needed:
+        holder, found = _of_a_follower(site, log, needed)
     if found is None:
         return None
-    uri = leader.store.uri_of(join(leader.folder, str(found.snapshot_id.name)))
-    return Located(leader.partition, found.snapshot_id, uri, 1000 * (work.clock.monotonic_s() - began_s))
+    uri = holder.store.uri_of(join(holder.folder, str(found.snapshot_id.name)))
+    return Located(holder.partition, found.snapshot_id, uri, 1000 * (work.clock.monotonic_s() - began_s))
+
+
+def _of_a_follower(site: Site, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:
+    """A whole snapshot of the leader's history that ends at ``needed`` or later, where the leader has none."""
+    for follower in map(site.replica, site.followers):
+        with suppress(StratalogError):
+            found = usable_snapshot(follower, follower.log(), until=log.log_end).snapshot
+            if found is None:
+                continue
+            end, epoch = found.snapshot_id.end_offset, found.snapshot_id.epoch
+            if end >= needed and log.lineage.epoch_at(end - 1) == epoch:
+                return follower, found
+    with blaming(site.leader):
+        raise LogGapError(
+            f"{site.leader}: the log starts at offset {needed}, and no usable snapshot of any replica that can be "
+            "read ends there or later: bring back a replica that has one"
+        )
 
 
 def locate(
