@@ -1,4 +1,8 @@
-"""Drivers of streams, killed (-9) in the middle of their batches: what they copy is each record, once."""
+"""Drivers of streams, killed (-9) in the middle of their batches: what they copy is each record, once.
+
+A moment is a while after a batch began, or after its first file was written: else a slow machine would always kill
+before anything is stored, and a quick one when all is.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from engine import Cluster
+from engine.replication.site import Site
 from partitions.offsets import OffsetSpec
 from partitions.records import physical_schema
 from tests.crashes.stream_driver import ROWS
@@ -21,8 +26,10 @@ _DRIVER = "tests/crashes/stream_driver"
 PARTITIONS = 2
 _MOST_BATCHES = 2
 """That a driver begins before it is killed."""
-_LONGEST_S = 1.2
-"""After it has begun the last one."""
+_LONGEST_S = 1.0
+"""After it has begun the last one, or has written its first file."""
+_WRITING = 0.7
+"""How often it has written something."""
 _SCHEMA = physical_schema()
 
 
@@ -43,8 +50,8 @@ class StreamCampaign:
         self._count = 0
 
     def run(self, way: str, kills: int) -> Counter[str]:
-        """Kill so many drivers, let the last one be; whether they were amid a batch. Raises: AssertionError when
-        what was copied is not what there is."""
+        """Kill so many drivers, let the last one be; how much of its batch each had stored. Raises: AssertionError
+        when what was copied is not what there is."""
         self._append((kills * _MOST_BATCHES + 2) * ROWS)
         target, checkpoint = f"copied-{way}", self._folder / f"checkpoint-{way}"
         self._cluster.create_topic(target, partitions=PARTITIONS, replication_factor=2)
@@ -53,7 +60,7 @@ class StreamCampaign:
         for number in range(kills):
             victim = Victim(_DRIVER, argv, self._folder / f"{way}-{number}.log")
             try:
-                met[self._kill(victim, checkpoint)] += 1
+                met[self._kill(victim, checkpoint, target)] += 1
             finally:
                 victim.end()
             self._say(f"{way} {number + 1:3}: {dict(met)}, {_count(checkpoint, 'commits')} batches")
@@ -85,20 +92,42 @@ class StreamCampaign:
                 ]
             self._cluster.append_batches("numbers", batches).raise_for_failures()
 
-    def _kill(self, victim: Victim, checkpoint: Path) -> str:
-        further = _count(checkpoint, "offsets") + self._rng.randint(1, _MOST_BATCHES)
-        while not victim.ended and _count(checkpoint, "offsets") < further:
-            time.sleep(LOOK_EVERY_S)
-        assert not victim.ended, victim.output
+    def _kill(self, victim: Victim, checkpoint: Path, target: str) -> str:
+        begun = _count(checkpoint, "offsets") + self._rng.randint(1, _MOST_BATCHES)
+        writes = self._rng.random() < _WRITING
+
+        def wait(until: Callable[[], bool]) -> None:
+            while not victim.ended and not until():
+                time.sleep(LOOK_EVERY_S)
+            assert not victim.ended, victim.output
+
+        wait(lambda: _count(checkpoint, "offsets") >= begun)
+        before, stored = self._files(), self._stored(target)
+        if writes:
+            wait(lambda: self._files() > before or _count(checkpoint, "commits") >= begun)
         time.sleep(self._rng.uniform(0, _LONGEST_S))
         victim.kill()
-        begun, ended = (_count(checkpoint, what) for what in ("offsets", "commits"))
-        return "in a batch" if begun > ended else "between batches"
+        if _count(checkpoint, "commits") >= begun:
+            return "committed"
+        stored = self._stored(target) - stored
+        return "nothing stored" if stored == 0 else "part stored" if stored < ROWS else "all stored"
+
+    def _files(self) -> int:
+        """How many data files the brokers have."""
+        return sum(1 for _ in self._folder.glob("b?/*/*/*/*.parquet"))
+
+    def _stored(self, target: str) -> int:
+        """How many records its leaders have, and markers of transactions."""
+        views = self._cluster.image.views(target)
+        return sum(Site(view, self._cluster.stores).leader.log().log_end for view in views)
 
     def _check(self, target: str) -> None:
         tail = self._cluster.tail(target, start=OffsetSpec.EARLIEST, follow=False, isolation="read_committed")
         found = [int(value) for table in tail for value in table.column("value").to_pylist()]
-        assert Counter(found) == Counter(range(self._count))
+        counts = Counter(found)
+        lost, doubled = set(range(self._count)) - counts.keys(), [n for n, times in counts.items() if times > 1]
+        self._say(f"{target}: {self._count} records, {len(lost)} lost, {len(doubled)} doubled")
+        assert counts == Counter(range(self._count)), (lost, doubled)
         for key in range(7):
             of_key = [number for number in found if number % 7 == key]
             assert of_key == sorted(of_key)
