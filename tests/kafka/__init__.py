@@ -3,6 +3,7 @@
     log                       the operations of a script, with plain answers
     our_log, kafka_log        them here, and in Kafka (``kafka_clients``: librdkafka, made quick; ``kafka_wire``:
                               Kafka's own classes, for what no client of Kafka lets one ask)
+    three_brokers             a partition of which brokers go away, here and in Kafka
     both                      the two side by side: the trace that both have, or each its own
     test_random               random scripts, step by step
     test_differences          where the answers differ on purpose, both of them, and why; those of producers and of

@@ -24,10 +24,10 @@ _SILENT = logging.getLogger("tests.kafka.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
-_CLIENT: dict[str, Any] = {"logger": _SILENT, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
-PRODUCER: dict[str, Any] = {**_CLIENT, "linger.ms": 50, "acks": "all"}
+CLIENT: dict[str, Any] = {"logger": _SILENT, "retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+PRODUCER: dict[str, Any] = {**CLIENT, "linger.ms": 50, "acks": "all"}
 CONSUMER: dict[str, Any] = {
-    **_CLIENT,
+    **CLIENT,
     "enable.auto.commit": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
@@ -76,7 +76,7 @@ class KafkaClients:
     def __init__(self, server: str, wire: KafkaWire) -> None:
         self.address, self.wire = server, wire
         self.server = {"bootstrap.servers": server}
-        self.admin = AdminClient({**self.server, **_CLIENT})
+        self.admin = AdminClient({**self.server, **CLIENT})
         self.producer = Producer({**self.server, **PRODUCER})
         self._consumers: dict[str, Consumer] = {}
 

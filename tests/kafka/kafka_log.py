@@ -46,7 +46,7 @@ _NAMED = {
 }
 _ON_THE_WIRE = {At.EARLIEST_LOCAL: -4, At.LATEST_TIERED: -5}
 """Kafka's numbers of positions for which librdkafka has no name."""
-_ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
+ANY_TIME = {"message.timestamp.after.max.ms": str(2**63 - 1)}
 """Kafka takes no times more than an hour ahead, by default."""
 
 
@@ -71,7 +71,7 @@ class KafkaLog(Log):
         replication_factor: int = 1,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        new = NewTopic(self.name(topic), partitions, replication_factor, config={**_ANY_TIME, **(configs or {})})
+        new = NewTopic(self.name(topic), partitions, replication_factor, config={**ANY_TIME, **(configs or {})})
         only(self._admin.create_topics([new]))
         self._wait_for(topic, partitions)
 

@@ -72,6 +72,14 @@ class KafkaWire:
         found = answer.topics().get(0).partitions().get(0)
         return self._answer(found.errorCode(), found.offset())
 
+    def is_caught_up(self, behind_ms: int, lag_time_max_ms: int) -> bool:
+        """Whether the leader takes a replica for in sync that lacks a record, and once, so long ago, did not."""
+        end = self._storage.internals.log.LogOffsetMetadata(4)
+        then_ms = 1_000_000
+        nobody = self._gateway.jvm.java.util.Optional.empty()
+        state = self._server.replica.ReplicaState(0, end, 5, then_ms, then_ms, nobody)
+        return bool(state.isCaughtUp(5, then_ms + behind_ms, lag_time_max_ms))
+
     def _list(self, *items: Any) -> Any:
         made = self._gateway.jvm.java.util.ArrayList()
         for item in items:
