@@ -91,17 +91,29 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
 
 
 def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
-    """What producers had appended before is forgotten then, and only that."""
     live = appended(tmp_path, 2, copies=1)
     register(live, live.leader(), ".local").flip(9)
     with live.unchanged():
         report = live.driver().heal()
     assert codes(report) == {"CORRUPT_MESSAGE": 1}
-    assert "append, and let retention move the start on" in the_failure(report)
+    assert "let retention move the start on" in the_failure(report)
     live.fill("d")
     live.cluster.delete_records("t", {0: 3}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
+    assert_healed(live, "d")
+
+
+def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path) -> None:
+    """Whoever went on without it would append again what comes again."""
+    live = appended(tmp_path, 3, copies=1)
+    local = register(live, live.leader(), ".local")
+    good = local.read()
+    local.flip(9)
+    assert "put the file back from a backup" in the_failure(live.driver().heal())
+    assert codes(live.append(["d"], driver=live.driver())) == {"CORRUPT_MESSAGE": 1}
+    local.replace(good)
+    live.fill("d")
     assert_healed(live, "d")
 
 

@@ -198,11 +198,12 @@ class _Sources:
             return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self._ranks[copy.place]))
         if self._begin(broker) > damage.offset:
             return Repair(broker, damage, (), starts_over=True)
-        remedy = (
-            "it leads, and nobody else is in the ISR: append, and let retention move the start on"
-            if in_place
-            else "reassign the replica to another broker, or away and back"
-        )
+        if not in_place:
+            remedy = "reassign the replica to another broker, or away and back"
+        elif broker in self._looks and self._looks[broker].end > damage.offset:
+            remedy = "nobody but it is in the ISR: let retention move the start on, the files behind it are whole"
+        else:
+            remedy = "nobody but it is in the ISR, and its log is empty: put the file back from a backup"
         raise CorruptionError(
             f"{what}, {damage.offset}, is damaged, and no file that ends there is left: {remedy}"
         )
