@@ -13,7 +13,7 @@ from engine.metadata.partition_commands import AlterPartition
 from engine.operations.replicas.in_sync import without
 from partitions.paths import join
 from partitions.store import Store
-from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.tampering import Spot, register, remote_spot, spot
 from tests.unit.test_operations_verify import assert_identical, rewritten
@@ -214,6 +214,23 @@ def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
     assert "notes.txt is a foreign file" in the_failure(live.driver().heal())
     assert stranger.read() == b"hello"
     stranger.remove()
+    assert_healed(live)
+
+
+def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(live: LiveCluster) -> None:
+    """Broker 2 led an epoch that broker 1, which leads again and is the last member, never joined."""
+    live.cluster.elect("t", leader=2).raise_for_failures()
+    live.append(["lost"], acks="leader").raise_for_failures()
+    fence(live, 3)
+    live.cluster.elect("t", leader=1).raise_for_failures()
+    fence(live, 2)
+    assert (live.leader(), live.isr()) == (1, {1})
+    unfence(live, 2)
+    assert live.log(2).joined_epoch > live.log(1).joined_epoch
+    register(live, 1, ".epoch").flip(3)
+    assert rows_of(live.driver().heal(), "broker", "source", "outcome") == [(1, "broker-2", "mended")]
+    unfence(live, 3)
+    live.cluster.replicate().raise_for_failures()
     assert_healed(live)
 
 

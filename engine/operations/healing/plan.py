@@ -229,6 +229,9 @@ class _Sources:
         fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
         if fit:  # who has joined no later epoch is sure to have it; a later one makes up for it
             return min(fit, key=joined.__getitem__)
+        having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
+        if having:  # it went on to an epoch that this leader never joined, and kept the register
+            return having[0]
         raise CorruptionError(
             f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
             "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"

@@ -64,6 +64,8 @@ class ReplicaLook:
 
     broker_id: int
     lineage: Lineage
+    epochs: frozenset[int]
+    """Those whose registers it has; the greatest is ``joined_epoch``."""
     joined_epoch: int
     local_start: int
     high_watermark: int
@@ -217,6 +219,7 @@ def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaL
     return ReplicaLook(
         broker_id=replica.broker_id,
         lineage=lineage,
+        epochs=frozenset(name.epoch for name in listing.epochs),
         joined_epoch=listing.joined_epoch,
         local_start=log.local_start,
         high_watermark=max(log.high_watermark, min(log.promised, end)),
