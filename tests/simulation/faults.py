@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from partitions.paths import BROKER_FILE, DataName, EpochName, base_name, parse_name
+from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, base_name, parse_name
 from partitions.root import BrokerFile
 from tests.simulation.names import name_in_short
 from tests.simulation.oracle import Key
@@ -124,6 +124,8 @@ class Events:
         rng = random.Random(f"flip {world.configuration.seed} {number}")
         places = list(self._flippable())
         rng.shuffle(places)
+        kind = rng.choice((DataName, EpochName, LocalStartName))  # of registers there are fewer
+        places.sort(key=lambda place: not isinstance(parse_name(base_name(place[2])), kind))
         for key, broker, name in places[:_FLIP_TRIES]:
             root = world.remote if broker is None else world.roots[broker]
             if not self._may_flip(key, broker, name):
@@ -145,7 +147,7 @@ class Events:
                 for broker in partition.replicas:
                     folder = world.invariants.folder(broker, key)
                     for name in sorted(world.roots[broker].folders.get(folder, {})):
-                        if isinstance(parse_name(base_name(name)), DataName | EpochName):
+                        if isinstance(parse_name(base_name(name)), DataName | EpochName | LocalStartName):
                             yield key, broker, name
                 for name, _ in world.copies.remote(key):
                     yield key, None, name
@@ -161,4 +163,6 @@ class Events:
         if isinstance(register, EpochName):
             folders = (f"{world.invariants.folder(member, key)}/{register}" for member in members)
             return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
+        if isinstance(register, LocalStartName):  # it holds no record; where a log starts any whole member knows
+            return bool(members)
         return bool(members) and world.copies.lost(key, of=(broker, name)) is None
