@@ -93,6 +93,21 @@ _STARTING_OVER = replace(
     schedule="priorities",
     horizon=40,
 )
+_REUSED_NAMES = small(
+    "append p0 0 0 1",
+    "append p1 0 0 1; retain; retain",
+    "replicate",
+    setup="append p9 0 0 1; shrink 1 0; shrink 2 0",
+    retention_bytes="0",  # whatever is committed expires: names become free, however large their files were
+)
+_REUSE = (
+    ("d0", "commit 1.1 b2"),  # broker 2 leads; d0 is about to append there
+    ("d1", "create 2.local b2"),  # d1 has appended 1.1 ...
+    ("d2", "read 1.1 b2"),  # ... which d2 is about to copy to broker 1
+    ("d1", ""),  # it expires, and is deleted
+    ("d0", ""),  # d0 gives its name to other records, sees that they are in no log, and appends them again
+    ("d2", ""),
+)
 _REVIVED = small(
     "append p0 0 0 1",
     "elect 2",
@@ -235,7 +250,8 @@ MUTATIONS: Sequence[Mutation] = (
         "copies of names",
         "a copy is of the listed object; the leader is listed again before the copy gets its name",
         variants.patched(engine.replication.sync, "_copy", variants.copy_of_the_name),
-        first=40,
+        directed=_REUSED_NAMES,
+        script=_REUSE,
     ),
     Mutation(
         "one sync for both commits",
@@ -250,30 +266,34 @@ MUTATIONS: Sequence[Mutation] = (
         theme="transactions",
         first=50,
     ),
-    Mutation(
-        "open transactions hold nobody back",
-        "readers of committed records stop at the last stable offset",
-        variants.patched(
-            tests.simulation.transacting, "transactions_of", variants.open_transactions_hold_nobody_back
-        ),
-        theme="transactions",
-    ),
-    Mutation(
-        "merges beyond the last stable offset",
-        "merges stop at the last stable offset",
-        variants.patched(
-            engine.operations.replicas.merge, "transactions_of", variants.open_transactions_hold_nobody_back
-        ),
-        theme="transactions",
-    ),
-    Mutation(
-        "the remote tier beyond the last stable offset",
-        "tiering stops at the last stable offset",
-        variants.patched(
-            engine.operations.tiering.tasks, "transactions_of", variants.open_transactions_hold_nobody_back
-        ),
-        theme="transactions",
-        first=90,
+    *(
+        Mutation(
+            name,
+            what,
+            variants.patched(module, "transactions_of", variants.open_transactions_hold_nobody_back),
+            theme="transactions",
+            first=first,
+        )
+        for name, what, module, first in (
+            (
+                "open transactions hold nobody back",
+                "readers of committed records stop at the last stable offset",
+                tests.simulation.transacting,
+                1,
+            ),
+            (
+                "merges beyond the last stable offset",
+                "merges stop at the last stable offset",
+                engine.operations.replicas.merge,
+                1,
+            ),
+            (
+                "the remote tier beyond the last stable offset",
+                "tiering stops at the last stable offset",
+                engine.operations.tiering.tasks,
+                90,
+            ),
+        )
     ),
     Mutation(
         "decisions that count on trust",

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import engine.metadata.image
 import engine.operations.replicas.reassign
+import engine.operations.replicas.replicate
 import engine.operations.retention.tasks
 import engine.operations.verification.audit
 import engine.operations.verification.content
@@ -27,57 +29,62 @@ def _flipping(configuration: Configuration) -> Configuration:
     return replace(configuration, events=tuple(sorted((*configuration.events, *flips))))
 
 
+_Patch = Callable[[], AbstractContextManager[object]]
+
+
+def _unread(name: str, what: str, *patches: _Patch, theme: str | None = None) -> Mutation:
+    """Of runs in which bits flip: somebody does not look at bytes that he relies upon."""
+    return Mutation(name, what, all_of(*patches), theme=theme, shaped=_flipping)
+
+
+def _untrue(name: str, what: str, *patches: _Patch) -> Mutation:
+    """Of runs with checks and without flips: a check says what is not so."""
+    return Mutation(name, what, all_of(*patches), theme="checks")
+
+
+_DROPPED = "nothing local is dropped before what stands for it was compared where it lies"
+
 MUTATIONS_OF_BYTES: Sequence[Mutation] = (
-    Mutation(
+    _unread(
         "copies get their names unchecked",
         "a file is named in a log only after its bytes were compared with the checksum that its writer put down",
         patched(engine.replication.sync, "check_copy", variants.unchecked),
-        shaped=_flipping,
     ),
-    Mutation(
+    _unread(
         "dropped before it was read",
-        "nothing local is dropped before what stands for it was compared where it lies",
-        all_of(
-            patched(engine.operations.retention.tasks, "verify_bytes", variants.unchecked),
-            patched(engine.operations.retention.tasks, "verify_remote", variants.unchecked),
-        ),
+        _DROPPED,
+        patched(engine.operations.retention.tasks, "verify_bytes", variants.unchecked),
+        patched(engine.operations.retention.tasks, "verify_remote", variants.unchecked),
         theme="tier",
-        shaped=_flipping,
     ),
-    Mutation(
+    _unread(
         "replicas go before the others were read",
-        "nothing local is dropped before what stands for it was compared where it lies",
+        _DROPPED,
         patched(engine.operations.replicas.reassign, "_check_stand", variants.unchecked),
+        patched(engine.operations.replicas.replicate, "check_joins", variants.nothing_wrong),
         theme="move",
-        shaped=_flipping,
     ),
-    Mutation(
+    _unread(
         "registers without a checksum",
         "a flipped bit of a lineage is no other lineage",
         patched(partitions.lineage, "unsealed", variants.line_of),
-        shaped=_flipping,
     ),
-    Mutation(
+    _unread(
         "checks that overlook damage",
         "a check that misses damage it has read is a violation",
         patched(engine.operations.verification.content, "check_segment", variants.nothing_bad),
         theme="checks",
-        shaped=_flipping,
     ),
-    Mutation(
+    _untrue(
         "held against a leader that has not taken over",
         "all that a follower holds came from the leader once both have joined the view's epoch",
         patched(engine.operations.verification.structure, "_known_of", variants.known_of_any_epoch),
-        theme="checks",
     ),
-    Mutation(
+    _untrue(
         "the leader is listed before its followers",
         "a leader holds all that was seen of a follower before",
-        all_of(
-            patched(engine.operations.verification.structure, "sorted", variants.leader_first),
-            patched(engine.operations.verification.audit, "_ROUNDS", 1),
-        ),
-        theme="checks",
+        patched(engine.operations.verification.structure, "sorted", variants.leader_first),
+        patched(engine.operations.verification.audit, "_ROUNDS", 1),
     ),
     Mutation(
         "committed below min.insync.replicas",

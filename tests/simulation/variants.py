@@ -46,7 +46,9 @@ from partitions.lineage import Lineage
 from partitions.listing import DataFile, Link, Listing, ReplicaLog
 from partitions.paths import DataName
 from partitions.producers import ProducerAppend, earlier_attempt
-from partitions.replica import Replica
+from partitions.replica import Replica, blaming
+from partitions.segment_check import verify_bytes
+from partitions.store.memory import MemoryStore
 from partitions.transactions import LogTransactions
 from tests.simulation.configuration import Configuration
 
@@ -306,12 +308,17 @@ def register_later() -> AbstractContextManager[object]:
 
 
 def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any) -> None:
-    """A copy of whatever has the name, and no look at the leader before it gets its own."""
+    """A copy of whatever has the name, as long as its bytes are those that its writer put down; and no look at the
+    leader before it gets its own name."""
     for link in group:
-        try:
-            data = leader.store.read(link.file.object.name)
-        except FileNotFoundError as error:
-            raise SourceChangedError(f"{link.name} is gone") from error
+        with blaming(leader):
+            try:
+                data = leader.store.read(link.file.object.name)
+            except FileNotFoundError as error:
+                raise SourceChangedError(f"{link.name} is gone") from error
+            copied = MemoryStore("memory://copied")
+            copied.create(str(link.name), data)
+            verify_bytes(copied, DataFile(link.name, copied.stat(str(link.name))))
         follower.store.create(follower.path(link.name), data)
 
 
