@@ -87,15 +87,28 @@ def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
     assert ".checkpoint.old is a foreign file" in the_failure(verified(live, METADATA))
 
 
-def test_heal_leaves_a_damaged_snapshot_to_the_snapshot_job(live: Keyed) -> None:
-    """No replica steps aside for it: its log is whole."""
-    checkpoint(live, live.leader()).flip(700)
-    before = live.site().view
-    assert codes(live.cluster.heal("t")) == {"CORRUPT_SEGMENT": 1}
+@pytest.mark.parametrize("broker", [1, 2, 3])
+@pytest.mark.parametrize("how", ["flipped", "gone"])
+def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: int, how: str) -> None:
+    """Also where nothing new comes of which another one could be made. No replica steps aside for it: its log is
+    whole."""
+    live.cluster.retain("t").raise_for_failures()
+    file, before = checkpoint(live, broker), live.site().view
+    whole = file.read()
+    file.flip(700) if how == "flipped" else file.remove()
+    report = live.cluster.heal("t")
+    assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "mended")]
+    assert file.read() == whole
     assert live.site().view == before
+
+
+def test_heal_names_a_snapshot_that_is_whole_nowhere(live: Keyed) -> None:
+    for broker in (1, 2, 3):
+        checkpoint(live, broker).flip(700)
+    assert codes(live.cluster.heal("t")) == {"CORRUPT_SEGMENT": 3}
     live.put([("c", "1")])
     live.take()
-    live.cluster.verify("t", deep=True).raise_for_failures()
+    assert live.held(1)["c"] == "1"
 
 
 def test_a_replica_whose_snapshot_alone_is_damaged_may_lead_while_its_leader_is_healed(tmp_path: Path) -> None:
@@ -105,7 +118,7 @@ def test_a_replica_whose_snapshot_alone_is_damaged_may_lead_while_its_leader_is_
     leader, (follower,) = live.leader(), live.followers()
     checkpoint(live, follower).flip(700)
     spot(live, leader, 0).flip(30)
-    assert codes(live.cluster.heal("t")) == {"CORRUPT_SEGMENT": 1}, "of the snapshot"
+    live.cluster.heal("t").raise_for_failures()
     assert live.leader() == follower
     assert live.isr() == {1, 2}
 

@@ -7,9 +7,10 @@
     4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
        find out right before the change that the replica is still outside the ISR
     5. replicate: what was mended catches up and rejoins the ISR
-    6. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
-    7. tables that others have rewritten list the segments again (``tables``)
-    8. verify every byte of these partitions again: what is wrong then is a failure
+    6. replicas whose snapshot is damaged, or gone, get a whole copy of another one; nobody steps aside for that
+    7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
+    8. tables that others have rewritten list the segments again (``tables``)
+    9. verify every byte of these partitions again: what is wrong then is a failure
 
 Running it twice, at once or after a crash, is harmless.
 """
@@ -34,7 +35,9 @@ from engine.operations.replicas.in_sync import PartitionKey, partition_key, with
 from engine.operations.replicas.replicate import replicate
 from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Missing
+from engine.operations.while_it_changes import while_it_changes
 from engine.replication.site import Site
+from engine.replication.snapshots import mend as mend_snapshot
 from engine.report import Failure, Report, Value
 from partitions.errors import StratalogError
 from partitions.paths import EpochName, LocalStartName
@@ -75,6 +78,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         jobs: list[RebuildJob] = []
         rewritten = rewrites_of(audits)
         notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
+        lacking_snapshots: dict[PartitionKey, list[int]] = {}
         touched: set[PartitionKey] = set()
         for each in audits:
             key = partition_key(each.site.view)
@@ -89,7 +93,11 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
                 if plan is not None:
                     plans[key] = each, plan
                     notes += map(str, plan.unmended)
-            if key in plans or rebuilds:
+            if snapshots := sorted(
+                {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
+            ):
+                lacking_snapshots[key] = snapshots
+            if key in plans or rebuilds or snapshots:
                 touched.add(key)
             if key not in touched or dry_run:
                 unmended = (f for f in each.findings if f.damage is None and not f.unused)
@@ -104,6 +112,7 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
                 sites = _step_aside(context, plans, notes)
                 rows = _mend(context, plans, sites, notes)
                 failures += _rejoin(context, plans, notes)
+            rows += _mend_snapshots(context, lacking_snapshots, notes)
             if jobs:
                 rows += rebuild_remote(context, jobs, image.topics, notes)
             rows += put_right(context, rewritten, image.topics, failures)
@@ -242,8 +251,40 @@ def _rejoin(
     return report.failures
 
 
+def _mend_snapshots(
+    context: Context, lacking: Mapping[PartitionKey, list[int]], notes: list[str]
+) -> list[dict[str, Value]]:
+    """Step 6."""
+    rows: list[dict[str, Value]] = []
+    image = context.metadata.image() if lacking else None
+    for key, brokers in lacking.items():
+        if image is None or key[0] not in image.topics:
+            continue
+        site = context.site(image.view(*key))
+        for broker in brokers:
+            mended = None
+            try:
+                replica = site.replica(broker)
+                mended = while_it_changes(lambda: mend_snapshot(site, replica, replica.log()))  # noqa: B023
+            except StratalogError as error:
+                notes.append(f"{site} on broker {broker}: {error.code}: {error}")
+            rows.append(
+                {
+                    "topic": site.view.topic,
+                    "partition": site.view.partition,
+                    "broker": broker,
+                    "damage": "snapshot" if mended is None else str(mended.name),
+                    "start": None,
+                    "end": None,
+                    "source": None if mended is None else "another replica",
+                    "outcome": "left alone" if mended is None else "mended",
+                }
+            )
+    return rows
+
+
 def _verify_again(context: Context, touched: Collection[PartitionKey]) -> list[Failure]:
-    """Step 8."""
+    """Step 9."""
     failures: list[Failure] = []
     if not touched:
         return failures

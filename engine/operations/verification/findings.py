@@ -66,6 +66,8 @@ class Finding:
     """None where no heal may help: a person has to look."""
     log_is_whole: bool = False
     """The log does not need what is wrong: a foreign file, or one that was discarded."""
+    of_snapshot: bool = False
+    """A snapshot of the replica is damaged, or gone: nobody steps aside for a whole copy."""
     unused: bool = False
     """A file that no log uses: worth a note, and no failure."""
 

@@ -1,7 +1,7 @@
 """The snapshots of a partition's replicas: that they stand for what left the log, and with ``deep`` every byte.
 
-A damaged one is no damage of the log. It is passed over by who reads, and replaced or superseded by
-``jobs/snapshot``; a heal has nothing to do with it.
+A damaged one is no damage of the log. It is passed over by who reads, replaced by a heal with a whole copy of
+another replica, and superseded by ``jobs/snapshot``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from snapshots.reader import read_snapshot
 from snapshots.snapshot_id import SnapshotId
 from snapshots.start_offset import check_invariant
 
-MENDED = "; the one before it and the log are used; jobs/snapshot takes a whole copy, or the next one"
+MENDED = (
+    "; the one before it and the log are used, where they suffice. heal takes a whole copy of another replica, "
+    "jobs/snapshot makes the next one"
+)
 
 
 def check_snapshots(
@@ -28,7 +31,7 @@ def check_snapshots(
     try:
         check_invariant(log_start, high_watermark, map(SnapshotId.of, names), str(replica))
     except StratalogError as error:
-        return [Finding(str(replica), error, replica.broker_id)]
+        return [Finding(str(replica), error, replica.broker_id, of_snapshot=True)]
     return []
 
 
@@ -45,7 +48,7 @@ def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
             continue  # the log start has passed it
         except CorruptSegmentError as error:
             damage = CorruptSegmentError(f"{error}{MENDED}")
-            findings.append(Finding(str(replica), damage, replica.broker_id, log_is_whole=True))
+            findings.append(Finding(str(replica), damage, replica.broker_id, log_is_whole=True, of_snapshot=True))
         except StratalogError as error:
             findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
     return findings
