@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from partitions.errors import (
     StoreTimeoutError,
 )
 from tests.unit.cluster_harness import codes, rows_of, the_failure
+from tests.unit.tail_harness import texts
 from tests.unit.tier_harness import Call, RemoteFaults, refused, states
 from tiering.delta_table import DeltaTopicTable
 
@@ -297,3 +299,26 @@ def test_a_table_that_cannot_be_committed_to_leaves_files_that_the_next_run_take
         ("u", 0): 0,
     }
     assert rows_of(live.cluster.tier("t"), "uploaded_files", "uploaded_bytes") == [(1, 0), (1, 0)]
+
+
+def test_a_tail_begins_and_goes_on_with_what_the_leaders_hold(live: RemoteFaults) -> None:
+    """At an offset, at either end, so many records before the end; what is only remote it cannot have."""
+    live.tiered()
+    live.fill("abc")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    live.fill("d")
+    local = live.log(live.leader()).local_start
+    assert local == 2
+    live.down = refused
+    tails: list[tuple[dict[str, Any], list[str]]] = [
+        ({"start": local}, ["c", "d"]),
+        ({"start": "earliest-local"}, ["c", "d"]),
+        ({"last": 1}, ["d"]),
+        ({"start": "latest"}, []),
+    ]
+    for asked, found in tails:
+        assert texts(live.driver().tail("t", follow=False, **asked)) == found
+    for asked in ({"last": 3}, {"start": "last-tiered"}):
+        with pytest.raises(StorageError, match="takes the remote tier"):
+            live.driver().tail("t", follow=False, **asked)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import cast
@@ -30,9 +30,9 @@ from engine.context import Context
 from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
 from engine.operations.groups.groups import committed, existing_group
 from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
-from engine.operations.reading.last import start_of_last
-from engine.operations.reading.list_offsets import position
-from engine.operations.reading.look import PartitionState, check_partitions, look
+from engine.operations.reading.last import leader_has_last, start_of_last
+from engine.operations.reading.list_offsets import position, takes_remote
+from engine.operations.reading.look import PartitionState, SeenLeader, TakesRemote, check_partitions, look
 from engine.reading.bounds import Bound, Committed, ReadQuery, check_some
 from engine.reading.offsets_for_epoch import check_history
 from engine.reading.positions import FirstAt, Place, place_of
@@ -146,16 +146,17 @@ class Tail:
         self._failing_since_s: dict[int, float] = {}
         """Since when it cannot be told how to go on, by partition."""
         check_some(partitions)
-        states = _look(context, topic, partitions)
+        isolation = Isolation(options.isolation)
+        where = _where(topic, start, last, context.clock.now_ms())
+        states = _look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
         self._image = context.metadata.last_known.image
         self._read_s = context.clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(context, self._image.topic(topic), states, start, last, Isolation(options.isolation))
+        begin = _begin(context, self._image.topic(topic), states, where, isolation)
         self._positions = {
             state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
         }
-        level = Isolation(options.isolation)
-        self._ends = {} if options.follow else {state.view.partition: state.latest(level) for state in states}
+        self._ends = {} if options.follow else {state.view.partition: state.latest(isolation) for state in states}
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -321,57 +322,90 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
     return image.topics[topic_id].partitions[partition]
 
 
-def _look(context: Context, topic: str, partitions: Sequence[int] | None) -> list[PartitionState]:
+def _look(
+    context: Context,
+    topic: str,
+    partitions: Sequence[int] | None,
+    takes_remote: TakesRemote = lambda _: False,
+) -> list[PartitionState]:
+    """The partitions; without the remote tier where the leaders tell all that is asked, such as both ends."""
     if partitions is not None:
         check_partitions(context.metadata.image().topic(topic), partitions)
-    return look(context, topic, partitions)[1]
+    return look(context, topic, partitions, takes_remote)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where to begin, as it was asked for; at the log start of a partition of which nothing is said."""
+
+    last: int | None = None
+    group: str | None = None
+    known: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    place: Place | None = None
+    bounds: Mapping[int, Place] = field(default_factory=dict)
+    """Places by partition, before ``place``."""
+
+    def of(self, partition: int) -> Place | None:
+        """The place in a partition."""
+        return self.bounds.get(partition, self.place)
+
+    def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
+        """Whether the leader alone cannot tell where that is. (What lies there is fetched from where it is.)"""
+        if self.last is not None:
+            end = min(seen.log.high_watermark, seen.transactions.end(isolation, seen.log))
+            return not leader_has_last(seen, self.last, end, isolation)
+        place = self.of(seen.view.partition)
+        return isinstance(place, OffsetSpec | FirstAt) and takes_remote(seen, place)
+
+
+def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
+    """Raises: InvalidCallError, OffsetOutOfRangeError for what contradicts itself."""
+    if isinstance(start, str | datetime):
+        start = place_of(start, "start =")
+    if last is not None:
+        # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
+        query = ReadQuery(
+            topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
+        )
+        return _Where(last=query.last or 0)
+    if isinstance(start, Committed):
+        return _Where(group=start.group)
+    if isinstance(start, Mapping) and any(isinstance(at, OffsetAndMetadata) for at in start.values()):
+        return _Where(known=cast(Mapping[TopicPartition, OffsetAndMetadata], start))
+    query = ReadQuery(topics=(topic,), start=cast(Bound, start))
+    query.check_times(now_ms)
+    return _Where(
+        place=query.first if isinstance(query.first, Place) else None,
+        bounds=query.named([topic]).get("start", {}).get(topic, {}),
+    )
 
 
 def _begin(
     context: Context,
     topic: TopicImage,
     states: Sequence[PartitionState],
-    start: Start,
-    last: int | None,
+    where: _Where,
     isolation: Isolation,
 ) -> dict[int, OffsetAndMetadata]:
-    """Where to begin, by partition; at the log start of one that ``start`` leaves out.
+    """Where to begin, by partition.
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
+    Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
     """
-    name = topic.name
-    known: Mapping[TopicPartition, OffsetAndMetadata] = {}
-    bounds: Mapping[int, Place] = {}
-    place: Place | None = None
-    if isinstance(start, str | datetime):
-        start = place_of(start, "start =")
-    if last is not None:
-        # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
-        query = ReadQuery(
-            topics=(name,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
-        )
-        last = query.last or 0
-    elif isinstance(start, Committed):
-        existing_group(context, context.metadata.last_known.image, start.group)
-        known = committed(context, start.group, [name])
-    elif isinstance(start, Mapping) and any(isinstance(at, OffsetAndMetadata) for at in start.values()):
-        known = cast(Mapping[TopicPartition, OffsetAndMetadata], start)
-    else:
-        query = ReadQuery(topics=(name,), start=cast(Bound, start))
-        query.check_times(context.clock.now_ms())
-        place = query.first if isinstance(query.first, Place) else None
-        bounds = query.named([name]).get("start", {}).get(name, {})
-        check_partitions(topic, bounds)
+    name, known = topic.name, where.known
+    if where.group is not None:
+        existing_group(context, context.metadata.last_known.image, where.group)
+        known = committed(context, where.group, [name])
+    check_partitions(topic, where.bounds)
     found: dict[int, OffsetAndMetadata] = {}
     for state in states:
         partition = state.view.partition
-        if last is not None:
-            begin = start_of_last(state, last, state.latest(isolation), isolation)
+        if where.last is not None:
+            begin = start_of_last(state, where.last, state.latest(isolation), isolation)
             found[partition] = OffsetAndMetadata(begin)
         elif (name, partition) in known:
             found[partition] = known[name, partition]
         else:
-            found[partition] = OffsetAndMetadata(_offset(state, bounds.get(partition, place), isolation))
+            found[partition] = OffsetAndMetadata(_offset(state, where.of(partition), isolation))
     return found
 
 
