@@ -16,7 +16,7 @@ from engine.operations.brokers.brokers import settle_brokers
 from engine.replication.sync import _GROUP_FILES
 from jobs.benchmarks.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from jobs.benchmarks.counting import LIST, READ, STAT
-from tiering import delta_table
+from tiering import delta_reader
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
 IDLE_TIER = next(scenario for scenario in SCENARIOS if scenario.what == "idle tier")
@@ -73,7 +73,7 @@ def test_a_tier_run_with_nothing_to_do_reads_each_table_once(
     IDLE_TIER.prepare(made, 5, 1)
     driver = made.driver()
     opened: list[str] = []
-    monkeypatch.setattr(delta_table, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
+    monkeypatch.setattr(delta_reader, "DeltaTable", lambda uri, **_: opened.append(uri) or DeltaTable(uri))
     found = made.calls_of(driver.tier)
     assert found[LIST] == IDLE_TIER.expected(RUN)[LIST] + 5
     assert len(opened) == 1
