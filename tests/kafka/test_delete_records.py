@@ -57,6 +57,21 @@ def test_deleted_records_are_found_neither_by_offset_nor_by_time(both: Both) -> 
     ]
 
 
+def test_a_time_is_looked_for_in_all_that_is_left_of_the_log(both: Both) -> None:
+    """Records of the year 2100 behind one of 1970 begin a segment. (Until retention has its turn, Kafka looks in
+    the first segment that has so late a record, deleted or not, and in no other one.)"""
+
+    def script(log: Log) -> Trace:
+        log.create_topic("t", configs={"retention.ms": "-1"})
+        log.append("t", ["a"], times_ms=[5])
+        log.append("t", ["b"], times_ms=[LATER_MS])
+        log.delete_records("t", {0: 1})
+        log.retain()
+        return [log.list_offsets("t", 6), log.list_offsets("t", 5)]
+
+    assert both.same(script) == [{0: Found(1, LATER_MS)}] * 2
+
+
 END = pytest.mark.parametrize("commit", [True, False], ids=["committed", "aborted"])
 
 

@@ -27,21 +27,6 @@ def test_the_largest_timestamp_is_that_of_a_record_that_is_there(both: Both) -> 
     assert kafka == [{0: Found(0, LATER_MS + 9)}] * 2
 
 
-def test_a_time_is_looked_for_in_all_that_is_left_of_the_log(both: Both) -> None:
-    """Kafka looks in the first segment that has such a late record, deleted or not, and in no other one. (Records
-    of the year 2100 behind one of 1970 begin a segment.)"""
-
-    def script(log: Log) -> Trace:
-        log.create_topic("t", configs={"retention.ms": "-1"})
-        log.append("t", ["a"], times_ms=[5])
-        log.append("t", ["b"], times_ms=[LATER_MS])
-        log.delete_records("t", {0: 1})
-        return [log.list_offsets("t", 6), log.list_offsets("t", 5)]
-
-    found = {0: Found(1, LATER_MS)}
-    assert both.each(script) == ([found, found], [found, {0: None}])
-
-
 def test_the_last_stable_offset_is_never_below_the_log_start(both: Both) -> None:
     """Kafka answers with the first offset of a batch, also where the log starts within it."""
 
