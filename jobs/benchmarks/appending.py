@@ -1,17 +1,22 @@
 """Append (acks=leader, one replica) against ``repartition + write.parquet`` with the same codec and level, the
-peak memory of the Python worker that appends everything to one partition, and what it costs to digest the records,
-as is done for a producer that was named."""
+peak memory of the Python worker that appends everything to one partition, and what it costs to remember the
+records of a producer that was named: its append against one without, and the digest's part of processor time."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
+
+import pyarrow.parquet as pq
 
 from jobs.benchmarks.bench import Bench
-from jobs.benchmarks.measuring import in_turn, seconds_of
+from jobs.benchmarks.measuring import Spread, cpu_seconds_of, in_turn, seconds_of, thread_seconds_of
 from jobs.benchmarks.memory import Peak, worker_peak
 from jobs.benchmarks.options import size_text
 from jobs.benchmarks.table import Limit, Line, speed_line
+from partitions.digest import RecordsDigest
+from partitions.records import physical_schema
 
 AT_LEAST = 0.6
 WORKER_BYTES = 1024**3
@@ -27,6 +32,7 @@ def append(bench: Bench) -> list[Line]:
         bench.records()
         bench.say(f"append, {what}")
         peaks: list[Peak] = []
+        used: list[float] = []
 
         def append_all(
             partitions: int = partitions, peaks: list[Peak] = peaks, producer: str | None = None
@@ -40,8 +46,10 @@ def append(bench: Bench) -> list[Line]:
             peaks.append(peak)
             return seconds
 
-        def append_digested(append_all: Callable[..., float] = append_all) -> float:
-            return append_all(producer="loader")
+        def append_digested(append_all: Callable[..., float] = append_all, used: list[float] = used) -> float:
+            times: list[float] = []
+            used.append(cpu_seconds_of(lambda: times.append(append_all(producer="loader"))))
+            return times[0]
 
         def write_plain(partitions: int = partitions) -> float:
             target = bench.folder / "plain"
@@ -52,12 +60,28 @@ def append(bench: Bench) -> list[Line]:
             shutil.rmtree(target)
             return seconds
 
-        ours, peer, digested = in_turn(append_all, write_plain, append_digested)
+        ours, peer, digested, digest = in_turn(append_all, write_plain, append_digested, lambda: _digest(bench))
         lines.append(speed_line(f"append, {what}", bench.options.bytes, ours, peer, AT_LEAST))
         lines.append(speed_line(f"append, {what}, digested for a producer", bench.options.bytes, digested, ours))
+        lines.append(_share(digest, Spread(used)))
         if partitions == 1:
             lines += _memory_line(peaks)
     return lines
+
+
+def _digest(bench: Bench) -> float:
+    """Processor seconds of the digest of all records, without whatever reads them."""
+    bench.records()
+    digest = RecordsDigest(physical_schema(), timestamps=True)
+    seconds = 0.0
+    for file in sorted((bench.folder / "source").glob("*.parquet")):
+        for batch in pq.ParquetFile(file).iter_batches(columns=["key", "value"]):
+            seconds += thread_seconds_of(partial(digest.add, batch))
+    return seconds
+
+
+def _share(digest: Spread, used: Spread) -> Line:
+    return Line("    the digest, of the processor time of that", f"{digest:.2f} s", f"{used:.2f} s", digest / used)
 
 
 def _memory_line(peaks: list[Peak]) -> list[Line]:

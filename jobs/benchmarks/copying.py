@@ -6,18 +6,23 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from engine.context import COPY_THREADS
 from engine.report import Report
 from jobs.benchmarks.bench import Bench, BenchCluster, copy_durably, data_files, size_of
-from jobs.benchmarks.measuring import Spread, in_turn, seconds_of
+from jobs.benchmarks.measuring import in_turn, seconds_of
 from jobs.benchmarks.table import Line, speed_line
 from partitions.runner import ThreadRunner, values
 from partitions.store.local_copy import copy_file
 
 AT_LEAST = 0.8
 STEP_BYTES = 16 * 1024 * 1024
+LOST = (
+    "They leave the ISR, get everything, and join it again: three rounds instead of one, and three commits "
+    "instead of none."
+)
 CHECKS = (
     "What the checks cost: every byte passes through this process, which takes its CRC-32; the kernel's "
     "copy_file_range moves them unseen."
@@ -25,7 +30,9 @@ CHECKS = (
 
 
 def replicate(bench: Bench) -> list[Line]:
-    """To followers that are in the ISR and hold nothing yet: all partitions side by side, then one."""
+    """All partitions side by side, then one: to members of the ISR that are behind by all of it, and to such as
+    had it and have lost it.
+    """
     lines = []
     for partitions in dict.fromkeys((bench.options.partitions, 1)):
         made = bench.filled(partitions)
@@ -37,9 +44,16 @@ def replicate(bench: Bench) -> list[Line]:
                 shutil.rmtree(folder)
             return _checked(made.cluster.replicate, "copied_bytes", size)
 
-        ours, peer = _against_copy(bench, made, replicate_all)
+        def replicate_behind(made: BenchCluster = made, again: Callable[[], float] = replicate_all) -> float:
+            for folder in made.replicas(leading=True):
+                for register in folder.glob("*.hw"):  # so that nothing was proved yet, as after the append
+                    register.unlink()
+            return again()
+
+        ours, peer, lost = in_turn(replicate_behind, partial(_copied, bench, made), replicate_all)
         what = "1 partition" if partitions == 1 else f"{partitions} partitions"
         lines.append(speed_line(f"replicate, {what}", size, ours, peer, AT_LEAST))
+        lines.append(speed_line("    the same to members that have lost it", size, lost, peer, note=LOST))
         lines.append(_checks(bench, made, size))
     return lines
 
@@ -57,24 +71,22 @@ def tier(bench: Bench) -> list[Line]:
             shutil.rmtree(folder)
         return _checked(made.cluster.tier, "uploaded_bytes", size)
 
-    ours, peer = _against_copy(bench, made, tier_all)
+    ours, peer = in_turn(tier_all, partial(_copied, bench, made))
     return [speed_line("tier to a folder", size, ours, peer, AT_LEAST)]
 
 
-def _against_copy(bench: Bench, made: BenchCluster, ours: Callable[[], float]) -> list[Spread]:
+def _copied(bench: Bench, made: BenchCluster) -> float:
+    """Seconds of the peer, with the files of all leaders."""
     folder = bench.folder / "copy"
-
-    def copy_all() -> float:
-        files: dict[Path, list[Path]] = {}
-        for number, replica in enumerate(made.replicas(leading=True)):
-            target = folder / str(number)
-            target.mkdir(parents=True)
-            files[target] = data_files([replica])
-        seconds = seconds_of(lambda: copy_durably(files))
-        shutil.rmtree(folder)
-        return seconds
-
-    return in_turn(ours, copy_all)
+    files: dict[Path, list[Path]] = {}
+    for number, replica in enumerate(made.replicas(leading=True)):
+        target = folder / str(number)
+        target.mkdir(parents=True)
+        files[target] = data_files([replica])
+    os.sync()
+    seconds = seconds_of(lambda: copy_durably(files))
+    shutil.rmtree(folder)
+    return seconds
 
 
 def _checks(bench: Bench, made: BenchCluster, size: int) -> Line:
@@ -91,6 +103,7 @@ def _checks(bench: Bench, made: BenchCluster, size: int) -> Line:
                 copy(source.fileno(), target.fileno(), file.stat().st_size)
                 os.fsync(target.fileno())
 
+        os.sync()
         seconds = seconds_of(lambda: values(ThreadRunner(COPY_THREADS).run(one, list(enumerate(files)))))
         shutil.rmtree(folder)
         return seconds
@@ -110,6 +123,7 @@ def _copy_unseen(source: int, target: int, size_bytes: int) -> None:
 def _checked(operation: Callable[[], Report], total: str, expected: int) -> float:
     """Seconds of an operation that moved all of the bytes."""
     reports: list[Report] = []
+    os.sync()  # what others have written before is not ours to wait for
     seconds = seconds_of(lambda: reports.append(operation()))
     report = reports[0].raise_for_failures()
     if report.totals[total] != expected:

@@ -63,7 +63,14 @@ def seconds_of(work: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def cpu_seconds_of(work: Callable[[], object], besides: str) -> float:
+def thread_seconds_of(work: Callable[[], object]) -> float:
+    """What a piece of work uses of a core in the calling thread."""
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+def cpu_seconds_of(work: Callable[[], object], besides: str = "") -> float:
     """What a piece of work uses of the cores, here and in all processes below this one, the session's JVM and its
     workers among them; apart from those whose program is ``besides``, a server that is measured against. What ends
     before the work does is not counted: of several times the longest is the right one.
