@@ -44,3 +44,21 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
     live.driver().heal().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert_healed(live, "abc")
+
+
+def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_had_it(tmp_path: Path) -> None:
+    """All members of an ISR hold what is committed: so this was not, and goes as in any election."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("ab")
+    live.append(["c"], acks="leader").raise_for_failures()
+    leader, (one, whole) = live.leader(), live.followers()
+    live.driver().replicate(brokers=[one]).raise_for_failures()
+    assert live.isr() == {leader, one, whole}
+    for broker in (leader, one):
+        spot(live, broker, 2).flip(30)
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    assert "t-0: offsets [2, 3) had no good copy; never committed, they are truncated" in healed.notes
+    assert live.leader() == whole
+    assert_healed(live, "ab")

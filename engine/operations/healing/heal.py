@@ -34,7 +34,7 @@ from engine.operations.replicas.damaged import check_aside
 from engine.operations.replicas.in_sync import PartitionKey, partition_key, without
 from engine.operations.replicas.replicate import replicate
 from engine.operations.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
-from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Missing
+from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Missing, offsets
 from engine.operations.while_it_changes import while_it_changes
 from engine.replication.site import Site
 from engine.replication.snapshots import mend as mend_snapshot
@@ -152,6 +152,10 @@ def _step_aside(
         _, plan = plans[key]
         if plan.resigns:
             notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
+        notes += [
+            f"{_name(views[key])}: {offsets(*gone)} had no good copy; never committed, they are truncated"
+            for gone in plan.forgotten
+        ]
         damaged = {repair.broker_id for repair in plan.repairs}
         for broker in plan.leaving:
             why = (

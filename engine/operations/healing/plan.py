@@ -70,6 +70,9 @@ class HealPlan:
     repairs: tuple[Repair, ...]
     unmended: tuple[CorruptionError, ...] = ()
     """What stays as it is, and what is to be done about it."""
+    forgotten: tuple[tuple[int, int], ...] = ()
+    """Offsets without a good copy at and above the log end of the member that leads from now on. All of the ISR
+    holds what is committed, so these never were: they are truncated, as in any election."""
 
 
 def plan_heal(each: Audited) -> HealPlan | None:
@@ -97,6 +100,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 f"found whole: brokers {sorted(others)} are to be looked at first"
             )
     sources = _Sources(each.looked, view, leader, each.good, each.spare)
+    forgotten: set[tuple[int, int]] = set()
     unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch)}
     repairs: list[Repair] = []
     holes: list[tuple[int, int]] = []
@@ -110,6 +114,9 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 unmended.append(error)
             continue
         put, lacking = sources.mend(broker, damage, in_place and broker == leader)
+        beyond = [hole for hole in lacking if leader != leader_id and hole[0] >= sources.log_end]
+        forgotten |= set(beyond)
+        lacking = [hole for hole in lacking if hole not in beyond]
         register_of = sources.register_of(broker, damage, unread)
         repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
         holes += lacking
@@ -125,6 +132,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
         in_place=in_place,
         repairs=tuple(repairs),
         unmended=tuple(unmended),
+        forgotten=tuple(sorted(forgotten)),
     )
 
 
@@ -165,6 +173,11 @@ class _Sources:
             self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
         self._good = [copy for copy in good if _is_live(copy.held.name, looked.lineage)]
         self._hidden = [copy for copy in spare if _is_live(copy.held.name, looked.lineage)]
+
+    @property
+    def log_end(self) -> int:
+        """Of the replica that leads when all have stepped aside."""
+        return self._looks[self._leader].end if self._leader in self._looks else 0
 
     def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
         """The files that mend a damage, and the offsets that none of them has."""
