@@ -102,9 +102,9 @@ class StreamCampaign:
             assert not victim.ended, victim.output
 
         wait(lambda: _count(checkpoint, "offsets") >= begun)
-        before, stored = self._files(), self._stored(target)
+        before, stored = self._files(target), self._stored(target)
         if writes:
-            wait(lambda: self._files() > before or _count(checkpoint, "commits") >= begun)
+            wait(lambda: self._files(target) > before or _count(checkpoint, "commits") >= begun)
         time.sleep(self._rng.uniform(0, _LONGEST_S))
         victim.kill()
         if _count(checkpoint, "commits") >= begun:
@@ -112,9 +112,9 @@ class StreamCampaign:
         stored = self._stored(target) - stored
         return "nothing stored" if stored == 0 else "part stored" if stored < ROWS else "all stored"
 
-    def _files(self) -> int:
-        """How many data files the brokers have."""
-        return sum(1 for _ in self._folder.glob("b?/*/*/*/*.parquet"))
+    def _files(self, target: str) -> int:
+        """How many data files its replicas have."""
+        return sum(1 for _ in self._folder.glob(f"b?/*/{target}-*/*/*.parquet"))
 
     def _stored(self, target: str) -> int:
         """How many records its leaders have, and markers of transactions."""

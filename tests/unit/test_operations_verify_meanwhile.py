@@ -150,7 +150,9 @@ def healed(driver: Cluster) -> Report:
 
 
 @pytest.mark.parametrize("check", [verified, healed])
-@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.proof) for part in range(1, PARTS))])
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.proof) for part in range(1, PARTS + 1))]
+)
 def test_nothing_is_found_beside_others_where_nothing_is_wrong(
     tmp_path: Path,
     part: int,
