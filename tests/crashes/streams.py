@@ -26,6 +26,8 @@ _DRIVER = "tests/crashes/stream_driver"
 PARTITIONS = 2
 _MOST_BATCHES = 2
 """That a driver begins before it is killed."""
+_AHEAD = 4
+"""Batches that it may go on with before the kill comes."""
 _LONGEST_S = 1.0
 """After it has begun the last one, or has written its first file."""
 _WRITING = 0.7
@@ -52,12 +54,13 @@ class StreamCampaign:
     def run(self, way: str, kills: int) -> Counter[str]:
         """Kill so many drivers, let the last one be; how much of its batch each had stored. Raises: AssertionError
         when what was copied is not what there is."""
-        self._append((kills * _MOST_BATCHES + 2) * ROWS)
         target, checkpoint = f"copied-{way}", self._folder / f"checkpoint-{way}"
         self._cluster.create_topic(target, partitions=PARTITIONS, replication_factor=2)
         argv = [way, str(self._file), str(checkpoint), "numbers", target]
         met: Counter[str] = Counter()
         for number in range(kills):
+            there = (_count(checkpoint, "offsets") + _MOST_BATCHES + _AHEAD) * ROWS
+            self._append(max(0, there - self._count))
             victim = Victim(_DRIVER, argv, self._folder / f"{way}-{number}.log")
             try:
                 met[self._kill(victim, checkpoint, target)] += 1
