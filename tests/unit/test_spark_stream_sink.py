@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from engine.operations.appending.append import append_batches
+from engine.operations.appending.append import append_batches, who_appends
 from engine.report import OperationFailedError
 from engine.spark import stream_sink
 from engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
@@ -77,7 +77,7 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
     only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t")
-    append_batches(live.cluster._context, "t", only, producer=producer, sequence=7).raise_for_failures()
+    append_batches(live.cluster._context, "t", only, who_appends(producer, 7)).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
 

@@ -134,14 +134,18 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
         )
     if start is None:
         start = while_it_changes(partial(_start_of_leader, work.site))
-    if work.remote is not None:
+    if start is not None and work.remote is not None:
         _check_remote(work, work.remote, start)
     return tuple(damaged)
 
 
-def _start_of_leader(site: Site) -> int:
-    """The leader's local start; what lies below it newcomers can have."""
-    log = site.leader.log()
+def _start_of_leader(site: Site) -> int | None:
+    """The leader's local start; what lies below it newcomers can have. None where damage keeps its log from being
+    told: it resigns to who is whole as newcomers copy, and before anybody goes all is read anyway."""
+    try:
+        log = site.leader.log()
+    except CorruptionError:
+        return None
     check_stands_for_start(site, site.leader, log)
     return log.local_start
 
