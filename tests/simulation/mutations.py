@@ -108,6 +108,20 @@ _REUSE = (
     ("d0", ""),  # d0 gives its name to other records, sees that they are in no log, and appends them again
     ("d2", ""),
 )
+_UNSEEN = small(
+    "replicate",
+    "unfence 3; replicate",
+    "append_leader 0 0 1 leader",
+    setup="append p9 0 0 1; fence_by_hand 3",
+    brokers=3,
+    copies=3,
+)
+_JOINED_UNSEEN = (
+    ("d0", "list 9) b2"),  # d0 has read the metadata: broker 3 is fenced
+    ("d1", ""),  # broker 3 joins the ISR
+    ("d2", ""),  # a record for the leader alone
+    ("d0", ""),  # d0 copies it to broker 2 only
+)
 _REVIVED = small(
     "append p0 0 0 1",
     "elect 2",
@@ -237,8 +251,8 @@ MUTATIONS: Sequence[Mutation] = (
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
         variants.patched(engine.operations.replicas.replicate, "is_current", variants.true),
-        shaped=variants.without_metadata_snapshots,
-        first=5430,
+        directed=_UNSEEN,
+        script=_JOINED_UNSEEN,
     ),
     Mutation(
         "copies before .local",

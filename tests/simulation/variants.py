@@ -50,7 +50,6 @@ from partitions.replica import Replica, blaming
 from partitions.segment_check import verify_bytes
 from partitions.store.memory import MemoryStore
 from partitions.transactions import LogTransactions
-from tests.simulation.configuration import Configuration
 
 
 def patched(target: Any, name: str, variant: Any) -> Callable[[], AbstractContextManager[object]]:
@@ -343,14 +342,3 @@ def expand_without_second_sync(
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:
     """A new incarnation leaves every ISR but those in which it is the last member."""
     return tuple(member for member in isr if member != broker) or isr
-
-
-def without_metadata_snapshots(configuration: Configuration) -> Configuration:
-    """The runs as they are without snapshots of the metadata between the rest."""
-    shape = configuration.shape
-    configs = tuple(c for c in shape.cluster_configs if c[0] != "metadata.start.offset.lag.time.max.ms")
-    operations = tuple(
-        tuple(operation for operation in slot if operation.action != "snapshot_metadata")
-        for slot in configuration.operations
-    )
-    return replace(configuration, shape=replace(shape, cluster_configs=configs), operations=operations)
