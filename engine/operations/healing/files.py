@@ -15,11 +15,11 @@ from isal import isal_zlib
 
 from engine.operations.healing.plan import Repair
 from engine.operations.verification.findings import BadEpoch, BadFile, BadLocalStart, Copy
-from engine.operations.verification.registers import parsed_epoch, read_register
+from engine.operations.verification.registers import local_start_state, parsed_epoch, read_register
 from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
 from partitions.listing import DataFile
 from partitions.paths import EpochName, LocalStartName
-from partitions.producers import decode, encode
+from partitions.producers import encode
 from partitions.replica import Replica, blaming
 from partitions.segment import read_segment
 from partitions.segment_check import check_segment
@@ -74,16 +74,17 @@ def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) 
         # 2. The bad file must be the one that was found bad: somebody else may have replaced it.
         bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
         present = {file.name: file.object.version for file in target.list().data}
+        if bad is not None and present.get(bad.name) != bad.object.version:
+            bad = None
         may_touch()
         # 3. The good ones first. A name that is taken was put there by somebody else, but for the bad file's own.
-        is_there = bad is not None and present.get(bad.name) == bad.object.version
         for copy, one in zip(repair.put, staged, strict=True):
-            if bad is not None and is_there and copy.held.name == bad.name:
+            if bad is not None and copy.held.name == bad.name:
                 one.replace()
             else:
                 one.commit()
         # 4. The bad one goes, where others stand for it.
-        if bad is not None and is_there and all(copy.held.name != bad.name for copy in repair.put):
+        if bad is not None and all(copy.held.name != bad.name for copy in repair.put):
             target.store.delete([bad.object.name])
     # 5. Look again.
     listed = {file.name: file for file in target.list().data}
@@ -139,9 +140,9 @@ def _mend_local_start(
         content = encode(dict(footer.producers))
     else:
         with blaming(other):
-            content = _local_start_of(other, name)
+            content = local_start_state(other, name)
     try:
-        if _local_start_of(target, name):
+        if local_start_state(target, name):
             return  # somebody else has mended it
     except CorruptionError:
         may_touch()
@@ -155,16 +156,6 @@ def _put_register(target: Replica, name: EpochName | LocalStartName, content: by
     register.replace()
     if read_register(target, name) != content:
         raise CorruptionError(f"{target}: {name} does not read back as it was written; call a human")
-
-
-def _local_start_of(replica: Replica, name: LocalStartName) -> bytes:
-    """Raises: SourceChangedError, CorruptionError."""
-    content = read_register(replica, name)
-    try:
-        decode(content)
-    except ValueError as error:
-        raise CorruptionError(f"{replica}: {name} is damaged") from error
-    return content
 
 
 def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:

@@ -78,7 +78,7 @@ def check_registers(replica: Replica, leader: Replica | None) -> list[Finding]:
                 case WatermarkName() if stored.size_bytes:
                     note(CorruptionError(f"{what} has {stored.size_bytes} bytes, and must be empty{_HUMAN}"))
                 case LocalStartName(offset) if offset == start:
-                    _check_local(replica, name)
+                    local_start_state(replica, name)
                 case EpochName(epoch) if epoch < joined:  # the greatest one was read with the lineage
                     _check_epoch(replica, name, leader)
         except SourceChangedError:
@@ -96,12 +96,17 @@ def check_registers(replica: Replica, leader: Replica | None) -> list[Finding]:
     return found
 
 
-def _check_local(replica: Replica, name: LocalStartName) -> None:
+def local_start_state(replica: Replica, name: LocalStartName) -> bytes:
+    """The register's content, which says what producers had appended by then. Raises: CorruptionError,
+    SourceChangedError.
+    """
+    content = read_register(replica, name)
     try:
-        decode(read_register(replica, name))
+        decode(content)
     except ValueError as error:
         what = replica.store.uri_of(replica.path(name))
         raise CorruptionError(f"{what} is damaged: it does not say what producers had appended") from error
+    return content
 
 
 def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
