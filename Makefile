@@ -5,6 +5,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 
 SEEDS := 1000
+SECONDS := 60
 RUNS := 100
 SEED := 1
 S3 :=
@@ -12,6 +13,8 @@ JVMS := 3
 VENV := .venv
 BIN := $(VENV)/bin
 LOG := .cache/setup.log
+DOCS := .cache/docs
+SITE := .cache/site
 # Another interpreter: make setup PYTHON=/path/to/python3.12 (after make clean).
 PYTHON ?=
 FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3 /usr/bin/python3 python3.14; do \
@@ -24,7 +27,7 @@ FIND_PYTHON = for python in "$(PYTHON)" python3.12 python3.13 python3.11 python3
 QUIETLY = quietly() { echo "$$1"; shift; mkdir -p .cache; "$$@" >>$(LOG) 2>&1 || { tail -n 25 $(LOG) >&2; exit 1; }; }; quietly
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input --quiet
 
-.PHONY: help setup check lint test sim quorum proof crash demo kafka bench format lock java clean
+.PHONY: help setup check lint test sim quorum fuzz proof crash demo kafka bench docs format lock java clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +49,9 @@ sim: $(VENV)/.installed ## the deterministic simulation: make sim SEEDS=20000 SE
 quorum: $(VENV)/.installed ## the same of the metadata quorum alone: make quorum SEEDS=20000 SEED=1
 	@$(BIN)/python -m tests.quorum --seeds $(SEEDS) --seed $(SEED)
 
+fuzz: $(VENV)/.installed ## mutate the files of a cluster, and run everything that reads them: make fuzz SECONDS=600 SEED=7
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(if $(filter file,$(origin SEED)),,--seed $(SEED))
+
 proof: $(VENV)/.installed ## bits flipped at 500 places of every way of moving or reading; 1,000 verifies and heals beside others
 	@$(BIN)/python -m pytest -n auto --maxprocesses 8 -m proof
 
@@ -53,13 +59,17 @@ crash: setup ## kill -9 of real jobs at random moments: make crash RUNS=100 SEED
 	@$(BIN)/python -m tests.crashes --runs $(RUNS) --seed $(SEED)
 
 demo: setup ## real data through the whole life of a log, in a terminal; on a real S3 server: make demo S3=1
-	@$(BIN)/python -m jobs.demo $(if $(S3),--s3) $(ARGS)
+	@$(BIN)/python -m demo $(if $(S3),--s3) $(ARGS)
 
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
 	@$(BIN)/python -m pytest -m kafka tests/kafka
 
 bench: setup ## throughput on this machine: make bench BYTES=1GiB PARTITIONS=8
-	@$(BIN)/python -m jobs.bench $(ARGS)
+	@$(BIN)/python -m bench $(ARGS)
+
+docs: $(DOCS)/.installed ## the documentation as pages in .cache/site, links checked; each page as Markdown, too
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --quiet --strict --site-dir $(SITE)
+	@echo "$(SITE)/index.html"
 
 format: $(VENV)/.installed ## rewrite the sources as the linter wants them
 	@$(BIN)/ruff check --quiet --fix-only .
@@ -84,7 +94,7 @@ lint: $(VENV)/.installed
 
 # Before anything takes long, and with the system's Python: .venv may not be there yet.
 java:
-	@python=$$($(FIND_PYTHON)); $$python -m jobs.java >/dev/null
+	@python=$$($(FIND_PYTHON)); $$python -m stratalog.jobs.java >/dev/null
 
 $(VENV)/.installed: pyproject.toml requirements.lock
 	@python=$$($(FIND_PYTHON)); mkdir -p .cache; : > $(LOG); \
@@ -94,10 +104,17 @@ $(VENV)/.installed: pyproject.toml requirements.lock
 	  --config-settings editable_mode=compat -e .
 	@touch $@
 
+# An environment of its own: what builds pages must not move what is tested.
+$(DOCS)/.installed: docs/requirements.txt
+	@python=$$($(FIND_PYTHON)); rm -rf $(DOCS); $(QUIETLY) "docs: an environment in $(DOCS)" $$python -m venv $(DOCS)
+	@$(QUIETLY) "docs: packages of docs/requirements.txt" $(DOCS)/bin/python -m pip --disable-pip-version-check \
+	  --no-input --quiet install --no-deps -r docs/requirements.txt
+	@touch $@
+
 .cache/jars/.fetched: conf/jars.xml $(VENV)/.installed
-	@$(QUIETLY) "setup: Spark's extra jars" $(BIN)/python -m jobs.jars
+	@$(QUIETLY) "setup: Spark's extra jars" $(BIN)/python -m stratalog.jobs.jars
 	@touch $@
 
 .cache/jars/.kafka: conf/kafka.xml $(VENV)/.installed
-	@$(QUIETLY) "setup: a Kafka broker to compare with" $(BIN)/python -m jobs.jars kafka.xml
+	@$(QUIETLY) "setup: a Kafka broker to compare with" $(BIN)/python -m stratalog.jobs.jars kafka.xml
 	@touch $@

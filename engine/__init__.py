@@ -1,56 +1,36 @@
-"""The cluster: metadata, controller, replication, reading, Spark. The public door of the product.
+"""The cluster: metadata, controller, replication, reading, Spark.
 
 Purpose
     Brokers are storage roots; whatever runs is a driver, or a task that a driver has started. This package
     holds the drivers' code: it reads and commits the cluster's metadata, plans work from listings, runs it
-    as tasks keyed by partition, commits what the tasks did, and reports.
+    as tasks keyed by partition, commits what the tasks did, and reports. ``stratalog.Cluster`` is its door.
 
-        from engine import Cluster
-        cluster = Cluster.open("conf/cluster.toml", spark)
-        cluster.append(df, "flights", key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
-        cluster.read("flights", start=1000).where("value.carrier = 'UA'")
+    The folders are floors, and a module imports only from its own and those below it; from below:
 
-    cluster_file, settings     what is configured, and where
-    metadata, quorum           the cluster's state and its log
-    replication                the protocol's data plane, one partition at a time
-    state                      the engine's other state machines: offsets of groups, transactions, latest by key
-    reading                    plans of scans
-    operations                 what can be done with a cluster, a package for each kind
-    spark                      the only part that imports pyspark
+    config       what is configured, and where
+    state        the engine's other state machines: offsets of groups, transactions, latest by key
+    metadata     the cluster's state, and how it may change
+    quorum       ... and its log, on the voters
+    replication  the protocol's data plane, one partition at a time
+    driver       one process's hold on a cluster: what every operation works with
+    brokers      storage roots as brokers: probed, formatted, registered, fenced
+    replicas     who is in sync, who is damaged, who is read from
+    records      appends, consumer groups, transactions
+    reading      plans of scans, fetches, tails, the source of a stream
+    upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
+    admin        what a person asks and changes, and tables of it
+    spark        the only part that imports pyspark
+    cluster*     the door
 
 May not know
     Command lines, sessions, terminals: those are ``jobs``.
 
 Where this differs from the design page
-    * Operations are a folder of their own between ``cluster`` (the door) and ``replication`` (the protocol):
+    * Operations stand on floors of their own between ``cluster`` (the door) and ``replication`` (the protocol):
       each is *plan, tasks, commit, report*, and the same for a job and a notebook.
     * A key without an explicit partition is hashed by Spark's ``hash``, not by Kafka's murmur2 of its bytes:
       it runs inside the shuffle, and typed keys have no canonical bytes.
 """
 
-from engine.cluster import Cluster
-from engine.cluster_file import ClusterFile, load_cluster_file
-from engine.cluster_stream import register_format
-from engine.reading.bounds import Committed
-from engine.reading.positions import FirstAt
-from engine.report import Failure, OperationFailedError, Report
-from engine.state.group_commits import OffsetAndMetadata
-from partitions.errors import StratalogError
-from partitions.offsets import FoundOffset, OffsetSpec, UnknownOffset
-
-__all__ = [
-    "Cluster",
-    "ClusterFile",
-    "Committed",
-    "Failure",
-    "FirstAt",
-    "FoundOffset",
-    "OffsetAndMetadata",
-    "OffsetSpec",
-    "OperationFailedError",
-    "Report",
-    "StratalogError",
-    "UnknownOffset",
-    "load_cluster_file",
-    "register_format",
-]
+if __name__ != "stratalog.engine":
+    raise ImportError('write "stratalog.engine", not "engine": under two names each module would be there twice')

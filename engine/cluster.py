@@ -8,59 +8,52 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.cluster_fetch import FetchOfCluster
-from engine.cluster_file import ClusterFile, load_cluster_file
-from engine.cluster_quorum import QuorumOfCluster
-from engine.cluster_read import ReadOfCluster
-from engine.cluster_restore import RestoreOfCluster
-from engine.cluster_spark import declared
-from engine.cluster_state import StateOfCluster, Topics, names
-from engine.cluster_stream import StreamOfCluster
-from engine.cluster_tiers import TiersOfCluster
-from engine.cluster_transactions import TransactionsOfCluster
-from engine.context import Context, Measure, Progress
-from engine.formatting import format_cluster
-from engine.metadata.image import ClusterImage
-from engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
-from engine.metadata.topic_commands import PartitionsCreated, TopicCreated
-from engine.metrics import SnapshotMetrics
-from engine.opening import (
-    OpenStore,
-    check_owners,
-    find_metadata,
-    make_context,
-    metadata_log,
-    open_stores,
-    task_runner,
-)
-from engine.operations import describe, describe_cluster, topics
-from engine.operations.appending.append import append_batches, append_frame, who_appends
-from engine.operations.brokers import bring_up
-from engine.operations.brokers import fence as fencing
-from engine.operations.healing import heal as healing
-from engine.operations.healing import history as histories
-from engine.operations.healing import recover as recovering
-from engine.operations.replicas import bootstrap as bootstrapping
-from engine.operations.replicas import merge as merging
-from engine.operations.replicas import reassign as reassigning
-from engine.operations.replicas import replicate as replicating
-from engine.operations.replicas.elect import elect
-from engine.operations.replicas.reassignments import reassignments
-from engine.operations.verification import verify
-from engine.report import Report
-from partitions.clock import Clock, SystemClock
-from partitions.identity import NewId, random_id
-from partitions.numbers import whole, whole_or_none, wholes
-from partitions.probing import Prober, ThreadProber
-from partitions.producers import OnChangedReplay
-from partitions.store import Store, open_store
+from stratalog.engine.admin import describe, describe_cluster, topics
+from stratalog.engine.brokers import bring_up
+from stratalog.engine.brokers import fence as fencing
+from stratalog.engine.brokers.format import format_cluster
+from stratalog.engine.cluster_fetch import FetchOfCluster
+from stratalog.engine.cluster_quorum import QuorumOfCluster
+from stratalog.engine.cluster_read import ReadOfCluster
+from stratalog.engine.cluster_restore import RestoreOfCluster
+from stratalog.engine.cluster_spark import declared, task_runner
+from stratalog.engine.cluster_state import StateOfCluster, Topics, names
+from stratalog.engine.cluster_stream import StreamOfCluster
+from stratalog.engine.cluster_tiers import TiersOfCluster
+from stratalog.engine.cluster_transactions import TransactionsOfCluster
+from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
+from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
+from stratalog.engine.driver.context import Context, Measure, Progress
+from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
+from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
+from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.replication.replica_selector import CurrentSelector, MakeSelector, OfferedSelectors
+from stratalog.engine.upkeep.healing import heal as healing
+from stratalog.engine.upkeep.healing import history as histories
+from stratalog.engine.upkeep.healing import recover as recovering
+from stratalog.engine.upkeep.replication import bootstrap as bootstrapping
+from stratalog.engine.upkeep.replication import merge as merging
+from stratalog.engine.upkeep.replication import reassign as reassigning
+from stratalog.engine.upkeep.replication import replicate as replicating
+from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.reassignments import reassignments
+from stratalog.engine.upkeep.verification import verify
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.numbers import whole, whole_or_none, wholes
+from stratalog.partitions.probing import Prober
+from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.store import Store, open_store
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Column, SparkSession
     from pyspark.sql.types import DataType
 
-    from engine.spark.frames import Frame
+    from stratalog.engine.spark.frames import Frame
 
 
 class Cluster(
@@ -97,26 +90,32 @@ class Cluster(
         opener: OpenStore = open_store,
         prober: Prober | None = None,
         voters_as_logged: bool = False,
+        selectors: Mapping[str, MakeSelector] | None = None,
+        cluster_key: KeySource = key_of_environment,
     ) -> Cluster:
         """Open the cluster that a ``cluster.toml`` describes. With ``spark`` the work runs on its executors
         and DataFrames can be read and appended; without, in threads of this process. ``voters_as_logged``: the
-        file may name other metadata voters than those of the log.
+        file may name other metadata voters than those of the log. ``selectors``: those of one's own from among
+        which ``replica.selector.class`` picks one by its name. ``cluster_key`` gives the key that the metadata are
+        signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
+        is verified.
 
         Raises: InvalidCallError for what is wrong with the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
         file = load_cluster_file(cluster_file)
-        tasks = task_runner(spark)
-        clock = clock if clock is not None else SystemClock()
-        stores = open_stores(file, clock, opener)
-        prober = prober if prober is not None else ThreadProber()
-        check_owners(file, stores, file.voters, prober)
-        notes: list[str] = []
-        metrics = SnapshotMetrics()
-        found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=voters_as_logged)
-        file = replace(file, warnings=(*file.warnings, *notes))
-        log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state)
-        context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics)
+        context = open_context(
+            file,
+            key=read_key(file.cluster_id, cluster_key),
+            tasks=task_runner(spark),
+            progress=progress,
+            clock=clock if clock is not None else SystemClock(),
+            new_id=new_id,
+            opener=opener,
+            prober=prober,
+            as_logged=voters_as_logged,
+        )
+        context.selector = CurrentSelector(OfferedSelectors(selectors))
         return cls(context, spark)
 
     @classmethod
@@ -130,18 +129,22 @@ class Cluster(
         new_id: NewId = random_id,
         opener: OpenStore = open_store,
         prober: Prober | None = None,
+        cluster_key: KeySource = key_of_environment,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
-        brokers. What is done already stays as it is: where it stopped half-way, calling it again finishes it.
+        brokers. What is done already stays as it is: where it stopped half-way, calling it again finishes it. With
+        a ``cluster_key``, as of ``open``, all of it is signed.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
+        file = load_cluster_file(cluster_file)
         context = format_cluster(
-            load_cluster_file(cluster_file),
+            file,
+            key=read_key(file.cluster_id, cluster_key),
             clock=clock if clock is not None else SystemClock(),
             new_id=new_id,
             opener=opener,
-            spark=spark,
+            tasks=task_runner(spark),
             progress=progress,
             prober=prober,
         )
@@ -296,7 +299,7 @@ class Cluster(
     ) -> Report:
         """Let the preferred replicas (or ``leader``) lead where others do. ``unclean``: give partitions without
         a leader the replica that holds most, and lose what only lost storage had. See
-        ``engine.operations.replicas.elect``.
+        ``stratalog.engine.upkeep.replication.elect``.
         """
         return elect(
             self._context,
@@ -341,7 +344,7 @@ class Cluster(
         dry_run: bool = False,
     ) -> Report:
         """Move replicas: ``cluster.reassign({("trips", 0): [2, 3]})``, or what ``plan_replicas`` gives. The
-        newcomers are copied to before the old replicas go; see ``engine.operations.replicas.reassign``.
+        newcomers are copied to before the old replicas go; see ``stratalog.engine.upkeep.replication.reassign``.
         """
         return reassigning.reassign(
             self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
@@ -376,7 +379,7 @@ class Cluster(
         dry_run: bool = False,
     ) -> Report:
         """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
-        ``engine.operations.appending.append.append_frame``.
+        ``stratalog.engine.spark.append_frame.append_frame``.
 
         ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
         ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
@@ -384,7 +387,8 @@ class Cluster(
         same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
         """
         rows = self._dataframe(frame, topic)  # first of all: it knows whether there is a pyspark
-        from engine.spark.appending import RecordColumns
+        from stratalog.engine.spark.append_frame import append_frame
+        from stratalog.engine.spark.appending import RecordColumns
 
         return append_frame(
             self._context,

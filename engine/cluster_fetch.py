@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from engine.context import Context
-from engine.operations.reading import fetch, offsets_for_epoch
-from engine.operations.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
-from engine.operations.reading.tail import Start, Tail, TailOptions
-from engine.reading.client import client_metadata
-from engine.reading.offsets_for_epoch import EpochEndOffset
-from engine.reading.replica_selector import ClientMetadata
-from engine.state.group_commits import OffsetAndMetadata, TopicPartition
-from partitions.offsets import OffsetSpec, UnknownOffset
-from partitions.runner import Outcome
-from partitions.spelling import check_options
-from partitions.transactions import Isolation
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading import fetch, offsets_for_epoch
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
+from stratalog.engine.reading.tail import Start, Tail, TailOptions
+from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
+from stratalog.engine.replication.replica_selector import ClientMetadata
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import OffsetSpec, UnknownOffset
+from stratalog.partitions.runner import Outcome
+from stratalog.partitions.spelling import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +39,7 @@ class TailSettings(TypedDict, total=False):
 
 
 class FetchOfCluster:
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     _context: Context
     _spark: SparkSession | None
@@ -120,7 +121,7 @@ class FetchOfCluster:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
         ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
         or after it; or the ``positions`` of an earlier tail. ``last``: so many records before the end of each
-        partition. ``options`` are those of ``engine.operations.reading.tail.TailOptions``: ``follow=False`` to end
+        partition. ``options`` are those of ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
         where the log ends now, ``isolation="read_committed"`` for committed records only,
         ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
 

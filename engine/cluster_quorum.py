@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from engine.context import Context
-from engine.metadata.image import ClusterImage
-from engine.operations import quorum
-from engine.report import Report
-from partitions.numbers import whole
+from pathlib import Path
+
+from stratalog.engine.admin import quorum
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
+from stratalog.engine.driver.context import Context, Progress
+from stratalog.engine.driver.opening import OpenStore, open_context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import ClusterKeyError
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.store import open_store
 
 
 class QuorumOfCluster:
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     _context: Context
 
@@ -20,6 +29,37 @@ class QuorumOfCluster:
         of the voters is gone, and ``image`` raises NoMajorityError. ``next_offset`` tells how far it goes.
         """
         return self._context.metadata.last_known.image
+
+    @staticmethod
+    def sign(
+        cluster_file: str | Path,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+        opener: OpenStore = open_store,
+        cluster_key: KeySource = key_of_environment,
+    ) -> Report:
+        """Sign the metadata of a cluster that had no key, or whose key was lost: what a majority of the voters
+        shows now is trusted, whoever wrote it. Look at it before (``describe``, ``verify``). See
+        ``stratalog.engine.quorum.signing``.
+
+        Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
+        """
+        file = load_cluster_file(cluster_file)
+        key = read_key(file.cluster_id, cluster_key)
+        if key is None:
+            raise ClusterKeyError(
+                f"cluster {file.cluster_id!r} cannot be signed without a key: set STRATALOG_CLUSTER_KEY, or give "
+                "the job --cluster-key-file"
+            )
+        clock = clock if clock is not None else SystemClock()
+        trusting = key.trusting_what_is_there()
+        context = open_context(
+            file, clock=clock, new_id=new_id, opener=opener, key=trusting, progress=progress, as_logged=True
+        )
+        return quorum.sign_metadata(context, dry_run=dry_run)
 
     def describe_quorum(self) -> Report:
         """Every metadata voter, as a table: its epoch, its log's end and lag, its snapshots; and who leads."""

@@ -7,18 +7,17 @@ from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from engine.cluster_spark import SparkOfCluster
-from engine.operations.reading.list_offsets import list_offsets
-from engine.operations.reading.plan_read import plan_read
-from engine.operations.reading.read import read_frame
-from engine.reading.bounds import Bound, ReadQuery
-from engine.reading.client import client_metadata
-from engine.reading.positions import Spec
-from engine.reading.read_plan import ReadPlan
-from partitions.errors import InvalidCallError
-from partitions.offsets import Answer
-from partitions.spelling import check_options
-from partitions.transactions import Isolation
+from stratalog.engine.cluster_spark import SparkOfCluster
+from stratalog.engine.reading.bounds import Bound, ReadQuery
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.plan_read import plan_read
+from stratalog.engine.reading.positions import Spec
+from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import Answer
+from stratalog.partitions.spelling import check_options
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,7 +42,7 @@ class RangeOptions(ReadOptions, total=False):
 
 
 class ReadOfCluster(SparkOfCluster):
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     def read(
         self,
@@ -76,6 +75,8 @@ class ReadOfCluster(SparkOfCluster):
         Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
         """
         spark = self._session("reading")
+        from stratalog.engine.spark.read_frame import read_frame
+
         return read_frame(
             self._context, spark, self._planned(topic, start=start, end=end, partitions=partitions, **options)
         )
@@ -113,7 +114,7 @@ class ReadOfCluster(SparkOfCluster):
         """A temporary view of what ``read`` would give, for ``spark.sql``: pinned to the state now. One of that
         name is replaced.
         """
-        from engine.spark.views import check_name, create_view
+        from stratalog.engine.spark.views import check_name, create_view
 
         check_name(name)  # before anything is read
         create_view(name, self.read(topic, **options))
@@ -127,7 +128,7 @@ class ReadOfCluster(SparkOfCluster):
         range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call that names
         what the read has not, or no range, fails.
         """
-        from engine.spark.views import check_name, create_range_function
+        from stratalog.engine.spark.views import check_name, create_range_function
 
         check_name(name)  # before anything is read
         spark = self._session("reading")
@@ -145,7 +146,7 @@ class ReadOfCluster(SparkOfCluster):
         Raises: inside, CorruptSegmentError with topic, partition, offsets and what to do; SourceChangedError for a
             file that is gone; StorageError for one that is good.
         """
-        from engine.spark.read_errors import read_errors
+        from stratalog.engine.spark.read_errors import read_errors
 
         return read_errors(self._context.all_stores)
 

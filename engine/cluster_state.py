@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
-from engine.cluster_spark import SparkOfCluster
-from engine.operations.groups import admin as group_admin
-from engine.operations.groups import groups
-from engine.operations.snapshots import snapshot as snapshotting
-from engine.operations.snapshots.read_snapshot import list_snapshots, metrics, read_snapshot_frame
-from engine.report import Report
-from engine.state.group_commits import OffsetAndMetadata, TopicPartition
+from stratalog.engine.admin import groups as group_admin
+from stratalog.engine.cluster_spark import SparkOfCluster
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records import groups
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
+from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
+from stratalog.partitions.identity import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,7 +29,7 @@ def names(topics: Topics) -> Sequence[str] | None:
 
 
 class StateOfCluster(SparkOfCluster):
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     def commit(
         self,
@@ -123,7 +125,10 @@ class StateOfCluster(SparkOfCluster):
         below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is
         the whole log, reduced by key; ``snapshots`` lists the end offsets also of those that hold nothing.
         """
-        return read_snapshot_frame(self._context, self._session("reading"), topic, partitions)
+        spark = self._session("reading")
+        from stratalog.engine.spark.snapshot_frame import read_snapshot_frame
+
+        return read_snapshot_frame(self._context, spark, topic, partitions)
 
     def snapshots(self, topics: Topics = None) -> Report:
         """Every snapshot of every replica, as a table."""
@@ -147,10 +152,15 @@ class StateOfCluster(SparkOfCluster):
         metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
         ``memory_bytes`` are reduced by Spark, the others by one task each.
         """
+        reduce_large: snapshotting.ReduceLarge = snapshotting.needs_spark
+        if self._spark is not None:
+            from stratalog.engine.spark.reducing import make_large_snapshot
+
+            reduce_large = partial(make_large_snapshot, self._spark)
         return snapshotting.snapshot(
             self._context,
             names(topics),
-            spark=self._spark,
+            reduce_large=reduce_large,
             by_hand=by_hand,
             memory_bytes=memory_bytes,
             dry_run=dry_run,

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.context import Context
-from engine.operations.groups.lag_metrics import lag_metrics
-from engine.report import Report
-from partitions.producers import OnChangedReplay
+from stratalog.engine.admin.lag_metrics import lag_metrics
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.producers import OnChangedReplay
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from engine.spark.stream_sink import StreamWriter
+    from stratalog.engine.spark.stream_sink import StreamWriter
 
 
 class StreamOfCluster:
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     _context: Context
 
@@ -47,8 +47,8 @@ class StreamOfCluster:
 
         Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
         """
-        from engine.spark.appending import RecordColumns
-        from engine.spark.stream_sink import StreamWriter
+        from stratalog.engine.spark.appending import RecordColumns
+        from stratalog.engine.spark.stream_sink import StreamWriter
 
         self._context.metadata.image().topic(topic)
         return StreamWriter(
@@ -81,8 +81,8 @@ class StreamOfCluster:
 
         Raises: UnknownTopicOrPartitionError, InvalidRecordError.
         """
-        from engine.spark.appending import PARTITION, RecordColumns, to_records
-        from engine.spark.types import spark_type
+        from stratalog.engine.spark.appending import PARTITION, RecordColumns, to_records
+        from stratalog.engine.spark.types import spark_type
 
         of_topic = self._context.metadata.image().topic(topic)
         return to_records(
@@ -105,6 +105,6 @@ def register_format(spark: SparkSession) -> None:
     """Let a session know the format ``stratalog`` of streams; sessions of the jobs do. The Python of its driver
     and of its workers must have this package.
     """
-    from engine.spark.stream_format import register
+    from stratalog.engine.spark.stream_format import register
 
     register(spark)

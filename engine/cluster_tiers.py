@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.cluster_state import Topics, names
-from engine.context import Context
-from engine.operations.retention import retain
-from engine.operations.retention import vacuum as vacuuming
-from engine.operations.retention.delete_records import delete_records
-from engine.operations.tiering import tier
-from engine.report import Report
+from stratalog.engine.cluster_state import Topics, names
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.upkeep.retention import retain
+from stratalog.engine.upkeep.retention import vacuum as vacuuming
+from stratalog.engine.upkeep.retention.delete_records import delete_records
+from stratalog.engine.upkeep.tiering import tier
 
 
 class TiersOfCluster:
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     _context: Context
 
@@ -41,6 +41,6 @@ class TiersOfCluster:
         self, topics: Topics = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
         """Delete litter: in the remote tier, and, where no topics are named, on the brokers, what replicas that
-        are none any more have left there too; see ``engine.operations.retention.vacuum``.
+        are none any more have left there too; see ``stratalog.engine.upkeep.retention.vacuum``.
         """
         return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)

@@ -2,15 +2,70 @@
 
 from __future__ import annotations
 
-from engine.cluster_state import Topics, names
-from engine.context import Context
-from engine.operations.transactions import admin
-from engine.operations.transactions.transact import TIMEOUT_MS, OpenTransaction
-from engine.report import Report
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stratalog.engine.cluster_state import Topics, names
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records import transactions as admin
+from stratalog.engine.records.transact import TIMEOUT_MS, BatchTransaction
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.identity import TopicIdPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from stratalog.engine.spark.frames import Frame
+
+
+class OpenTransaction(BatchTransaction):
+    """One transaction of a transactional id, for one thread: appends of frames and of batches, and offsets of
+    groups. In a ``with`` block, leaving it commits; an exception aborts, and goes on.
+    """
+
+    def append(
+        self,
+        frame: Frame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        order_by: Sequence[str] = (),
+    ) -> Report:
+        """Append all rows of a frame, as ``Cluster.append``. All partitions of the topic become the
+        transaction's: which of them get records is known only when they have them.
+
+        Raises: as ``append_frame``; as ``append_batches`` here.
+        """
+        from stratalog.engine.spark.append_frame import append_frame
+        from stratalog.engine.spark.appending import RecordColumns
+        from stratalog.engine.spark.frames import to_dataframe
+
+        rows = to_dataframe(frame, None, f"append to {topic}")
+        check_not_internal(topic, "append to")
+        image = self._context.metadata.image()
+        of_topic = image.topic(topic)
+        every = [TopicIdPartition(of_topic.topic_id, partition.partition) for partition in of_topic.partitions]
+        with self._appending(image, every):
+            return self._appended(
+                append_frame(
+                    self._context,
+                    rows,
+                    topic,
+                    RecordColumns(key, value, partition, headers, timestamp),
+                    self._who(),
+                    order_by=order_by,
+                    image=image,
+                )
+            )
 
 
 class TransactionsOfCluster:
-    """A part of ``engine.cluster.Cluster``."""
+    """A part of ``stratalog.engine.cluster.Cluster``."""
 
     _context: Context
 

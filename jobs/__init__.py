@@ -3,7 +3,7 @@
 Purpose
     One module per operation of the cluster, each a thin ``main(argv) -> int``: parse, open the
     cluster, take a session, call ``engine``, say what was done and what it cost. ``main`` has them all
-    under one command; ``demo`` and ``bench`` are made of them.
+    under one command.
 
     run, arguments, progress   the frame: exit status, command lines, the bar on a terminal
     repeat                     the loop of --every
@@ -16,3 +16,6 @@ Purpose
 May not know
     How anything is stored, replicated or tiered: that is ``engine`` and below.
 """
+
+if __name__ != "stratalog.jobs":
+    raise ImportError('write "stratalog.jobs", not "jobs": under two names each module would be there twice')

@@ -19,12 +19,13 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import Cluster, Report
-from jobs.arguments import add_dry_run, check_options, job_parser, name, names, number, pair
-from jobs.progress import open_terminal
-from jobs.run import Job, run_job
-from jobs.streaming import append_stream
-from partitions.errors import InvalidCallError
+import stratalog
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, check_options, job_parser, name, names, number, pair
+from stratalog.jobs.progress import open_terminal
+from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.streaming import append_stream
+from stratalog.partitions.errors import InvalidCallError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -112,7 +113,7 @@ def append(job: Job) -> Report:
     return append_stream(frame, given.checkpoint, writer.append)
 
 
-def append_frame(given: argparse.Namespace, cluster: Cluster, frame: DataFrame) -> Report:
+def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: DataFrame) -> Report:
     """One append of ``frame`` as the arguments say."""
     return cluster.append(frame, given.topic, sequence=given.sequence, dry_run=given.dry_run, **_how(given))
 

@@ -13,10 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 
-from engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
-from partitions.errors import InvalidCallError
-from partitions.offsets import OffsetSpec
-from partitions.transactions import Isolation
+from stratalog.engine.config.key_source import KEY_VARIABLE
+from stratalog.engine.reading.positions import SPECS, FirstAt, Spec, named_or_time, spec_of, time_of
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import OffsetSpec
 
 CLUSTER_VARIABLE = "STRATALOG_CLUSTER"
 USUAL_CLUSTER_FILE = "conf/cluster.toml"
@@ -28,7 +29,7 @@ _EPILOG = """\
 In a cluster, or with all of Spark's settings:
   spark-submit --properties-file conf/spark-defaults.conf jobs/{name}.py ...
 On this machine, {here}:
-  python -m jobs.{name} ...
+  python -m stratalog.jobs.{name} ...
 Exit status: 0 all done, 1 something failed (the report says what), 2 the call was wrong and changed nothing."""
 
 _HERE = {
@@ -39,8 +40,9 @@ _HERE = {
 
 
 def job_parser(name: str, description: str, runs: str = "threads") -> argparse.ArgumentParser:
-    """A parser with what every job takes: ``--cluster`` and ``--json``. ``runs`` is where the work is done
-    when the job is not started by spark-submit: in ``threads``, a Spark ``session``, or by the ``driver``.
+    """A parser with what every job takes: ``--cluster``, ``--cluster-key-file``, ``--json``. ``runs`` is where the
+    work is done when the job is not started by spark-submit: in ``threads``, a Spark ``session``, or by the
+    ``driver``.
     """
     parser = argparse.ArgumentParser(
         prog=f"jobs/{name.split()[0]}.py{name[len(name.split()[0]) :]}",
@@ -49,7 +51,8 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    add_common(parser, {"cluster": os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE, "json": False})
+    usual = os.environ.get(CLUSTER_VARIABLE) or USUAL_CLUSTER_FILE
+    add_common(parser, {"cluster": usual, "cluster_key_file": None, "json": False})
     if runs != "driver":
         parser.add_argument(
             "--master", metavar="URL", help="Spark's master; under spark-submit that is its own option"
@@ -58,15 +61,21 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
 
 
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
-    """``--cluster`` and ``--json``. The parser of a subcommand has no ``defaults`` of its own: they would win over
+    """What ``job_parser`` says. The parser of a subcommand has no ``defaults`` of its own: they would win over
     what stands before the subcommand.
     """
-    defaults = defaults or {"cluster": argparse.SUPPRESS, "json": argparse.SUPPRESS}
+    defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "json"), argparse.SUPPRESS)
     parser.add_argument(
         "--cluster",
         metavar="FILE",
         default=defaults["cluster"],
         help=f"the cluster file (default: ${CLUSTER_VARIABLE}, or {USUAL_CLUSTER_FILE})",
+    )
+    parser.add_argument(
+        "--cluster-key-file",
+        metavar="FILE",
+        default=defaults["cluster_key_file"],
+        help=f"the cluster key, where it is mounted as a file (default: what ${KEY_VARIABLE} holds, if it is set)",
     )
     parser.add_argument(
         "--json",

@@ -17,10 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from engine import Report
-from jobs.arguments import add_dry_run, job_parser, number
-from jobs.run import Job, run_job
-from partitions.errors import InvalidCallError
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, job_parser, number
+from stratalog.jobs.run import Job, run_job
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
 
 
 class _Partition(msgspec.Struct, frozen=True):
@@ -87,7 +88,7 @@ def _wanted(given: argparse.Namespace) -> list[_Partition]:
 
 def _read(path: Path) -> list[_Partition]:
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_OffsetsFile)
+        found = parse_json(path.read_bytes(), _OffsetsFile)
     except OSError as error:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from engine import Cluster, Report
-from jobs.arguments import add_dry_run, job_parser, numbers
-from jobs.run import Job, run_job
-from partitions.clock import SystemClock
-from partitions.store import StoreCounts
+import stratalog
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, job_parser, numbers
+from stratalog.jobs.run import Job, run_job
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.store import StoreCounts
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -33,9 +34,9 @@ def format_cluster(job: Job) -> Report:
     if given.brokers is not None:
         return job.cluster().add_brokers(given.brokers, dry_run=given.dry_run)
     if given.dry_run:
-        return Cluster.plan_format(given.cluster)
+        return stratalog.Cluster.plan_format(given.cluster)
     began = SystemClock().monotonic_s()
-    cluster = Cluster.format(given.cluster)
+    cluster = stratalog.Cluster.format(given.cluster, cluster_key=job.key)
     table = cluster.describe_brokers()
     counts = sum((store.counts for store in cluster.stores.values()), StoreCounts())
     return replace(table, operation="format", seconds=SystemClock().monotonic_s() - began, counts=counts)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
-from engine import OffsetSpec, Report
-from jobs.arguments import add_dry_run, add_topics, check_options, job_parser, number, numbers, time
-from jobs.run import Job, run_job
+from stratalog import OffsetSpec, Report
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, job_parser, number, numbers, time
+from stratalog.jobs.run import Job, run_job
 
 _PLACES = ("to_earliest", "to_latest", "to_offset", "to_datetime", "shift_by", "by_duration")
 _NEEDS = (

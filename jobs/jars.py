@@ -1,6 +1,6 @@
 """The jars that Spark needs beyond those of pyspark, fetched once and then found on disk.
 
-``conf/jars.xml`` pins each of them. ``python -m jobs.jars`` fetches them with the Ivy that pyspark
+``conf/jars.xml`` pins each of them. ``python -m stratalog.jobs.jars`` fetches them with the Ivy that pyspark
 ships; later sessions need no network. Two sets: ``delta`` and ``s3``. ``conf/kafka.xml`` pins in the same way what
 comparisons with a Kafka take, which is fetched when one is asked for.
 """
@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from jobs.java import find_java
-from partitions.errors import EnvironmentUnusableError
+from stratalog.jobs.java import find_java
+from stratalog.partitions.errors import EnvironmentUnusableError
 
 JARS = "jars.xml"
 """The pins of what every session needs."""
@@ -32,7 +32,9 @@ atexit.register(_unpacked.close)
 
 def conf_file(name: str) -> Path:
     """The path of a file of the package ``conf``; of a copy of it where the packages lie in a zip (--py-files)."""
-    return _unpacked.enter_context(importlib.resources.as_file(importlib.resources.files("conf").joinpath(name)))
+    return _unpacked.enter_context(
+        importlib.resources.as_file(importlib.resources.files("stratalog.conf").joinpath(name))
+    )
 
 
 def jar_folder(environ: Mapping[str, str] = os.environ) -> Path:

@@ -1,6 +1,6 @@
 """Find a Java that Spark runs on; say in one line what to install when there is none.
 
-``python -m jobs.java`` prints the home of the one that would be used. It needs nothing but the
+``python -m stratalog.jobs.java`` prints the home of the one that would be used. It needs nothing but the
 standard library, so that ``make`` can ask before it installs anything.
 """
 
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.errors import EnvironmentUnusableError
 
 SUPPORTED_MAJORS = (17, 21)
 """What Spark 4.2 and its Hadoop are tested on; on Java 24 and later Hadoop finds no ``Subject``."""

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from engine import FoundOffset, Report
-from engine.reading.positions import POSITIONS
-from engine.report import Value
-from jobs.arguments import add_dry_run, add_isolation, job_parser, names, position
-from jobs.run import Job, run_job
-from partitions.offsets import Answer
+from stratalog import FoundOffset, Report
+from stratalog.engine.driver.report import Value
+from stratalog.engine.reading.positions import POSITIONS
+from stratalog.jobs.arguments import add_dry_run, add_isolation, job_parser, names, position
+from stratalog.jobs.run import Job, run_job
+from stratalog.partitions.offsets import Answer
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

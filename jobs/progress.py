@@ -11,15 +11,19 @@ import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
-from engine.context import Progress, Silent
-
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
+    from stratalog.engine.driver.context import Progress
+
 
 def terminal_progress() -> Progress:
     """A bar where somebody is looking, and rich is installed; else silence."""
+    from stratalog.engine.driver.context import (
+        Silent,  # here: a job that only explains itself does without the engine
+    )
+
     terminal = open_terminal()
     if terminal is None:
         return Silent()
@@ -46,7 +50,8 @@ def open_terminal() -> TextIO | None:
 
 
 class TerminalProgress:
-    """See ``engine.context.Progress``. One bar a stretch of work; it stays when the work has ended."""
+    """See ``stratalog.engine.driver.context.Progress``. One bar a stretch of work; it stays when the work has
+    ended."""
 
     def __init__(self, terminal: TextIO) -> None:
         """Raises: ImportError without rich."""

@@ -12,9 +12,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import Cluster, Report
-from jobs.arguments import add_dry_run, job_parser
-from jobs.run import Job, run_job, warn
+import stratalog
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, job_parser
+from stratalog.jobs.run import Job, run_job, warn
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -24,6 +25,11 @@ def arguments() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--describe", action="store_true", help="every voter, and who leads; the default")
     what.add_argument("--snapshot", action="store_true", help="take a snapshot now, delete what it covers")
+    what.add_argument(
+        "--sign",
+        action="store_true",
+        help="sign, with the cluster key, what the voters of a cluster without one show now, and trust it",
+    )
     what.add_argument("--replace-voter", metavar="N", type=int, help="broker N votes with the storage it has now")
     what.add_argument("--add-voter", metavar="N", type=int, help="broker N becomes a voter")
     what.add_argument("--remove-voter", metavar="N", type=int, help="broker N is no voter any more")
@@ -33,7 +39,13 @@ def arguments() -> argparse.ArgumentParser:
 def quorum(job: Job) -> Report:
     """The job."""
     given = job.arguments
-    cluster = Cluster.open(given.cluster, progress=job.progress, voters_as_logged=True)
+    if given.sign:
+        return stratalog.Cluster.sign(
+            given.cluster, dry_run=given.dry_run, progress=job.progress, cluster_key=job.key
+        )
+    cluster = stratalog.Cluster.open(
+        given.cluster, progress=job.progress, voters_as_logged=True, cluster_key=job.key
+    )
     warn(cluster.file.warnings)
     if given.snapshot:
         return cluster.snapshot_metadata(dry_run=given.dry_run)

@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from engine import Committed, Report
-from engine.reading.plan import FileRange
-from engine.report import Value
-from jobs.arguments import (
+import stratalog
+from stratalog import Report
+from stratalog.engine.driver.report import Value
+from stratalog.jobs.arguments import (
     add_client_rack,
     add_dry_run,
     add_isolation,
@@ -30,11 +30,13 @@ from jobs.arguments import (
     numbers,
     pair,
 )
-from jobs.run import Job, printing, run_job
+from stratalog.jobs.run import Job, printing, run_job
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
+
+    from stratalog.engine.reading.plan import FileRange
 
 _SHOWN = 20
 
@@ -88,7 +90,7 @@ def read(job: Job) -> Report:
     with cluster.measured() as planning:
         plan = cluster.plan_read(  # finds out what is wrong before a session is started
             given.topic,
-            given.start if given.group is None else Committed(given.group),
+            given.start if given.group is None else stratalog.Committed(given.group),
             given.end,
             given.partitions,
             pattern=given.pattern,

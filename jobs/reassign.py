@@ -15,12 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine import Cluster, Report
-from engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
-from jobs.arguments import add_dry_run, add_topics, check_options, count, job_parser, numbers
-from jobs.run import Job, run_job
-from jobs.sizes import parse_size
-from partitions.errors import InvalidCallError
+import stratalog
+from stratalog import Report
+from stratalog.engine.metadata.reassignment_plan import ReplicaPlan, parse_plan, plan_json
+from stratalog.jobs.arguments import add_dry_run, add_topics, check_options, count, job_parser, numbers
+from stratalog.jobs.run import Job, run_job
+from stratalog.jobs.sizes import parse_size
+from stratalog.partitions.errors import InvalidCallError
 
 _WISHES = ("add", "remove", "move", "drain", "replication_factor")
 _WHEN_MOVING = ("throttle", "force", "write_plan")
@@ -107,7 +108,7 @@ def read_plan(path: Path) -> ReplicaPlan:
         raise InvalidCallError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def _worked_out(cluster: Cluster, given: argparse.Namespace) -> ReplicaPlan:
+def _worked_out(cluster: stratalog.Cluster, given: argparse.Namespace) -> ReplicaPlan:
     return cluster.plan_replicas(
         given.topics,
         add=given.add,

@@ -12,9 +12,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from engine import Report
-from jobs.arguments import add_dry_run, job_parser, names, number, numbers
-from jobs.run import Job, run_job
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, job_parser, names, number, numbers
+from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from engine import Failure, OperationFailedError, Report
-from partitions.clock import Clock
-from partitions.errors import InvalidCallError, StratalogError
+from stratalog import Failure, OperationFailedError, Report
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 
 def repeat(

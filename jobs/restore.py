@@ -15,9 +15,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import Cluster, Report
-from jobs.arguments import add_dry_run, check_options, job_parser
-from jobs.run import Job, run_job
+import stratalog
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, check_options, job_parser
+from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -39,7 +40,9 @@ def restore(job: Job) -> Report:
     check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run")])
     if given.drill:
         return job.cluster().drill(deep=given.deep)
-    return Cluster.restore(given.cluster, given.former, dry_run=given.dry_run, progress=job.progress)
+    return stratalog.Cluster.restore(
+        given.cluster, given.former, dry_run=given.dry_run, progress=job.progress, cluster_key=job.key
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,10 +21,13 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from engine import Cluster, Failure, OperationFailedError, Report
-from jobs.progress import terminal_progress
-from partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
-from partitions.paths import METADATA_TOPIC
+import stratalog
+from stratalog import Failure, OperationFailedError, Report
+from stratalog.engine.config.key_source import KeySource, key_file, key_of_environment
+from stratalog.jobs.progress import terminal_progress
+from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, StratalogError
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.printable import printable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,16 +44,22 @@ class Job:
         self.name = name
         self.arguments = arguments
         self.progress = terminal_progress()
-        self._opened: Cluster | None = None
+        self._opened: stratalog.Cluster | None = None
         self._started: SparkSession | None = None
 
-    def cluster(self) -> Cluster:
+    @property
+    def key(self) -> KeySource:
+        """Where the key of the cluster comes from: the file that was named, or the environment."""
+        path = self.arguments.cluster_key_file
+        return key_of_environment if path is None else key_file(path)
+
+    def cluster(self) -> stratalog.Cluster:
         """The cluster, its work in threads of this process. The topics that were named are there.
 
         Raises: as ``Cluster.open``; UnknownTopicOrPartitionError.
         """
         if self._opened is None:
-            cluster = Cluster.open(self.arguments.cluster, progress=self.progress)
+            cluster = stratalog.Cluster.open(self.arguments.cluster, progress=self.progress, cluster_key=self.key)
             warn(cluster.file.warnings)
             named = getattr(self.arguments, "topics", None) or ()
             image = cluster.image if named else None
@@ -61,7 +70,7 @@ class Job:
             self._opened = cluster
         return self._opened
 
-    def on_spark(self, settings: Mapping[str, str] | None = None) -> Cluster:
+    def on_spark(self, settings: Mapping[str, str] | None = None) -> stratalog.Cluster:
         """The cluster, its work on executors; starts a session with ``settings`` where there is none.
 
         Raises: as ``cluster``; EnvironmentUnusableError.
@@ -69,7 +78,7 @@ class Job:
         cluster = self.cluster()
         return cluster.using(self.session(settings))
 
-    def on_workers(self) -> Cluster:
+    def on_workers(self) -> stratalog.Cluster:
         """The cluster, its work on executors where the caller has asked for Spark (spark-submit,
         ``--master``, a session in this process), else in threads of this process.
 
@@ -84,7 +93,7 @@ class Job:
         if running is not None:
             return running
         try:
-            from jobs.session import spark_session
+            from stratalog.jobs.session import spark_session
         except ModuleNotFoundError as error:
             raise EnvironmentUnusableError(
                 f"{self.name} computes with Spark, and {error.name} is not installed: "
@@ -163,7 +172,8 @@ def show_report(report: Report, *, as_json: bool) -> None:
     """The table, or the object, on standard output; with the object failures on standard error as well."""
     if as_json:
         for failure in report.failures:
-            print(f"FAILED {failure.item}: {failure.code}: {_line(failure.message)}", file=sys.stderr, flush=True)
+            line = f"FAILED {failure.item}: {failure.code}: {failure.message}"
+            print(_line(line), file=sys.stderr, flush=True)
     print(report.to_json() if as_json else report)
 
 
@@ -193,20 +203,20 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
     if "pyspark" in sys.modules:
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-        from engine.spark.failures import why_given_up
+        from stratalog.engine.spark.failures import why_given_up
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = next(iter(str(error).strip().splitlines()), type(error).__name__)
-            return "SPARK", message, BAD_CALL if isinstance(error, AnalysisException) else FAILED
+            return "SPARK", _line(message), BAD_CALL if isinstance(error, AnalysisException) else FAILED
         if (why := why_given_up(error)) is not None:
-            return "SPARK", why, BAD_CALL if why.startswith("[DATA_SOURCE_NOT_FOUND]") else FAILED
+            return "SPARK", _line(why), BAD_CALL if why.startswith("[DATA_SOURCE_NOT_FOUND]") else FAILED
     return None
 
 
 def warn(warnings: Sequence[str]) -> None:
     """One line each on standard error."""
     for warning in warnings:
-        print(f"WARNING: {warning}", file=sys.stderr)
+        print(_line(f"WARNING: {warning}"), file=sys.stderr)
 
 
 def under_spark_submit() -> bool:
@@ -229,4 +239,4 @@ def renamed(report: Report, operation: str, *, dry_run: bool = False) -> Report:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))

@@ -2,9 +2,9 @@
 
 Three ways lead here, and all give the same session:
 
-    python -m jobs.append, a test     no JVM yet: one is started with absolute paths to jars and log settings
-    spark-submit jobs/append.py       the JVM and its settings are spark-submit's; ours fill the gaps
-    a notebook, another job           a session is active: it is used as it is
+    stratalog append, a test       no JVM yet: one is started with absolute paths to jars and log settings
+    spark-submit jobs/append.py    the JVM and its settings are spark-submit's; ours fill the gaps
+    a notebook, another job        a session is active: it is used as it is
 
 No secret is ever put in a Spark setting: S3A asks the environment, the profile or the instance. Spark itself
 copies credentials from the environment into Hadoop's settings, which go to disks and executors with every scan:
@@ -29,11 +29,11 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
-from engine import register_format
-from jobs.jars import class_path, conf_file, fetch_jars, jar_folder, pinned_jars
-from jobs.java import use_java
-from partitions.errors import EnvironmentUnusableError
-from partitions.store.protocol import StoreOptions
+from stratalog import register_format
+from stratalog.jobs.jars import class_path, conf_file, fetch_jars, jar_folder, pinned_jars
+from stratalog.jobs.java import use_java
+from stratalog.partitions.errors import EnvironmentUnusableError
+from stratalog.partitions.store.protocol import StoreOptions
 
 _NOISE = (b"WARNING: Using incubator modules",)
 """What the JVM itself says of Spark's own flags on every start, out of reach of log4j."""
@@ -240,7 +240,7 @@ def _require_class(name: str) -> None:
         raise EnvironmentUnusableError(
             f"spark-submit was started without the jar of {name}: in a checkout run `make setup`, then start it "
             "in the project's root with --properties-file conf/spark-defaults.conf; else give it the --jars of "
-            f"{jar_folder()}, which `python -m jobs.jars` fetches"
+            f"{jar_folder()}, which `python -m stratalog.jobs.jars` fetches"
         ) from error
 
 

@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine import Failure, Report
-from engine.report import Value
-from partitions.errors import StratalogError
-from partitions.store import StoreCounts
+from stratalog import Failure, Report
+from stratalog.engine.driver.report import Value
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.store import StoreCounts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -5,9 +5,10 @@
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
 A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
-\\r for the end of a line, \\\\ for a backslash, and \\xff or the like for a byte that is no UTF-8. With --json it
-is one object, in which bytes are text where they are UTF-8, else {"base64": "..."}, and the report is the last
-line; without, the report goes to standard error.
+\\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
+what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. With --json it is one
+object, in which bytes are text where they are UTF-8, else {"base64": "..."}, and the report is the last line;
+without, the report goes to standard error.
 """
 
 from __future__ import annotations
@@ -20,20 +21,31 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
+import stratalog
+from stratalog import Report
+from stratalog.engine.driver.report import json_float
+from stratalog.engine.reading.positions import RESETS
+from stratalog.jobs.arguments import (
+    add_client_rack,
+    add_isolation,
+    bound,
+    count,
+    duration,
+    job_parser,
+    number,
+    numbers,
+)
+from stratalog.jobs.run import Job, printing, run_job
+from stratalog.partitions.printable import printable
 
-from engine import Report
-from engine.operations.reading.tail import RESETS, Start, Tail
-from engine.reading.bounds import Committed
-from engine.report import json_float
-from jobs.arguments import add_client_rack, add_isolation, bound, count, duration, job_parser, number, numbers
-from jobs.run import Job, printing, run_job
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from stratalog.engine.reading.tail import Start, Tail
 
 _SHOWN = 10
-_ESCAPES = {"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"}
-"""In this order: what is escaped is not escaped again."""
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -74,7 +86,7 @@ def arguments() -> argparse.ArgumentParser:
 def tail(job: Job) -> Report:
     """The job."""
     given, cluster = job.arguments, job.cluster()
-    start: Start = given.start if given.group is None else Committed(given.group)
+    start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None
     last = (_SHOWN if given.lines is None else given.lines) if from_end else None
     where: dict[str, Any] = {"last": last} if from_end else {"start": start}
@@ -115,7 +127,29 @@ def _print(tailed: Tail, most: int | None, *, as_json: bool) -> int:
 
 def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
     for batch in table.to_batches(max_chunksize=1000):
-        yield from batch.to_pylist()
+        try:
+            rows = batch.to_pylist()
+        except (OverflowError, UnicodeDecodeError):  # Python's times end with the year 9999, its texts are UTF-8
+            names = batch.schema.names
+            rows = [{name: _as_it_is(batch.column(name)[row]) for name in names} for row in range(len(batch))]
+        yield from rows
+
+
+def _as_it_is(scalar: pa.Scalar) -> Any:
+    """A value for Python; of a time that it has not the number, of a text that is none its bytes."""
+    import pyarrow as pa  # here: ``tail --help`` does not wait for it
+
+    match scalar:
+        case pa.StructScalar() if scalar.is_valid:
+            return {name: _as_it_is(scalar[name]) for name in scalar}
+        case pa.ListScalar() if scalar.is_valid:  # a map, too, of pairs
+            return [_as_it_is(one) for one in scalar.values]
+    try:
+        return scalar.as_py()
+    except UnicodeDecodeError:
+        return bytes(scalar.as_buffer())
+    except OverflowError:
+        return scalar.value
 
 
 def _line(record: dict[str, Any]) -> str:
@@ -124,7 +158,7 @@ def _line(record: dict[str, Any]) -> str:
 
 
 def _object(record: dict[str, Any]) -> str:
-    headers = [{"key": one["key"], "value": _plain(one["value"])} for one in record["headers"] or ()]
+    headers = [{"key": _plain(one["key"]), "value": _plain(one["value"])} for one in record["headers"] or ()]
     shown = {name: _plain(record[name]) for name in ("partition", "offset")}
     shown |= {
         "timestamp": _time(record["timestamp"]),
@@ -135,17 +169,13 @@ def _object(record: dict[str, Any]) -> str:
 
 
 def _text(value: Any) -> str:
-    """In a line: text with its backslashes, tabs and ends of lines escaped, and then what is no text in bytes."""
+    """In a line: with its backslashes escaped, and then what is no text in bytes, and what is not printable."""
     if isinstance(value, bytes):
-        for byte, escape in _ESCAPES.items():
-            value = value.replace(byte.encode(), escape.encode())
-        return str(value.decode("utf-8", errors="backslashreplace"))
+        return printable(value.replace(b"\\", b"\\\\").decode("utf-8", errors="backslashreplace"))
     plain = _plain(value)
     if not isinstance(plain, str):
-        return json.dumps(plain, default=str, allow_nan=False)
-    for character, escape in _ESCAPES.items():
-        plain = plain.replace(character, escape)
-    return plain
+        return printable(json.dumps(plain, default=str, allow_nan=False))
+    return printable(plain.replace("\\", "\\\\"))
 
 
 def _plain(value: Any) -> Any:
@@ -167,7 +197,9 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _time(time: datetime | None) -> str:
+def _time(time: datetime | int | None) -> str:
+    if isinstance(time, int):
+        return f"{time} us"
     return "" if time is None else time.astimezone(UTC).isoformat(timespec="milliseconds")
 
 

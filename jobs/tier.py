@@ -13,11 +13,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import Report
-from jobs.arguments import add_dry_run, add_topics, duration, job_parser
-from jobs.repeat import repeat
-from jobs.run import Job, run_job
-from partitions.clock import SystemClock
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, add_topics, duration, job_parser
+from stratalog.jobs.repeat import repeat
+from stratalog.jobs.run import Job, run_job
+from stratalog.partitions.clock import SystemClock
 
 SHORTEST_PAUSE_S = 0.1
 

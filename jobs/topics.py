@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from engine import Cluster, Report
-from engine.metadata.image import ClusterImage
-from engine.report import Value
-from engine.state.internal_topics import METADATA_CONFIGS
-from jobs.arguments import add_common, add_dry_run, count, job_parser, pair
-from jobs.run import Job, renamed, run_job
-from partitions.errors import InvalidCallError
-from partitions.paths import METADATA_TOPIC
+import stratalog
+from stratalog import Report
+from stratalog.engine.driver.report import Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.jobs.arguments import add_common, add_dry_run, count, job_parser, pair
+from stratalog.jobs.run import Job, renamed, run_job
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.paths import METADATA_TOPIC
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
@@ -89,7 +89,7 @@ def topics(job: Job) -> Report:
     return renamed(report, f"topics {given.command}", dry_run=given.dry_run)
 
 
-def _types(job: Job, cluster: Cluster) -> tuple[Declared, Declared]:
+def _types(job: Job, cluster: stratalog.Cluster) -> tuple[Declared, Declared]:
     """The declared types, once everything else about the new topic is found to be right: Spark may have to
     be started to parse them.
     """
@@ -104,7 +104,9 @@ def _types(job: Job, cluster: Cluster) -> tuple[Declared, Declared]:
     return _declared(job, given.key), _declared(job, given.value)
 
 
-def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> dict[str, Value]:
+def _create(
+    given: argparse.Namespace, cluster: stratalog.Cluster, key: Declared, value: Declared
+) -> dict[str, Value]:
     made = cluster.create_topic(
         given.name,
         partitions=given.partitions,
@@ -122,7 +124,9 @@ def _create(given: argparse.Namespace, cluster: Cluster, key: Declared, value: D
     }
 
 
-def _alter(given: argparse.Namespace, cluster: Cluster, key: Declared, value: Declared) -> list[dict[str, Value]]:
+def _alter(
+    given: argparse.Namespace, cluster: stratalog.Cluster, key: Declared, value: Declared
+) -> list[dict[str, Value]]:
     rows: list[dict[str, Value]] = []
     grows = key is not None or value is not None or given.partitions is None
     if grows:  # what is wrong with it is found before partitions are added
@@ -146,17 +150,19 @@ def _declared(job: Job, text: str | None) -> Declared:
     if not text.startswith("@"):
         job.session()
         return text
-    from pyspark.sql.types import _parse_datatype_json_string
+    from stratalog.engine.spark.types import spark_type
 
     try:
-        return _parse_datatype_json_string(Path(text[1:]).read_text(encoding="utf-8"))
+        return spark_type(Path(text[1:]).read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidCallError(f"{text[1:]} cannot be read: {error.strerror}") from error
-    except Exception as error:  # whatever Spark's reader of JSON stumbles upon
-        raise InvalidCallError(f"{text[1:]} holds no JSON text of a Spark type: {error}") from error
+    except (InvalidCallError, UnicodeDecodeError) as error:
+        raise InvalidCallError(
+            f"{text[1:]} holds no JSON text of a type that a topic can have: {error}"
+        ) from error
 
 
-def _configs(job: Job, cluster: Cluster) -> list[dict[str, Value]]:
+def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
     given = job.arguments
     changes: dict[str, str | None] = dict(given.set)
     if both := changes.keys() & set(given.unset):
@@ -175,6 +181,10 @@ def _configs(job: Job, cluster: Cluster) -> list[dict[str, Value]]:
 def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
     """What is set on a topic; on the cluster when None."""
     if topic == METADATA_TOPIC:
+        from stratalog.engine.state.internal_topics import (
+            METADATA_CONFIGS,  # here: ``--help`` does without what this loads
+        )
+
         return METADATA_CONFIGS
     return image.configs if topic is None else image.topic(topic).configs
 

@@ -7,9 +7,9 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from engine import Report
-from jobs.arguments import add_dry_run, add_topics, job_parser
-from jobs.run import Job, run_job
+from stratalog import Report
+from stratalog.jobs.arguments import add_dry_run, add_topics, job_parser
+from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from partitions.records import RECORD_COLUMNS
+from stratalog.partitions.records import RECORD_COLUMNS
 
 _U64 = npt.NDArray[np.uint64]
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Listing, ReplicaLog
-from partitions.paths import DataName
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog
+from stratalog.partitions.paths import DataName
 
 
 @dataclass(frozen=True, slots=True)

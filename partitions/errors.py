@@ -9,18 +9,26 @@
     `-- OutcomeUnknownError       it may have happened; read before you retry
 
 Each class carries ``code``, Kafka's name of the error where Kafka has one. A message names the thing
-(topic, partition, broker, file), says what is wrong, and what to do.
+(topic, partition, broker, file), says what is wrong, and what to do. It is one line of printable characters,
+whatever the names in it are made of: it goes to terminals and logs.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from stratalog.partitions.printable import printable
+
+Right = Literal["list", "read", "create", "delete"]
 
 
 class StratalogError(Exception):
     """The root of all errors that this product raises on purpose."""
 
     code: ClassVar[str] = "UNKNOWN_SERVER_ERROR"
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 # --------------------------------------------------------------------------------- retry
@@ -42,6 +50,11 @@ class StorageAuthorizationError(StorageError):
     """A store does not allow who asks to do that; nothing was changed. It takes other rights, or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
+
+    def __init__(self, message: str, right: Right | None = None, path: str | None = None) -> None:
+        """``right`` is the one that is missing, on ``path`` (an address), where that is known."""
+        super().__init__(message)
+        self.right, self.path = right, path
 
 
 class StorageAuthenticationError(StorageAuthorizationError):
@@ -143,12 +156,6 @@ class StaleMetadataError(StratalogError):
     """The view on which the caller acted is out of date."""
 
     code = "STALE_METADATA"
-
-
-class NotLeaderOrFollowerError(StaleMetadataError):
-    """The replica is not what the caller's view says it is."""
-
-    code = "NOT_LEADER_OR_FOLLOWER"
 
 
 class FencedLeaderEpochError(StaleMetadataError):
@@ -260,10 +267,22 @@ class PolicyViolationError(InvalidCallError):
     code = "POLICY_VIOLATION"
 
 
+class ClusterKeyError(InvalidCallError):
+    """The key of the cluster is missing, or is none."""
+
+    code = "CLUSTER_KEY"
+
+
 class InvalidRecordError(InvalidCallError):
     """The records do not fit the topic (columns, types, partition)."""
 
     code = "INVALID_RECORD"
+
+
+class RecordTooLargeError(InvalidRecordError):
+    """A record takes more memory than readers have room for; nothing was appended."""
+
+    code = "MESSAGE_TOO_LARGE"
 
 
 class UnknownTopicOrPartitionError(InvalidCallError):
@@ -445,6 +464,12 @@ class CorruptSegmentError(CorruptionError):
 
     file: str | None = None
     """Its name in its store, where that is known."""
+
+
+class UnsignedError(CorruptSegmentError):
+    """An object is not signed with the key of the cluster, or was changed since."""
+
+    code = "UNSIGNED"
 
 
 class LogGapError(CorruptionError):

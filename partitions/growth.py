@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from partitions.errors import CorruptionError, InvalidCallError, StaleMetadataError
-from partitions.records import same_type, type_from_json
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptionError, InvalidCallError, StaleMetadataError
+from stratalog.partitions.records import same_type, type_from_json
 
 Records = TypeVar("Records", pa.RecordBatch, pa.Table)
 
@@ -31,7 +32,7 @@ def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]
     """
     type_from_json(wanted)
     added: list[str] = []
-    node = _grown(json.loads(present), json.loads(wanted), column, added)
+    node = _grown(parse_json(present), parse_json(wanted), column, added)
     if not added:
         return present, []
     return json.dumps(node, separators=(",", ":")), added

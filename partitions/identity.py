@@ -4,11 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import NamedTuple
 
 NewId = Callable[[], str]
 """A source of fresh ids: 32 lower-case hexadecimal digits, safe in paths of any file system."""
 
 ID_LENGTH = 32
+
+TopicPartition = tuple[str, int]
+"""A topic's name and a partition of it: what callers say."""
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition of the topic with this id: what metadata and state say. A later topic of the same name has
+    another id.
+    """
+
+    topic_id: str
+    partition: int
 
 
 def random_id() -> str:

@@ -11,8 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from partitions.errors import CorruptionError
-from partitions.register import sealed, unsealed
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.numbers import Epoch, Natural
+from stratalog.partitions.register import sealed, unsealed
 
 
 class EpochStart(NamedTuple):
@@ -48,6 +50,11 @@ class Lineage:
         return f"Lineage({[tuple(entry) for entry in self.entries]})"
 
     @property
+    def memory_bytes(self) -> int:
+        """What this takes in memory, roughly: an entry is a tuple of two numbers, and stands in two sequences."""
+        return 256 + 160 * len(self.entries)
+
+    @property
     def latest_epoch(self) -> int:
         """The greatest epoch, 0 when there is none."""
         return self.entries[-1].epoch if self.entries else 0
@@ -61,7 +68,8 @@ class Lineage:
         """Where ``epoch`` ends: the start of the first entry with a greater epoch, whether or not
         ``epoch`` is an entry itself; None when no greater one follows (it ends at the log end).
         """
-        return next((entry.start_offset for entry in self.entries if entry.epoch > epoch), None)
+        index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
+        return self.entries[index].start_offset if index < len(self.entries) else None
 
     def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
         """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at
@@ -87,6 +95,6 @@ class Lineage:
         Raises: CorruptionError.
         """
         try:
-            return cls(msgspec.json.decode(unsealed(data), type=list[tuple[int, int]]))
+            return cls(parse_json(unsealed(data), list[tuple[Epoch, Natural]]))
         except (ValueError, CorruptionError) as error:
             raise CorruptionError(f"{what} is no lineage: {data[:80]!r}") from error

@@ -12,9 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.paths import (
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import (
     CheckpointName,
     ChunkName,
     DataName,
@@ -24,7 +24,7 @@ from partitions.paths import (
     name_in,
     parse_name,
 )
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.store.protocol import LEFT_ALONE, StoredObject
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,13 @@ class Listing:
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
-def parse(folder: str, objects: Iterable[StoredObject]) -> Listing:
-    """Sort the objects of one replica's folder by kind; ``folder`` as the replica has it, below the root."""
+def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], str] = str) -> Listing:
+    """Sort the objects of one replica's folder by kind; ``folder`` as the replica has it, below the root, which
+    ``uri_of`` names in errors.
+
+    Raises: CorruptionError where what has a name of ours is no file: whoever read it by path, as Spark does, would
+        read what it leads to.
+    """
     data: list[DataFile] = []
     epochs: list[EpochName] = []
     watermarks: list[WatermarkName] = []
@@ -75,7 +80,10 @@ def parse(folder: str, objects: Iterable[StoredObject]) -> Listing:
     chunks: list[tuple[ChunkName, StoredObject]] = []
     joined = (0, 0)
     for stored in objects:
-        match parse_name(name_in(folder, stored.name)):
+        parsed = parse_name(name_in(folder, stored.name))
+        if stored.special and parsed is not None:
+            raise CorruptionError(f"{uri_of(stored.name)} is {stored.special}: {LEFT_ALONE}")
+        match parsed:
             case DataName() as name:
                 data.append(DataFile(name, stored))
             case EpochName() as name:
@@ -211,7 +219,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 
     used = {link.name for link in chain}
     unused = [file for file in live if file.name not in used]
-    promised = _promised(listing, lineage)
+    promised = promised_by(listing, lineage)
     return ReplicaLog(
         listing=listing,
         lineage=lineage,
@@ -255,7 +263,8 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
     return min(max([local_start, *marks]), log_end)
 
 
-def _promised(listing: Listing, lineage: Lineage) -> int:
+def promised_by(listing: Listing, lineage: Lineage) -> int:
+    """Up to where the high-watermark files of a folder say that a history was committed; 0 without any."""
     known = {entry.epoch for entry in lineage}
     return max((_bounded(name, lineage) for name in listing.watermarks if name.epoch in known), default=0)
 

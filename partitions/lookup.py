@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
-from partitions.listing import DataFile
-from partitions.offsets import Answer, FoundOffset, UnknownOffset
-from partitions.segment import Segment, read_row_groups, read_segment
-from partitions.store.protocol import Store
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
+from stratalog.partitions.parquet_footer import RowGroup
+from stratalog.partitions.segment import Segment, read_row_groups, read_segment
+from stratalog.partitions.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ def _first_in(piece: Piece, timestamp_us: int) -> FoundOffset | None:
 def _timestamps(piece: Piece, minimum_us: int | None) -> Iterable[tuple[int, pa.Array]]:
     """``(first offset, timestamps in microseconds)`` of each row group that may hold a match."""
 
-    def may_match(group: pq.RowGroupMetaData) -> bool:
+    def may_match(group: RowGroup) -> bool:
         largest = _largest_by_statistics(group)
         return largest is None or minimum_us is None or largest >= minimum_us
 
@@ -143,11 +143,9 @@ def _timestamps(piece: Piece, minimum_us: int | None) -> Iterable[tuple[int, pa.
         yield first, table.column(0).combine_chunks().cast(pa.int64())
 
 
-def _largest_by_statistics(group: pq.RowGroupMetaData) -> int | None:
+def _largest_by_statistics(group: RowGroup) -> int | None:
     """The largest timestamp of a row group in microseconds; None where the file does not tell."""
-    for index in range(group.num_columns):
-        column = group.column(index)
-        if column.path_in_schema == "timestamp":
-            statistics = column.statistics
-            return int(statistics.max_raw) if statistics is not None and statistics.has_min_max else None
+    for chunk in group.chunks:
+        if chunk.path == ("timestamp",):
+            return None if chunk.bounds is None else int(chunk.bounds[1])
     return None

@@ -21,9 +21,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from partitions.listing import Link, ReplicaLog
-from partitions.paths import DataName
-from partitions.transactions import Fate, LogTransactions
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.transactions import Fate, LogTransactions
 
 _SMALLEST_TIER_BYTES = 64 * 1024
 

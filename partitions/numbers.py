@@ -8,12 +8,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from typing import SupportsIndex
+from typing import Annotated, SupportsIndex
 
-from partitions.errors import InvalidCallError
+from msgspec import Meta
+
+from stratalog.partitions.errors import InvalidCallError
 
 GREATEST = (1 << 63) - 1
 """Of 64 bits; the least one is ``-GREATEST - 1``."""
+GREATEST_EPOCH = 10**10 - 1
+"""Of leaders and of metadata: ten digits, as in names."""
+
+Int64 = Annotated[int, Meta(ge=-GREATEST - 1, le=GREATEST)]
+"""A whole number of 64 bits, where a decoder reads it."""
+Natural = Annotated[int, Meta(ge=0, le=GREATEST)]
+"""An offset, a size, a time: one that is not negative."""
+Epoch = Annotated[int, Meta(ge=0, le=GREATEST_EPOCH)]
+"""An epoch of a leader, or of the metadata."""
 
 
 def whole(given: object, what: str, least: int | None = None, greatest: int = GREATEST) -> int:

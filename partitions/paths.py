@@ -11,15 +11,17 @@
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
     <home>/__remote_log_manager/<version>.schedule                  which partitions are due for tiering; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
-        <epoch>.claim                   the claimant's id
+        <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim where the cluster has a key
         <base>.<epoch>.parquet          one committed batch of metadata records
         <end>-<epoch>.checkpoint        a snapshot, as above
     <topic>-<topic_id>/<partition>/<name>                           a segment in the remote tier
     <topic>-<topic_id>/<partition>/<rebuilt>/<name>                 the n-th that a heal has rebuilt of that name
     _clusters/<cluster_id>/<offset>.<digest>.json                   there, too: a cluster as of a metadata offset
+    <id>.probe                                                      made to ask a store something, and deleted
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
-Offsets and positions have 20 digits and epochs 10, so that names sort as numbers. A home is the directory id of
+Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; a greater one is never written,
+and what has more than 64 bits is no offset. A home is the directory id of
 the root and, where that is known, a digest of what its ``broker.json`` was as an object,
 ``<directory_id>.<8 hex digits>``: a root that was put back from an older copy has the id of the original, and must
 not be written to by those who knew that one.
@@ -32,8 +34,9 @@ import re
 from dataclasses import dataclass
 from functools import total_ordering
 
-from partitions.errors import InvalidTopicError
-from partitions.identity import ID_LENGTH, is_id
+from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
+from stratalog.partitions.identity import ID_LENGTH, is_id
+from stratalog.partitions.numbers import GREATEST_EPOCH
 
 BROKER_FILE = "broker.json"
 METADATA_TOPIC = "__cluster_metadata"
@@ -41,18 +44,24 @@ DELTA_LOG = "_delta_log"
 """The folder of a Delta table's log, in that of the table."""
 DESCRIPTIONS = "_clusters"
 MAX_TOPIC_LENGTH = 249
+GREATEST_OFFSET = 9 * 10**18 - 1
+"""In a name: of 64 bits."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]+\Z")
-_DATA = re.compile(r"([0-9]{20})(?:-([0-9]{20}))?\.([0-9]{10})\.parquet\Z")
+_OFFSET = "0[0-8][0-9]{18}"
+_DATA = re.compile(rf"({_OFFSET})(?:-({_OFFSET}))?\.([0-9]{{10}})\.parquet\Z")
 _EPOCH = re.compile(r"([0-9]{10})\.epoch\Z")
-_WATERMARK = re.compile(r"([0-9]{20})\.([0-9]{10})\.hw\Z")
-_LOCAL = re.compile(r"([0-9]{20})\.local\Z")
-_CLAIM = re.compile(r"([0-9]{10})\.claim\Z")
-_CHECKPOINT = re.compile(r"([0-9]{20})-([0-9]{10})\.checkpoint(?:\.([0-9]{20})\.part)?\Z")
-_SCHEDULE = re.compile(r"([0-9]{20})\.schedule\Z")
-_DESCRIPTION = re.compile(r"([0-9]{20})\.([0-9a-f]{16})\.json\Z")
+_WATERMARK = re.compile(rf"({_OFFSET})\.([0-9]{{10}})\.hw\Z")
+_LOCAL = re.compile(rf"({_OFFSET})\.local\Z")
+_CLAIM = re.compile(r"([0-9]{10})(?:\.([0-9a-f]{32}))?\.claim\Z")
+_CHECKPOINT = re.compile(rf"({_OFFSET})-([0-9]{{10}})\.checkpoint(?:\.({_OFFSET})\.part)?\Z")
+_SCHEDULE = re.compile(rf"({_OFFSET})\.schedule\Z")
+_DESCRIPTION = re.compile(rf"({_OFFSET})\.([0-9a-f]{{16}})\.json\Z")
 _DIGEST = re.compile(r"[0-9a-f]{8}\Z")
-_PARTITION = re.compile(r"(?:0|[1-9][0-9]*)\Z")
+_OURS = (".parquet", ".epoch", ".hw", ".local", ".claim", ".checkpoint", ".part", ".schedule", ".json")
+_PROBE = ".probe"
+_PARTITION = re.compile(r"(?:0|[1-9][0-9]{0,9})\Z")
+_ASSIGNMENT = re.compile(r"(?:0|[1-9][0-9]{0,18})\Z")
 
 
 @total_ordering
@@ -77,8 +86,8 @@ class DataName:
 
     def __str__(self) -> str:
         if self.next_offset is None:
-            return f"{self.base_offset:020d}.{self.epoch:010d}.parquet"
-        return f"{self.base_offset:020d}-{self.next_offset:020d}.{self.epoch:010d}.parquet"
+            return f"{_digits(self.base_offset)}.{_epoch_digits(self.epoch)}.parquet"
+        return f"{_digits(self.base_offset)}-{_digits(self.next_offset)}.{_epoch_digits(self.epoch)}.parquet"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -88,7 +97,7 @@ class EpochName:
     epoch: int
 
     def __str__(self) -> str:
-        return f"{self.epoch:010d}.epoch"
+        return f"{_epoch_digits(self.epoch)}.epoch"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -99,7 +108,7 @@ class WatermarkName:
     epoch: int
 
     def __str__(self) -> str:
-        return f"{self.offset:020d}.{self.epoch:010d}.hw"
+        return f"{_digits(self.offset)}.{_epoch_digits(self.epoch)}.hw"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -109,7 +118,7 @@ class LocalStartName:
     offset: int
 
     def __str__(self) -> str:
-        return f"{self.offset:020d}.local"
+        return f"{_digits(self.offset)}.local"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -117,9 +126,12 @@ class ClaimName:
     """Somebody claims this metadata epoch."""
 
     epoch: int
+    tag: str = ""
+    """32 hexadecimal digits that only somebody with the key of the cluster can know; empty without one."""
 
     def __str__(self) -> str:
-        return f"{self.epoch:010d}.claim"
+        epoch = _epoch_digits(self.epoch)
+        return f"{epoch}.{self.tag}.claim" if self.tag else f"{epoch}.claim"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -130,7 +142,7 @@ class CheckpointName:
     epoch: int
 
     def __str__(self) -> str:
-        return f"{self.end_offset:020d}-{self.epoch:010d}.checkpoint"
+        return f"{_digits(self.end_offset)}-{_epoch_digits(self.epoch)}.checkpoint"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -147,10 +159,24 @@ class ChunkName:
         return CheckpointName(self.end_offset, self.epoch)
 
     def __str__(self) -> str:
-        return f"{self.checkpoint}.{self.position:020d}.part"
+        return f"{self.checkpoint}.{_digits(self.position)}.part"
 
 
 Name = DataName | EpochName | WatermarkName | LocalStartName | ClaimName | CheckpointName | ChunkName
+
+
+def _digits(offset: int) -> str:
+    """An offset in a name. Raises: InvalidCallError for one that no name has."""
+    if not 0 <= offset <= GREATEST_OFFSET:
+        raise InvalidCallError(f"offset {offset} has no name: the greatest is {GREATEST_OFFSET}")
+    return f"{offset:020d}"
+
+
+def _epoch_digits(epoch: int) -> str:
+    """As ``_digits``, of an epoch."""
+    if not 0 <= epoch <= GREATEST_EPOCH:
+        raise InvalidCallError(f"epoch {epoch} has no name: the greatest is {GREATEST_EPOCH}")
+    return f"{epoch:010d}"
 
 
 def parse_name(text: str) -> Name | None:
@@ -167,13 +193,19 @@ def parse_name(text: str) -> Name | None:
     if m := _LOCAL.match(text):
         return LocalStartName(int(m[1]))
     if m := _CLAIM.match(text):
-        return ClaimName(int(m[1]))
+        return ClaimName(int(m[1]), m[2] or "")
     if m := _CHECKPOINT.match(text):
         end, epoch, position = m.groups()
         if position is None:
             return CheckpointName(int(end), int(epoch))
         return ChunkName(int(end), int(epoch), int(position))
     return None
+
+
+def may_be_ours(text: str) -> bool:
+    """Whether a file name (without folder) looks like one of ours, at little cost: those of others need not be
+    asked about."""
+    return text.endswith(_OURS) and text[0].isdigit()
 
 
 def check_topic_name(topic: str) -> None:
@@ -219,6 +251,17 @@ def is_top_folder(folder: str) -> bool:
     )
 
 
+def probe_name(probe_id: str) -> str:
+    """An object right below a root that is made to ask its store something, and deleted. It is called like no
+    folder of ours, for a crash may leave it."""
+    return probe_id + _PROBE
+
+
+def is_probe(name: str) -> bool:
+    """Whether a name in storage is such a one."""
+    return name.endswith(_PROBE) and is_id(name.removesuffix(_PROBE))
+
+
 def topic_path(home: str, topic: str, topic_id: str) -> str:
     """The folder of a topic under the root of a broker."""
     return f"{home}/{topic_folder(topic, topic_id)}"
@@ -237,7 +280,7 @@ def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
     partition, dot, assignment = last.partition(".")
     if topic is None or not dot or not is_top_folder(home) or parse_topic_folder(home) is not None:
         return None
-    if not (partition.isdecimal() and assignment.isdecimal()):
+    if not (_PARTITION.match(partition) and _ASSIGNMENT.match(assignment)):
         return None
     return home, *topic, int(partition), int(assignment)
 
@@ -247,6 +290,11 @@ def voter_path(directory_id: str) -> str:
     return f"{directory_id}/{METADATA_TOPIC}"
 
 
+def is_log_folder(path: str) -> bool:
+    """Whether a path is that of a folder of a replica or of a voter: nobody else has files in there."""
+    return base_name(path) == METADATA_TOPIC or parse_replica_path(path) is not None
+
+
 def schedule_folder(home: str) -> str:
     """The folder of the list of partitions that are due for tiering, under the root of a broker."""
     return f"{home}/__remote_log_manager"
@@ -254,7 +302,7 @@ def schedule_folder(home: str) -> str:
 
 def schedule_path(home: str, version: int) -> str:
     """One version of that list."""
-    return f"{schedule_folder(home)}/{version:020d}.schedule"
+    return f"{schedule_folder(home)}/{_digits(version)}.schedule"
 
 
 def parse_schedule_name(text: str) -> int | None:
@@ -294,6 +342,19 @@ def parse_file_path(path: str) -> tuple[str, int, DataName | CheckpointName] | N
     return topic[0], int(partition), name
 
 
+def segment_owner(path: str) -> tuple[str, int] | None:
+    """``(topic_id, partition)`` that the place of a data file says, in the folder of a replica or in the remote
+    tier; None when it is at no such place.
+    """
+    folder, _, last = path.rpartition("/")
+    replica = parse_replica_path(folder)
+    if replica is not None:
+        return (replica[2], replica[3]) if isinstance(parse_name(last), DataName) else None
+    table, _, below = path.partition("/")
+    topic, remote = parse_topic_folder(table), parse_remote_segment_path(below)
+    return None if topic is None or remote is None else (topic[1], remote[0])
+
+
 def descriptions_path(cluster_id: str) -> str:
     """The folder of the descriptions of a cluster in the remote tier. (No topic's folder has such a name: it would
     end with an id.)
@@ -303,7 +364,7 @@ def descriptions_path(cluster_id: str) -> str:
 
 def description_path(cluster_id: str, offset: int, digest: str) -> str:
     """The description of a cluster as of metadata offset ``offset``."""
-    return f"{descriptions_path(cluster_id)}/{offset:020d}.{digest}.json"
+    return f"{descriptions_path(cluster_id)}/{_digits(offset)}.{digest}.json"
 
 
 def parse_description(name: str) -> tuple[int, str] | None:
@@ -314,7 +375,7 @@ def parse_description(name: str) -> tuple[int, str] | None:
 
 def recovered_path(topic: str, partition: int, epoch: int, base_offset: int) -> str:
     """An exported file of records that are in no log any more, relative to the export's folder."""
-    return f"{topic}/{partition}/epoch-{epoch:010d}/{base_offset:020d}.parquet"
+    return f"{topic}/{partition}/epoch-{_epoch_digits(epoch)}/{_digits(base_offset)}.parquet"
 
 
 def join(*parts: str) -> str:

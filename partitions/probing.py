@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Hashable, Sequence
 from typing import Protocol, TypeVar
 
-from partitions.errors import StoreTimeoutError
-from partitions.runner import Failed, Outcome, attempt
+from stratalog.partitions.errors import StoreTimeoutError
+from stratalog.partitions.runner import Failed, Outcome, attempt
 
 T = TypeVar("T", bound=Hashable)
 R = TypeVar("R")

@@ -22,17 +22,18 @@ from typing import Literal
 import msgspec
 from msgspec.structs import astuple, force_setattr, replace
 
-from partitions.errors import (
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import (
     ChangedReplayError,
     DuplicateSequenceNumberError,
     InvalidCallError,
     InvalidProducerEpochError,
     OutOfOrderSequenceNumberError,
 )
-from partitions.identity import NewId, is_id
-from partitions.numbers import whole
-from partitions.records import ABORT, COMMIT
-from partitions.register import sealed, unsealed
+from stratalog.partitions.identity import NewId, is_id
+from stratalog.partitions.numbers import Int64, whole
+from stratalog.partitions.records import ABORT, COMMIT
+from stratalog.partitions.register import sealed, unsealed
 
 LAST_APPENDS = 5
 """Of so many appends of a producer the offsets and digests are remembered, as Kafka does."""
@@ -46,31 +47,31 @@ OnChangedReplay = Literal["refuse", "accept"]
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
     """An append of a producer before its last one: as ``ProducerEntry``."""
 
-    sequence: int
-    base_offset: int
-    next_offset: int
+    sequence: Int64
+    base_offset: Int64
+    next_offset: Int64
     digest: bytes | None = None
-    dealt_among: int | None = None
+    dealt_among: Int64 | None = None
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     """The last append of one producer: epoch, sequence, offsets ``[base, next)``, when (wall clock); and of a
     producer that was named what it has appended before."""
 
-    epoch: int
-    sequence: int
-    base_offset: int
-    next_offset: int
-    appended_ms: int
-    txn_first_offset: int | None = None
+    epoch: Int64
+    sequence: Int64
+    base_offset: Int64
+    next_offset: Int64
+    appended_ms: Int64
+    txn_first_offset: Int64 | None = None
     """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
-    dealt_among: int | None = None
+    dealt_among: Int64 | None = None
     """Among how many partitions the sequence was dealt out by the records' keys; None where they were given."""
     digest: bytes | None = None
-    """Of the records (``partitions.digest``); None: nobody compares them."""
+    """Of the records (``stratalog.partitions.digest``); None: nobody compares them."""
     earlier: tuple[PastAppend, ...] = ()
     """The appends before it, the latest first."""
-    runs: tuple[int, ...] = ()
+    runs: tuple[Int64, ...] = ()
     """Which sequences were appended, counted from the last one downwards: so many were, then so many were not, and
     so on by turns. They end with such as were: below these there are none. Or, where older ones were dropped, with
     such as were not: nothing is known of what lies below. Empty: of none but the last."""
@@ -313,4 +314,4 @@ def encode(state: ProducerState) -> bytes:
 
 def decode(data: bytes) -> dict[str, ProducerEntry]:
     """Raises: ValueError (the caller knows which file to name)."""
-    return msgspec.json.decode(unsealed(data), type=dict[str, ProducerEntry])
+    return parse_json(unsealed(data), dict[str, ProducerEntry])

@@ -3,21 +3,31 @@
 A topic's ``key`` and ``value`` are binary, or typed when the topic declares a schema; then Spark prunes
 columns and skips row groups inside the log. Declared schemas travel as Spark's JSON text (the same text
 that Delta tables hold), so the metadata needs neither Spark nor Arrow to carry them.
+
+Fields have whatever names their producers like, but none that is empty, holds a NUL, differs from another one in
+case alone, or is one column of Parquet with another. Parquet and Delta's protocol bound no names. Delta's Spark
+connector does, without column mapping, when *it* writes: none of ``,;{}()=``, blanks and ends of lines. It reads
+them all.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
-from partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 
+COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "producer_id", "control")
+"""Of a segment, in the file's order."""
 RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
 """What a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and ``control``."""
 
@@ -25,8 +35,17 @@ ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
 ABORTED = 2
 """``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
-there: whoever reads ``control IS NULL`` of settled segments (``partitions.transactions``) gets what is committed.
+there: whoever reads ``control IS NULL`` of settled segments (``stratalog.partitions.transactions``) gets what is
+committed.
 """
+
+MOST_NESTED = 64
+"""Types in each other, in a declared schema."""
+
+_SHOWN = 1000
+"""Characters of a text that is no type, in a message."""
+
+_DECIMAL = re.compile(r"decimal\(([0-9]{1,2}),([0-9]{1,2})\)")
 
 _PRIMITIVES: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -75,32 +94,40 @@ def type_from_json(text: str) -> pa.DataType:
     Raises: InvalidCallError for text that is no type, or a type that a segment cannot hold.
     """
     try:
-        return _arrow(json.loads(text))
+        return _arrow(parse_json(text), MOST_NESTED)
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidCallError(f"not the JSON text of a Spark type: {text!r}") from error
+        raise InvalidCallError(f"not the JSON text of a Spark type: {text[:_SHOWN]!r}") from error
 
 
-def _arrow(node: Any) -> pa.DataType:
+def _arrow(node: Any, levels: int) -> pa.DataType:
+    if levels == 0:
+        raise InvalidCallError(f"a declared schema nests at most {MOST_NESTED} types in each other")
     match node:
         case str() if node in _PRIMITIVES:
             return _PRIMITIVES[node]
-        case str() if node.startswith("decimal(") and node.endswith(")"):
-            precision, scale = node[len("decimal(") : -1].split(",")
-            return pa.decimal128(int(precision), int(scale))
+        case str() if found := _DECIMAL.fullmatch(node):
+            return pa.decimal128(int(found[1]), int(found[2]))
         case {"type": "struct", "fields": fields}:
             if not fields:
                 raise InvalidCallError("a declared schema needs at least one field")
-            names = [str(f["name"]).lower() for f in fields]
-            if repeated := {name for name in names if names.count(name) > 1}:
+            names = Counter(str(f["name"]).lower() for f in fields)
+            if wrong := [name for name in names if not name or "\0" in name]:
+                raise InvalidCallError(
+                    f"a declared schema has a field {wrong[0][:_SHOWN]!r}: readers take a name for one that ends "
+                    "where a NUL is, and an empty one for none; any other name will do"
+                )
+            if repeated := [name for name, times in names.items() if times > 1]:
                 raise InvalidCallError(
                     f"a declared schema has the field {min(repeated)!r} twice; Spark ignores case in names"
                 )
-            return pa.struct([pa.field(f["name"], _arrow(f["type"]), f.get("nullable", True)) for f in fields])
+            return pa.struct(
+                [pa.field(f["name"], _arrow(f["type"], levels - 1), f.get("nullable", True)) for f in fields]
+            )
         case {"type": "array", "elementType": element}:
-            return pa.list_(pa.field("element", _arrow(element)))
+            return pa.list_(pa.field("element", _arrow(element, levels - 1)))
         case {"type": "map", "keyType": key, "valueType": value}:
-            return pa.map_(_arrow(key), _arrow(value))
-    raise InvalidCallError(f"a topic's schema cannot hold the type {node!r}")
+            return pa.map_(_arrow(key, levels - 1), _arrow(value, levels - 1))
+    raise InvalidCallError(f"a topic's schema cannot hold the type {str(node)[:_SHOWN]!r}")
 
 
 def type_to_json(data_type: pa.DataType) -> str:
@@ -167,7 +194,11 @@ def same_type(one: pa.DataType, other: pa.DataType) -> bool:
 
 
 def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
-    """The leaf columns by their dotted Parquet paths, in file order."""
+    """The leaf columns by their dotted Parquet paths, in file order.
+
+    Raises: InvalidCallError where two have one path, as ``a.b`` and a field ``b`` of ``a``: what Parquet is told
+        of the one would hold for the other.
+    """
 
     def leaves(prefix: str, data_type: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
         if pa.types.is_struct(data_type):
@@ -181,4 +212,10 @@ def leaf_types(schema: pa.Schema) -> dict[str, pa.DataType]:
         else:
             yield prefix, data_type
 
-    return {path: leaf for field in schema for path, leaf in leaves(field.name, field.type)}
+    found: dict[str, pa.DataType] = {}
+    for field in schema:
+        for path, leaf in leaves(field.name, field.type):
+            if path in found:
+                raise InvalidCallError(f"two fields of the declared schema are the column {path!r} of Parquet")
+            found[path] = leaf
+    return found

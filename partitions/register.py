@@ -7,9 +7,21 @@ from __future__ import annotations
 
 from isal import isal_zlib
 
+from stratalog.partitions.errors import InvalidCallError
+
+REGISTER_BYTES = 16 * 1024 * 1024
+"""At most: half a million elections of one partition, or a hundred thousand producers of it."""
+
 
 def sealed(line: bytes) -> bytes:
-    """The content of a register with that line: a second one is its CRC-32, in hexadecimal."""
+    """The content of a register with that line: a second one is its CRC-32, in hexadecimal.
+
+    Raises: InvalidCallError for one that would be too large to be read again.
+    """
+    if len(line) + 9 > REGISTER_BYTES:
+        raise InvalidCallError(
+            f"a register of {len(line)} bytes is not written, nobody would read it: {line[:80]!r}..."
+        )
     return b"%s\n%08x" % (line, isal_zlib.crc32(line))
 
 

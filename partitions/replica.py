@@ -5,26 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 
-from partitions import paths
-from partitions.errors import (
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
     SourceChangedError,
     StaleBrokerError,
 )
-from partitions.identity import same_root
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
-from partitions.paths import EpochName
-from partitions.producers import ProducerEntry, decode
-from partitions.root import read_broker_file, root_identity
-from partitions.segment import read_segment
-from partitions.segment_footer import SegmentFooter
-from partitions.store.protocol import Store
+from stratalog.partitions.identity import same_root
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
+from stratalog.partitions.paths import EpochName
+from stratalog.partitions.producers import ProducerEntry, decode
+from stratalog.partitions.register import REGISTER_BYTES
+from stratalog.partitions.room import Room
+from stratalog.partitions.root import read_broker_file, root_identity
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.store.protocol import Store
 
 _ATTEMPTS = 5
+LINEAGES_BYTES = 64 * 1024 * 1024
+"""Of lineages that this process remembers; that of ten elections takes 2 KB."""
+
+remembered_lineages: BoundedCache[tuple[Store, str], Lineage] = BoundedCache(LINEAGES_BYTES)
+_DECODED = Room(REGISTER_BYTES)
+"""Registers that are made lineages at once: that takes many times their bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +88,10 @@ class Replica:
         registered incarnation's.
 
         Raises: StaleBrokerError when the root is another incarnation, by its directory id or its identity;
-            BrokerUnreachableError when it holds no ``broker.json``; ListingUnstableError.
+            BrokerUnreachableError when it holds no ``broker.json``; ListingUnstableError; CorruptionError where
+            something is in the place of a folder, or of a file.
         """
-        listing = parse(self.folder, self.store.list(self.folder))
+        listing = parse(self.folder, self.store.list(self.folder), self.store.uri_of)
         self._check_root()
         return listing
 
@@ -158,7 +168,7 @@ class Replica:
         for name, stored in log.listing.local_starts:
             if name.offset == log.local_start:
                 try:
-                    return decode(self.store.read(stored.name))
+                    return decode(read_bounded(self.store, stored.name, REGISTER_BYTES))
                 except FileNotFoundError as error:
                     raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
                 except ValueError as error:
@@ -166,12 +176,18 @@ class Replica:
         return {}
 
 
-@lru_cache(maxsize=8192)  # an .epoch file is written once; a re-created one has the same content or is corrupt
 def _read_lineage(store: Store, name: str) -> Lineage:
-    try:
-        return Lineage.from_json(store.read(name), store.uri_of(name))
-    except FileNotFoundError as error:
-        raise SourceChangedError(f"{store.uri_of(name)} was deleted since it was listed") from error
+    """What an ``.epoch`` file says. It is written once; a re-created one has the same content or is corrupt."""
+    found = remembered_lineages.get((store, name))
+    if found is None:
+        try:
+            data = read_bounded(store, name, REGISTER_BYTES)
+        except FileNotFoundError as error:
+            raise SourceChangedError(f"{store.uri_of(name)} was deleted since it was listed") from error
+        with _DECODED.of(len(data)):
+            found = Lineage.from_json(data, store.uri_of(name))
+        remembered_lineages.put((store, name), found, found.memory_bytes)
+    return found
 
 
 @contextmanager

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from partitions.discarded import discarded
-from partitions.listing import Listing, ReplicaLog, litter
+from stratalog.partitions.discarded import discarded
+from stratalog.partitions.listing import Listing, ReplicaLog, litter
 
 UNLIMITED = -1
-UNKNOWN_MS = 2**63 // 1000
+UNKNOWN_MS = 2**63 // 1000 + 1
 """The largest timestamp of a file of which nobody has said one: above that of every record."""
 
 

@@ -3,30 +3,30 @@
 The only step of the engine that decodes and encodes again. The name appears at once or not at all; the
 files it covers stay until a later vacuum.
 
-Files of a run may have schemas of which one grew from the other (``partitions.growth``). The segment has the
-widest of them, not the topic's present one: so it follows from the files alone, and whoever merges the same files
-still makes the same bytes. What became of a transaction follows from its marker, which is in the log by then.
+Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
+the widest of them, not the topic's present one: so it follows from the files alone, and whoever merges the same
+files still makes the same bytes. What became of a transaction follows from its marker, which is in the log by
+then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import cast
 
 import pyarrow as pa
 
-from partitions.errors import LogGapError, SourceChangedError
-from partitions.growth import widest
-from partitions.lineage import Lineage
-from partitions.merge import Run
-from partitions.producers import ProducerEntry, settled
-from partitions.records import ABORTED
-from partitions.replica import Replica
-from partitions.segment import read_batches, read_segment
-from partitions.segment_footer import SegmentFooter, TransactionPart
-from partitions.segment_writer import SegmentWriter
-from partitions.store.protocol import Staged, StagedWriter, Store
+from stratalog.partitions.errors import LogGapError, SourceChangedError
+from stratalog.partitions.growth import widest
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.merge import Run
+from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.records import ABORTED
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.protocol import Staged, StagedWriter, Store
 
 
 def merge_run(replica: Replica, run: Run, *, compression: str) -> int | None:
@@ -78,8 +78,7 @@ def stage_run(
                 f"file starts at {link.end}: offsets are missing"
             )
     last = segments[-1].footer
-    schemas = (cast(pa.Schema, segment.parquet.schema.to_arrow_schema()) for segment in segments)
-    schema = widest((found.remove_metadata() for found in schemas), source.uri_of(run.links[0].file.object.name))
+    schema = widest((segment.schema for segment in segments), source.uri_of(run.links[0].file.object.name))
     if not run.unsettled and any(segment.footer.transaction is not None for segment in segments):
         raise ValueError(f"{source.uri_of(run.links[0].file.object.name)}: a run in transactions was not settled")
     staged = target.stage_writer(name)

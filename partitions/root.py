@@ -4,28 +4,39 @@ broker's.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 import msgspec
 
-from partitions import paths
-from partitions.errors import (
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import decode_json, read_bounded, read_listed
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
     InconsistentClusterIdError,
     LogDirError,
 )
-from partitions.identity import NewId
-from partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.identity import NewId, is_id
+from stratalog.partitions.numbers import Int64
+from stratalog.partitions.store.protocol import Store, StoredObject
+
+BROKER_FILE_BYTES = 64 * 1024
+"""Of a ``broker.json``; it has some 150."""
+
+_KIND = "broker"
 
 
 class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
     """``broker.json``: whose root this is. A new directory id is a new incarnation of the root."""
 
     cluster_id: str
-    broker_id: int
+    broker_id: Int64
     directory_id: str
     version: int = 1
+    tag: str = ""
+    """By which who has the key of the cluster knows that this is of one who had it (``check_signed``)."""
 
 
 def read_broker_file(store: Store) -> BrokerFile | None:
@@ -34,17 +45,18 @@ def read_broker_file(store: Store) -> BrokerFile | None:
     Raises: CorruptionError when ``broker.json`` is there and cannot be understood.
     """
     try:
-        data = store.read(paths.BROKER_FILE)
+        data = read_bounded(store, paths.BROKER_FILE, BROKER_FILE_BYTES)
     except FileNotFoundError:
         return None
     return _decode_broker_file(store, data)
 
 
 def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
-    try:
-        return msgspec.json.decode(data, type=BrokerFile)
-    except ValueError as error:
-        raise CorruptionError(f"{store.uri_of(paths.BROKER_FILE)} is no broker.json: {error}") from error
+    what = f"{store.uri_of(paths.BROKER_FILE)} is no broker.json"
+    found = decode_json(data, BrokerFile, what)
+    if not is_id(found.directory_id):
+        raise CorruptionError(f"{what}: its directory id {found.directory_id[:80]!r} is none")
+    return found
 
 
 def root_identity(broker_file: StoredObject) -> str:
@@ -72,9 +84,33 @@ def look_at_root(store: Store) -> Root | None:
         found = store.stat(paths.BROKER_FILE)
     except FileNotFoundError:
         return None
-    with store.open(found) as reader:
-        data = reader.read()
+    data = read_listed(store, found, BROKER_FILE_BYTES)
     return Root(_decode_broker_file(store, data), root_identity(found))
+
+
+def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> None:
+    """Where nothing but ``broker.json`` tells a directory id, it has to be signed, if the cluster has a key. (What
+    is registered stands in the metadata, which are signed themselves; and the file outlives the secret that was
+    the key when the root was formatted.)
+
+    Raises: UnsignedError.
+    """
+    if key is not None:
+        what = f"{store.uri_of(paths.BROKER_FILE)} (remove it, and format the root anew, if you know whose it is)"
+        key.check(_KIND, paths.BROKER_FILE, _digest(found), found.tag, what)
+
+
+def _encode_broker_file(file: BrokerFile, key: ClusterKey | None) -> bytes:
+    tag = {} if key is None else {"tag": key.tag(_KIND, paths.BROKER_FILE, _digest(file))}
+    return msgspec.json.encode(_fields(file) | tag)
+
+
+def _digest(file: BrokerFile) -> bytes:
+    return hashlib.sha256(msgspec.json.encode(_fields(file))).digest()
+
+
+def _fields(file: BrokerFile) -> dict[str, object]:
+    return {name: value for name, value in msgspec.structs.asdict(file).items() if name != "tag"}
 
 
 def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_id: int) -> None:
@@ -91,8 +127,10 @@ def check_broker_file(found: BrokerFile, store: Store, cluster_id: str, broker_i
         )
 
 
-def format_root(store: Store, cluster_id: str, broker_id: int, new_id: NewId) -> BrokerFile:
-    """Make the root a broker's, or find that it is already.
+def format_root(
+    store: Store, cluster_id: str, broker_id: int, new_id: NewId, key: ClusterKey | None = None
+) -> BrokerFile:
+    """Make the root a broker's, or find that it is already. With ``key`` its ``broker.json`` is signed.
 
     Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError; nothing is changed then.
     """
@@ -100,7 +138,7 @@ def format_root(store: Store, cluster_id: str, broker_id: int, new_id: NewId) ->
     if found is None:
         store.check()
         fresh = BrokerFile(cluster_id=cluster_id, broker_id=broker_id, directory_id=new_id())
-        if store.create(paths.BROKER_FILE, msgspec.json.encode(fresh)):
+        if store.create(paths.BROKER_FILE, _encode_broker_file(fresh, key)):
             return fresh
         found = read_broker_file(store)
         if found is None:

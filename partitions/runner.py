@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Generic, Protocol, TypeVar
 
-from partitions.errors import StratalogError
+from stratalog.partitions.errors import StratalogError
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -1,8 +1,8 @@
 """Reading a data file: its footers, its records row group by row group.
 
-A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``). It is decoded
-by the thread that asks for it: a thread of Arrow's that lets go of bytes of Python's when the process ends, just
-after the read came back, aborts it (it cannot have the interpreter any more, and is ended inside of C++).
+A file is Parquet with the log's own footer (``segment_footer``), written once (``segment_writer``). Its bytes may
+be anybody's, with checksums that are right: what no segment's writer makes is refused, and Arrow gets to see
+nothing that was not looked at before (``parquet_decoding``).
 """
 
 from __future__ import annotations
@@ -10,46 +10,79 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import accumulate
+from typing import cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from partitions.cache import BoundedCache
-from partitions.errors import CorruptSegmentError, SourceChangedError
-from partitions.listing import DataFile
-from partitions.segment_footer import (
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.parquet_decoding import TAIL_BYTES, ColumnChunks, decoded, translated
+from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, Layout, RowGroup, footer_start, parse_layout
+from stratalog.partitions.parquet_pages import check_row_group
+from stratalog.partitions.paths import segment_owner
+from stratalog.partitions.segment_footer import (
     FOOTER_KEY,
-    SUFFIX_BYTES,
     SegmentFooter,
     checksums_of,
     decode_footer,
     file_crc32,
 )
-from partitions.store.protocol import Readable, StoredObject
-from partitions.store.reader import RangeReader
+from stratalog.partitions.store.protocol import Readable, StoredObject
+from stratalog.partitions.store.reader import read_range
 
-_TAIL_BYTES = 64 * 1024
-_MAGIC = b"PAR1"
-
-REMEMBERED_BYTES = 256 * 1024 * 1024
-"""Bound of the footers that are remembered, by what they take in memory: those of some 10,000 small appends, or of
-some 100 segments of 1 GiB with 30 columns."""
+REMEMBERED_BYTES = 128 * 1024 * 1024
+"""Bound of the footers that are remembered, by what they take in memory: those of some 5,000 small appends, or of
+some 50 segments of 1 GiB with 30 columns."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Segment:
     """A data file that was looked into: its footer and Parquet's own."""
 
     file: DataFile
     footer: SegmentFooter
     parquet: pq.FileMetaData
+    """As Arrow decodes by it; where anything lies, ``layout`` says."""
+    stored: bytes
+    """Parquet's footer as it stands in the file."""
+    index_start: int
+    """Where the column chunks end, and the page index begins."""
     crc32: int
     """Of all bytes of the file, as they were written: a copy of it has to come to the same."""
+    what: str
+    """The file's address, for messages."""
 
     @property
     def memory_bytes(self) -> int:
         """What this takes in memory, roughly: Arrow keeps a footer as objects, ten times as large as its bytes."""
-        return 8 * 1024 + 10 * int(self.parquet.serialized_size)
+        return 8 * 1024 + 20 * len(self.stored)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where everything lies. Raises: CorruptSegmentError for what no segment's writer writes."""
+        with naming(self.file.object), translated(self.what):
+            return parse_layout(self.stored, self.index_start)
+
+    @property
+    def row_groups(self) -> tuple[RowGroup, ...]:
+        """One at least. Raises: as ``layout``."""
+        return self.layout.row_groups
+
+    @property
+    def row_group_offsets(self) -> list[int]:
+        """The first offset of each row group, and the one after the last. Raises: as ``layout``."""
+        return list(accumulate((group.num_rows for group in self.row_groups), initial=self.footer.base_offset))
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns. Raises: as ``layout``."""
+        assert self.layout
+        with naming(self.file.object), translated(self.what):
+            return cast(pa.Schema, self.parquet.schema.to_arrow_schema()).remove_metadata()
 
 
 _remembered: BoundedCache[tuple[Readable, str, int, int, str], Segment] = BoundedCache(REMEMBERED_BYTES)
@@ -81,7 +114,7 @@ def _read_segment(store: Readable, file: DataFile) -> Segment:
 
 def _looked_into(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
-    parquet, crc32 = _read_parquet_footer(store, file.object, what)
+    parquet, stored, index_start, crc32 = _read_parquet_footer(store, file.object, what)
     try:
         footer = decode_footer(parquet.metadata[FOOTER_KEY])
     except ValueError as error:
@@ -93,38 +126,45 @@ def _looked_into(store: Readable, file: DataFile) -> Segment:
         raise CorruptSegmentError(
             f"{what}: its footer says offsets [{footer.base_offset}, {footer.next_offset}), its name does not"
         )
+    place = segment_owner(file.object.name)
+    if place is not None and place != (footer.topic_id, footer.partition):
+        raise CorruptSegmentError(
+            f"{what} is of partition {footer.partition} of topic {footer.topic_id}, by its footer: it is from "
+            "elsewhere, and was put here"
+        )
     if footer.records != parquet.num_rows or footer.records != footer.next_offset - footer.base_offset:
         raise CorruptSegmentError(
             f"{what}: {parquet.num_rows} rows, but its footer says {footer.records} records for offsets "
             f"[{footer.base_offset}, {footer.next_offset})"
         )
-    return Segment(file, footer, parquet, crc32)
+    return Segment(file, footer, parquet, stored, index_start, crc32, what)
 
 
-def _read_parquet_footer(store: Readable, stored: StoredObject, what: str) -> tuple[pq.FileMetaData, int]:
-    """Parquet's footer, which holds our own; and the CRC-32 that all bytes of an undamaged file come to."""
-    if stored.size_bytes < len(_MAGIC) + SUFFIX_BYTES:
+def _read_parquet_footer(
+    store: Readable, stored: StoredObject, what: str
+) -> tuple[pq.FileMetaData, bytes, int, int]:
+    """Parquet's footer, which holds our own, for Arrow and as it is stored; where the page index begins; and the
+    CRC-32 that all bytes of an undamaged file come to."""
+    if stored.size_bytes < len(MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
-    with _translated(what), store.open(stored) as source:
-
-        def tail_of(size_bytes: int) -> bytes:
-            source.seek(stored.size_bytes - size_bytes)
-            return source.read(size_bytes)
-
-        tail = tail_of(min(_TAIL_BYTES, stored.size_bytes))
-        whole = len(tail) == stored.size_bytes
-        if tail[-4:] != _MAGIC or (whole and tail[:4] != _MAGIC):
+    with translated(what), store.open(stored) as source:
+        size = stored.size_bytes
+        tail = read_range(source, max(0, size - TAIL_BYTES), size, what)
+        whole = len(tail) == size
+        if tail[-4:] != MAGIC or (whole and tail[:4] != MAGIC):
             raise CorruptSegmentError(f"{what} does not begin and end as a Parquet file: truncated, or foreign")
-        needed = int.from_bytes(tail[-SUFFIX_BYTES:-4], "little") + SUFFIX_BYTES
-        if needed > stored.size_bytes:
-            raise CorruptSegmentError(f"{what}: its Parquet footer is longer than the file")
+        needed = size - footer_start(tail, size)
         if needed > len(tail):
-            tail = tail_of(needed)
+            tail = read_range(source, size - needed, size, what)
+            index_start = checksums_of(tail[:-SUFFIX_BYTES], what).index_start
+            parse_layout(tail[:-SUFFIX_BYTES], index_start)
         parquet = pq.read_metadata(pa.BufferReader(tail))
     if FOOTER_KEY not in (parquet.metadata or {}):
         raise CorruptSegmentError(f"{what} is Parquet, but no segment of a log: its footer lacks log.segment")
-    stated = checksums_of(tail[-needed:-SUFFIX_BYTES], what)
-    return parquet, file_crc32(memoryview(tail)[-needed:], stated.body_crc32)
+    footer = tail[-needed:-SUFFIX_BYTES]
+    stated = checksums_of(footer, what)
+    crc32 = file_crc32(memoryview(tail)[-needed:], stated.body_crc32)
+    return parquet, footer, stated.index_start, crc32
 
 
 @contextmanager
@@ -137,31 +177,18 @@ def naming(stored: StoredObject) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _translated(what: str) -> Iterator[None]:
-    """Arrow's complaints about the content of a file, in our words; the store's own errors pass, and so does what
-    ``is_of_this_process``.
-    """
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise SourceChangedError(f"{what} was deleted since it was listed") from error
-    except (pa.ArrowException, OSError, ValueError) as error:
-        if is_of_this_process(error):
-            raise
-        raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
+def check_held(data: bytes, column: str, most_bytes: int, what: str) -> None:
+    """Whether Arrow may decode a column of a data file that is in memory: it is one of ours, and the column takes
+    at most ``most_bytes``. (That its bytes are as they were written is not looked at.)
 
-
-def is_of_this_process(error: Exception) -> bool:
-    """Whether what Arrow raised says nothing of the bytes that it was reading: there was no memory or no thread to
-    be had, or the system refused something. A file is not to be replaced, nor a replica to be given up, for that.
+    Raises: CorruptSegmentError; ``what`` names the file.
     """
-    return (
-        isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException
-        or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
-        or (isinstance(error, OSError) and error.errno is not None)  # what is said of content has no number
-        or "bad_alloc" in str(error)  # no memory for a page header: an OSError as for a damaged one
-    )
+    with translated(what):
+        footer = data[footer_start(data, len(data)) : -SUFFIX_BYTES]
+        layout = parse_layout(footer, checksums_of(footer, what).index_start)
+        numbers = [number for number, leaf in enumerate(layout.leaves) if leaf.path[0] == column]
+        for group in layout.row_groups:
+            most_bytes -= check_row_group(layout, group, numbers, lambda start, end: data[start:end], most_bytes)
 
 
 def read_row_groups(
@@ -170,30 +197,27 @@ def read_row_groups(
     start: int,
     end: int,
     columns: list[str] | None = None,
-    wanted: Callable[[pq.RowGroupMetaData], bool] = lambda _: True,
+    wanted: Callable[[RowGroup], bool] = lambda _: True,
 ) -> Iterator[tuple[int, pa.Table]]:
     """``(first offset, records)`` of the part of each row group with offsets ``[start, end)``, checksums
-    verified; row groups that hold none of them, or are not ``wanted``, are not read.
+    verified; row groups that hold none of them, or are not ``wanted``, are not read. Each column of one is one
+    ranged read.
 
-    Raises: CorruptSegmentError, SourceChangedError.
+    Raises: CorruptSegmentError, SourceChangedError; StorageError where this process lacks memory.
     """
-    metadata = read_segment(store, file).parquet
-    what = store.uri_of(file.object.name)
-    with naming(file.object), _translated(what), store.open(file.object) as source:
-        parquet = pq.ParquetFile(source, metadata=metadata, page_checksum_verification=True, pre_buffer=False)
-        first = file.name.base_offset
-        for index in range(metadata.num_row_groups):
-            group = metadata.row_group(index)
+    segment = read_segment(store, file)
+    with naming(file.object), translated(segment.what), store.open(file.object) as source:
+        for index, first in enumerate(segment.row_group_offsets[:-1]):
+            group = segment.row_groups[index]
             low, high = max(start, first), min(end, first + group.num_rows)
             if low < high and wanted(group):
-                table = parquet.read_row_group(index, columns=columns, use_threads=False)
-                _check_rows(table, metadata, index, what)
+                held = ColumnChunks(group, partial(read_range, source, what=segment.what))
+                table = decoded(segment.parquet, segment.layout, index, columns, held)
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
                 # What a thread has freed its allocator keeps: one row group after another, several of them.
                 pa.default_memory_pool().release_unused()
-            first += group.num_rows
 
 
 def read_batches(
@@ -201,7 +225,7 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """The records with offsets ``[start, end)`` of a data file, row group by row group.
 
-    Raises: CorruptSegmentError, SourceChangedError.
+    Raises: as ``read_row_groups``.
     """
     for _, table in read_row_groups(store, file, start, end, columns):
         yield from table.to_batches()
@@ -211,57 +235,25 @@ def read_row_group(store: Readable, segment: Segment, index: int) -> pa.Table:
     """All records of one row group, by one ranged read, checksums verified. ``segment`` is the file as
     ``read_segment`` gave it.
 
-    Raises: CorruptSegmentError, SourceChangedError.
+    Raises: as ``read_row_groups``.
     """
-    what = store.uri_of(segment.file.object.name)
-    group = segment.parquet.row_group(index)
-    chunks = [group.column(number) for number in range(group.num_columns)]
-    begin = row_group_start(group)
-    end = max(_chunk_start(chunk) + chunk.total_compressed_size for chunk in chunks)
-    with _translated(what), store.open(segment.file.object) as source:
-        source.seek(begin)
-        data = source.read(end - begin)
-    if len(data) != end - begin:
-        raise SourceChangedError(f"{what} has lost bytes since it was listed")
-    return decode_row_group(segment, index, begin, data, what)
+    group = segment.row_groups[index]
+    with naming(segment.file.object), translated(segment.what), store.open(segment.file.object) as source:
+        data = read_range(source, group.start, group.stop, segment.what)
+    return decode_row_group(segment, index, data)
 
 
-def row_group_start(group: pq.RowGroupMetaData) -> int:
-    """Where in the file the bytes of a row group begin."""
-    return min(_chunk_start(group.column(number)) for number in range(group.num_columns))
+def decode_row_group(segment: Segment, index: int, data: bytes) -> pa.Table:
+    """All records of one row group, checksums verified; ``data`` is its bytes.
 
-
-def _chunk_start(chunk: pq.ColumnChunkMetaData) -> int:
-    at = int(chunk.data_page_offset)
-    return min(at, int(chunk.dictionary_page_offset)) if chunk.has_dictionary_page else at
-
-
-def decode_row_group(segment: Segment, index: int, begin: int, data: bytes, what: str) -> pa.Table:
-    """All records of one row group, checksums verified; ``data`` is what the file holds from byte ``begin`` on, to
-    the end of the row group at least. ``what`` names the file in errors.
-
-    Raises: CorruptSegmentError.
+    Raises: CorruptSegmentError; StorageError where this process lacks memory.
     """
+    begin = segment.row_groups[index].start
 
-    def window(start: int, until: int) -> bytes:
-        if start < begin or until > begin + len(data):
-            raise CorruptSegmentError(
-                f"{what}: its footer says that row group {index} is elsewhere, at bytes [{start}, {until})"
-            )
+    def part(start: int, until: int) -> bytes:
+        if not begin <= start <= until <= begin + len(data):
+            raise ValueError(f"row group {index} is elsewhere, at bytes [{start}, {until})")
         return data[start - begin : until - begin]
 
-    reader = RangeReader(begin + len(data), window).as_file()
-    with naming(segment.file.object), _translated(what):
-        parquet = pq.ParquetFile(
-            reader, metadata=segment.parquet, page_checksum_verification=True, pre_buffer=False
-        )
-        # Files are read side by side; the columns of one need not be decoded so.
-        table = parquet.read_row_group(index, use_threads=False)
-    _check_rows(table, segment.parquet, index, what)
-    return table
-
-
-def _check_rows(table: pa.Table, parquet: pq.FileMetaData, index: int, what: str) -> None:
-    rows = parquet.row_group(index).num_rows
-    if table.num_rows != rows:
-        raise CorruptSegmentError(f"{what}: row group {index} has {table.num_rows} records, not {rows}")
+    with naming(segment.file.object), translated(segment.what):
+        return decoded(segment.parquet, segment.layout, index, None, part)

@@ -6,8 +6,9 @@
                 records* of a damaged file are lost, and whether the good ones have the right offsets
 
 Parquet's footer vouches for itself, says where everything lies and what all other bytes come to, and is looked
-at first. ``check_segment`` has a row group at a time in memory. What is wrong it tells with the offsets of the
-records that it takes along, as small a range as a file can tell: a row group's, or the whole file's.
+at first. ``check_segment`` has a row group at a time in memory, which is of bounded size. What is wrong it tells
+with the offsets of the records that it takes along, as small a range as a file can tell: a row group's, or the
+whole file's.
 """
 
 from __future__ import annotations
@@ -20,14 +21,13 @@ from typing import BinaryIO
 import pyarrow as pa
 from isal import isal_zlib
 
-from partitions.errors import CorruptSegmentError, SourceChangedError
-from partitions.listing import DataFile
-from partitions.segment import Segment, decode_row_group, naming, read_segment, row_group_start
-from partitions.segment_footer import CHECKSUM_KEY, SUFFIX_BYTES
-from partitions.store.protocol import Readable, StagedCopy
+from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.parquet_footer import MAGIC
+from stratalog.partitions.segment import Segment, decode_row_group, naming, read_segment
+from stratalog.partitions.store.protocol import Readable, StagedCopy
+from stratalog.partitions.store.reader import read_range
 
-_MAGIC = b"PAR1"
-_READ_BYTES = 64 * 1024 * 1024
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
@@ -64,15 +64,10 @@ def verify_bytes(store: Readable, file: DataFile) -> Segment:
     Raises: CorruptSegmentError; SourceChangedError when the file is gone, or is another one now.
     """
     segment = read_segment(store, file, remembered=False)
-    what = store.uri_of(file.object.name)
-    crc32 = position = 0
+    what, size, crc32 = store.uri_of(file.object.name), file.object.size_bytes, 0
     with store.open(file.object) as source:
-        while position < file.object.size_bytes:
-            data = source.read(min(_PIECE_BYTES, file.object.size_bytes - position))
-            if not data:
-                raise SourceChangedError(f"{what} ended at byte {position}: list it again")
-            crc32 = isal_zlib.crc32(data, crc32)
-            position += len(data)
+        for start in range(0, size, _PIECE_BYTES):
+            crc32 = isal_zlib.crc32(read_range(source, start, min(start + _PIECE_BYTES, size), what), crc32)
     _compare(store, segment, crc32)
     return segment
 
@@ -98,14 +93,14 @@ def check_segment(store: Readable, file: DataFile) -> CheckedSegment:
     crc32 = 0
     with store.open(file.object) as source:
         regions = _Regions(source, file.object.size_bytes, segment, what)
-        if regions.head != _MAGIC:
+        if regions.head != MAGIC:
             bad.append(_whole(segment, f"{what} does not begin as a Parquet file"))
         crc32 = isal_zlib.crc32(regions.head)
         for found in regions.row_groups():
             crc32 = isal_zlib.crc32(found.data, crc32)
             error = _check_row_group(segment, found, what)
             if error is not None:
-                bad.append(BadRange(found.first, found.first + found.rows, error))
+                bad.append(BadRange(found.first, found.end, error))
         for data in regions.tail():
             crc32 = isal_zlib.crc32(data, crc32)
     if crc32 != segment.crc32 and not bad:  # where no checksum but this one looks: the page index, a page's header
@@ -126,67 +121,47 @@ def verify_segment(store: Readable, file: DataFile) -> Segment:
 
 @dataclass(frozen=True, slots=True)
 class _RowGroup:
-    """The bytes of a row group, from ``begins_at`` in the file on; its records from offset ``first`` on."""
+    """The bytes of a row group; its records ``[first, end)``."""
 
     index: int
     first: int
-    rows: int
-    begins_at: int
+    end: int
     data: bytes
 
 
 class _Regions:
-    """A file from its first byte to its last: magic, row groups, page index, footer."""
+    """A file from its first byte to its last: magic, row groups, page index and footer."""
 
     def __init__(self, source: BinaryIO, size_bytes: int, segment: Segment, what: str) -> None:
         self._source = source
         self._what = what
         self._segment = segment
         self._size_bytes = size_bytes
-        self._index_at = int(segment.parquet.metadata[CHECKSUM_KEY][16:32], 16)
-        self._footer_at = size_bytes - segment.parquet.serialized_size - SUFFIX_BYTES
-        groups = [segment.parquet.row_group(i) for i in range(segment.parquet.num_row_groups)]
-        self._starts = [row_group_start(group) for group in groups]
-        edges = [len(_MAGIC), *self._starts[1:], self._index_at, self._footer_at, size_bytes]
-        if edges != sorted(edges) or not groups:
-            raise CorruptSegmentError(f"{what}: its footer says that its parts overlap, or lie outside the file")
-        self.head = self._read(0, len(_MAGIC))
+        self.head = self._read(0, len(MAGIC))
 
     def row_groups(self) -> Iterator[_RowGroup]:
-        """In order; each reaches to where the next one begins."""
-        first = self._segment.footer.base_offset
-        edges = [len(_MAGIC), *self._starts[1:], self._index_at]
-        for index, (start, end) in enumerate(pairwise(edges)):
-            rows = self._segment.parquet.row_group(index).num_rows
-            yield _RowGroup(index, first, rows, start, self._read(start, end))
-            first += rows
+        """In order; one begins where the one before it ends."""
+        offsets = pairwise(self._segment.row_group_offsets)
+        for index, (group, (first, end)) in enumerate(zip(self._segment.row_groups, offsets, strict=True)):
+            yield _RowGroup(index, first, end, self._read(group.start, group.stop))
 
     def tail(self) -> Iterator[bytes]:
-        """The page index in one piece, then what follows it."""
-        yield self._read(self._index_at, self._footer_at)
-        yield self._read(self._footer_at, self._size_bytes)
+        """The page index, and what follows it, in pieces."""
+        for start in range(self._segment.index_start, self._size_bytes, _PIECE_BYTES):
+            yield self._read(start, min(start + _PIECE_BYTES, self._size_bytes))
 
     def _read(self, start: int, end: int) -> bytes:
-        """Exactly these bytes of the listed object, in requests of a bounded size."""
-        self._source.seek(start)
-        pieces: list[bytes] = []
-        while start < end:
-            piece = self._source.read(min(_READ_BYTES, end - start))
-            if not piece:
-                raise SourceChangedError(f"{self._what} ended at byte {start}: list it again")
-            pieces.append(piece)
-            start += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return read_range(self._source, start, end, self._what)
 
 
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
     """What is wrong with a row group, if anything: every page's checksum, and the offsets of its records."""
     try:
-        table = decode_row_group(segment, found.index, found.begins_at, found.data, what)
+        table = decode_row_group(segment, found.index, found.data)
     except CorruptSegmentError as error:
         return error
     offsets = table.column("offset")
-    expected = pa.arange(found.first, found.first + found.rows)
+    expected = pa.arange(found.first, found.end)
     if offsets.null_count or not offsets.combine_chunks().equals(expected):
         return CorruptSegmentError(f"{what}: the records from offset {found.first} on have other offsets")
     return None

@@ -16,13 +16,16 @@ from dataclasses import dataclass
 import msgspec
 from isal import isal_zlib
 
-from partitions.errors import CorruptSegmentError
-from partitions.producers import ProducerEntry, plain
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.producers import ProducerEntry, plain
 
 FOOTER_KEY = b"log.segment"
 CHECKSUM_KEY = b"log.segment.crc"
 WRITER_VERSION = 1
-SUFFIX_BYTES = 8  # the length of Parquet's footer, and the magic
+MOST_JSON_BYTES = 16 * 1024 * 1024
+"""Of the log's own footer: 100,000 producers."""
 NO_CHECKSUM = b"0" * 8  # CRC-32, hexadecimal; that of the footer is taken with these digits in its place
 # Of the footer, of all before it; (16 digits) where the page index starts, which ends at the footer; of that.
 NO_CHECKSUMS = NO_CHECKSUM * 5
@@ -32,11 +35,11 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     """What an append is to the transaction of a producer and its epoch: records of it, or its end (a marker)."""
 
     producer_id: str
-    producer_epoch: int
+    producer_epoch: Int64
     """Of a marker: the raised one."""
-    control: int | None = None
+    control: Int64 | None = None
     """Of a marker: ``records.ABORT`` or ``records.COMMIT``; None: it is records."""
-    first_offset: int | None = None
+    first_offset: Int64 | None = None
     """Of a marker: where the transaction begins that it ended here; None: there was none."""
 
 
@@ -44,27 +47,27 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """What a data file says of itself. Offsets ``[base_offset, next_offset)``; never empty."""
 
     topic_id: str
-    partition: int
-    base_offset: int
-    next_offset: int
-    lineage: tuple[tuple[int, int], ...]
+    partition: Int64
+    base_offset: Natural
+    next_offset: Natural
+    lineage: tuple[tuple[Epoch, Natural], ...]
     producers: dict[str, ProducerEntry]
     """Producer state after this file, of the whole partition."""
-    min_timestamp_us: int
+    min_timestamp_us: Int64
     """0 when no record has a timestamp."""
-    max_timestamp_us: int
-    max_timestamp_offset: int | None
+    max_timestamp_us: Int64
+    max_timestamp_offset: Int64 | None
     """The first offset that has the largest timestamp; None when no record has one."""
-    records: int
-    uncompressed_bytes: int
-    created_ms: int
+    records: Natural
+    uncompressed_bytes: Natural
+    created_ms: Int64
     writer_version: int = WRITER_VERSION
     batch_id: str = ""
     """Metadata log only: a digest of lineage and records, for a batch is read in one request and checked whole."""
     transaction: TransactionPart | None = None
     """Of an append in a transaction, and of a marker. None for all others, and in merged segments: their records
     say by themselves what became of them."""
-    last_transactional_offset: int | None = None
+    last_transactional_offset: Int64 | None = None
     """Where the last such append up to this file's end begins, of the whole partition; None: there is none."""
     markers: tuple[TransactionPart, ...] = ()
     """Of a merged segment: the markers in it that end transactions which began before it."""
@@ -80,7 +83,6 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
         return self.created_ms if self.max_timestamp_offset is None else -(-self.max_timestamp_us // 1000)
 
 
-_decoder = msgspec.json.Decoder(SegmentFooter)
 _OPTIONAL = ("transaction", "last_transactional_offset", "markers")
 
 
@@ -94,17 +96,24 @@ def encode_footer(footer: SegmentFooter) -> bytes:
 
 def decode_footer(data: bytes) -> SegmentFooter:
     """Raises: ValueError for what is no footer (the caller knows which file to name)."""
-    return _decoder.decode(data)
+    if len(data) > MOST_JSON_BYTES:
+        raise ValueError(f"it has {len(data)} bytes, more than {MOST_JSON_BYTES}")
+    return parse_json(data, SegmentFooter)
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:
-    """Where in Parquet's footer the checksums stand; a string is its length and its bytes."""
-    text = bytes(footer)
-    key = bytes([len(CHECKSUM_KEY)]) + CHECKSUM_KEY
-    found = text.rfind(key)
-    if found < 0:
-        raise ValueError("the footer has no checksum")
-    return found + len(key) + 2
+    """Where in Parquet's footer the checksums stand. Raises: ValueError when there are none."""
+    try:
+        return value_at(footer, CHECKSUM_KEY)
+    except ValueError as error:
+        raise ValueError("the footer has no checksum") from error
+
+
+def value_at(footer: bytes | bytearray | memoryview, key: bytes) -> int:
+    """Where in Parquet's footer the value of a key stands, of less than 128 bytes both; a string is its length and
+    its bytes. Raises: ValueError when the key is not there.
+    """
+    return bytes(footer).rindex(bytes([len(key)]) + key) + 1 + len(key) + 2
 
 
 @dataclass(frozen=True, slots=True)

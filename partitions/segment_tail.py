@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from isal import isal_zlib
 
-from partitions.errors import CorruptSegmentError, SourceChangedError
-from partitions.segment_footer import SUFFIX_BYTES, checksums_of
-from partitions.store.protocol import Readable, StoredObject
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
+from stratalog.partitions.parquet_footer import MAGIC, SUFFIX_BYTES, footer_start
+from stratalog.partitions.segment_footer import checksums_of
+from stratalog.partitions.store.protocol import Readable, StoredObject
+from stratalog.partitions.store.reader import read_range
 
-_MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
 """Read at first: all of the tail of most files."""
+_PIECE_BYTES = 8 * 1024 * 1024
 
 
 def check_tail(store: Readable, stored: StoredObject) -> None:
@@ -27,30 +29,23 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
     what, size = store.uri_of(stored.name), stored.size_bytes
     try:
         with store.open(stored) as source:
-
-            def read(start: int, end: int) -> bytes:
-                source.seek(start)
-                data = source.read(end - start)
-                if len(data) != end - start:
-                    raise SourceChangedError(f"{what} has lost bytes since it was listed")
-                return data
-
             begin = max(0, size - _TAIL_BYTES)
-            tail = read(begin, size)
-            if len(tail) < SUFFIX_BYTES or tail[-4:] != _MAGIC:
-                raise CorruptSegmentError(f"{what} does not end as a Parquet file: truncated, or foreign")
-            footer_at = size - SUFFIX_BYTES - int.from_bytes(tail[-SUFFIX_BYTES:-4], "little")
-            if footer_at < len(_MAGIC):
-                raise CorruptSegmentError(f"{what}: its Parquet footer is longer than the file")
+            tail = read_range(source, begin, size, what)
+            footer_at = footer_start(tail, size)
             if footer_at < begin:
-                begin, tail = footer_at, read(footer_at, size)
+                begin, tail = footer_at, read_range(source, footer_at, size, what)
             stated = checksums_of(tail[footer_at - begin : -SUFFIX_BYTES], what)
             index_at = stated.index_start
-            if not len(_MAGIC) <= index_at <= footer_at:
+            if not len(MAGIC) <= index_at <= footer_at:
                 raise CorruptSegmentError(f"{what}: its footer says that the page index lies outside the file")
-            known = tail[: footer_at - begin]
-            index = known[index_at - begin :] if index_at >= begin else read(index_at, begin) + known
+            crc32 = 0
+            for start in range(index_at, begin, _PIECE_BYTES):
+                piece = read_range(source, start, min(start + _PIECE_BYTES, begin), what)
+                crc32 = isal_zlib.crc32(piece, crc32)
+            crc32 = isal_zlib.crc32(tail[max(0, index_at - begin) : footer_at - begin], crc32)
     except FileNotFoundError as error:
         raise SourceChangedError(f"{what} was deleted since it was listed") from error
-    if stated.index_crc32 != isal_zlib.crc32(index):
+    except ValueError as error:
+        raise CorruptSegmentError(f"{what}: {error}") from error
+    if stated.index_crc32 != crc32:
         raise CorruptSegmentError(f"{what}: its page index is damaged, the checksum differs")

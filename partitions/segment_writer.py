@@ -1,7 +1,12 @@
-"""Writing a data file: Parquet, in one streaming pass, memory bounded by one row group."""
+"""Writing a data file: Parquet, in one streaming pass, memory bounded by one row group.
+
+What readers refuse (``parquet_footer``, ``parquet_pages``) is not written: a record that is too large, row groups
+that take more memory than readers grant them, a footer without end.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, BinaryIO
@@ -11,34 +16,42 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from isal import isal_zlib
 
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.producers import ProducerEntry
-from partitions.records import leaf_types
-from partitions.segment_footer import (
+from stratalog.partitions.errors import InvalidCallError, RecordTooLargeError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.parquet_footer import MOST_CHUNKS, MOST_GROUP_BYTES, SUFFIX_BYTES, footer_start
+from stratalog.partitions.parquet_pages import LEVELS_BYTES
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import leaf_types
+from stratalog.partitions.segment_footer import (
     CHECKSUM_KEY,
     FOOTER_KEY,
+    MOST_JSON_BYTES,
     NO_CHECKSUMS,
-    SUFFIX_BYTES,
     SegmentFooter,
     TransactionPart,
     checksum_at,
     decode_footer,
     encode_footer,
 )
+from stratalog.partitions.segment_signature import NO_TAG, TAG_KEY, tag_at, without_tag
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 ROW_GROUP_BYTES = 64 * 1024 * 1024
+MOST_RECORD_BYTES = MOST_GROUP_BYTES // 2
+"""In memory, of a record; and of a row group, whose records are cut apart by the average."""
 PAGE_ROWS = 2048
 """At most, of every column: a reader of a range skips pages by their offsets, and reads at least one of each."""
+
+Sign = Callable[[bytes], str]
+"""From the SHA-256 of a file without its tag to the tag."""
 
 
 class SegmentWriter:
     """Writes one data file into ``sink``.
 
-    Batches carry the record columns of ``partitions.records`` (and, where given, ``producer_id`` and
+    Batches carry the record columns of ``stratalog.partitions.records`` (and, where given, ``producer_id`` and
     ``control``); partition and offsets are added here, from ``base_offset`` on, in order of arrival.
     """
 
@@ -52,14 +65,18 @@ class SegmentWriter:
         base_offset: int,
         compression: str = "zstd",
         row_group_bytes: int = ROW_GROUP_BYTES,
+        sign: Sign | None = None,
     ) -> None:
+        """``sign``: the file has a tag (``segment_signature``)."""
         self._schema = schema
         self._topic_id = topic_id
         self._partition = partition
         self._base_offset = base_offset
         self._row_group_bytes = row_group_bytes
-        self._sink = _CheckedTail(sink)
+        self._signed = sign is not None
+        self._sink = _CheckedTail(sink, sign)
         leaves = leaf_types(schema)
+        self._leaves, self._chunks = len(leaves), 0
         # Dictionaries pay for keys and typed fields; for opaque values they only waste the try. Offsets and
         # timestamps ascend: their differences are small.
         plain = {"value"} if pa.types.is_binary(schema.field("value").type) else set()
@@ -87,19 +104,36 @@ class SegmentWriter:
         """The offset after the last record written so far."""
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append the records of ``batch``; a batch larger than a row group becomes several."""
+        """Append the records of ``batch``; a batch larger than a row group becomes several.
+
+        Raises: RecordTooLargeError for a record of more than ``MOST_RECORD_BYTES``: there will be no file.
+        """
         if batch.num_rows == 0:
             return
         batch = self._complete(batch)
         self._note_timestamps(batch.column("timestamp"))
         self.next_offset += batch.num_rows
-        pieces = -(-batch.nbytes // self._row_group_bytes)
+        self._cut(batch, memory_bytes(batch))
+
+    def _cut(self, batch: pa.RecordBatch, size: int) -> None:
+        """Into row groups of about equal records, and where these are of unequal size, once more."""
+        pieces = -(-size // min(self._row_group_bytes, MOST_RECORD_BYTES))
         rows = -(-batch.num_rows // pieces)
         for start in range(0, batch.num_rows, rows):
-            self._add(batch.slice(start, rows))
+            part = batch.slice(start, rows)
+            part_size = size if part.num_rows == batch.num_rows else memory_bytes(part)
+            if part_size <= MOST_RECORD_BYTES:
+                self._add(part, part_size)
+            elif part.num_rows > 1:
+                self._cut(part, part_size)
+            else:
+                raise RecordTooLargeError(
+                    f"partition {self._partition} of topic {self._topic_id}: a record takes {part_size} bytes, "
+                    f"more than the {MOST_RECORD_BYTES} that readers have room for: store what is so large beside "
+                    "the log, and its address in it; nothing was appended"
+                )
 
-    def _add(self, batch: pa.RecordBatch) -> None:
-        size = batch.nbytes
+    def _add(self, batch: pa.RecordBatch, size: int) -> None:
         if self._pending_bytes + size > self._row_group_bytes:
             self._flush()
         self._pending.append(batch)
@@ -123,7 +157,7 @@ class SegmentWriter:
         footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
-            since one of its numbers is none.
+            since one of its numbers is none, or it is too long.
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")
@@ -147,11 +181,20 @@ class SegmentWriter:
             markers=markers,
         )
         encoded = _encoded(footer)
-        self._writer.add_key_value_metadata({**metadata(), FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
+        self._check_chunks()
+        tag = {TAG_KEY: NO_TAG} if self._signed else {}
+        self._writer.add_key_value_metadata({**metadata(), **tag, FOOTER_KEY: encoded, CHECKSUM_KEY: NO_CHECKSUMS})
         self._sink.hold()
         self._writer.close()
         self._sink.release()
         return footer
+
+    def _check_chunks(self) -> None:
+        if self._chunks > MOST_CHUNKS:
+            raise InvalidCallError(
+                f"partition {self._partition} of topic {self._topic_id}: {self._chunks} column chunks are more "
+                f"than the {MOST_CHUNKS} of a segment: append fewer records at once; nothing was written"
+            )
 
     def abort(self) -> None:
         """Give up: what was written so far is no file, and no more is written. Harmless after ``close``."""
@@ -192,17 +235,40 @@ class SegmentWriter:
             return
         table = pa.Table.from_batches(self._pending, schema=self._schema)
         self._pending, self._pending_bytes = [], 0
+        self._chunks += self._leaves
         self._uncompressed_bytes += table.nbytes
         self._writer.write_table(table, row_group_size=table.num_rows)
+
+
+def memory_bytes(batch: pa.RecordBatch) -> int:
+    """What records take in memory, and what it takes to read them: at most twice as much by ``parquet_pages``."""
+    return int(batch.nbytes) + sum(_levels_bytes(column, 0, 0) for column in batch.columns)
+
+
+def _levels_bytes(array: pa.Array, around: int, lists: int) -> int:
+    """For the values in lists, and for the lists ``around`` them, which may be empty."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        return sum(_levels_bytes(child, around, lists) for child in array.flatten())
+    if pa.types.is_list(kind) or pa.types.is_map(kind):
+        begin, end = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
+        below = (array.keys, array.items) if pa.types.is_map(kind) else (array.values,)
+        inner = [values.slice(begin, end - begin) for values in below]
+        return sum(_levels_bytes(values, around + len(array), lists + 1) for values in inner)
+    of_value = max(LEVELS_BYTES * lists, kind.bit_width // 8 if pa.types.is_decimal(kind) else 0)
+    return of_value * (around + len(array)) if lists else 0
 
 
 def _encoded(footer: SegmentFooter) -> bytes:
     """Raises: InvalidCallError unless it would be read again as it is."""
     try:
         encoded = encode_footer(footer)
-        if decode_footer(encoded) == footer:
+        if len(encoded) > MOST_JSON_BYTES:
+            why = f"it has {len(encoded)} bytes, {len(footer.producers)} producers; let them expire"
+        elif decode_footer(encoded) == footer:
             return encoded
-        why = "it would be read as another one"
+        else:
+            why = "it would be read as another one"
     except (TypeError, ValueError) as error:
         why = str(error)
     raise InvalidCallError(
@@ -213,12 +279,14 @@ def _encoded(footer: SegmentFooter) -> bytes:
 
 class _CheckedTail(io.RawIOBase):
     """Passes bytes on to a sink, and takes their checksum on the way; what comes after ``hold`` (the page index
-    and Parquet's footer) waits for the checksums, which stand inside the footer itself.
+    and Parquet's footer) waits for the checksums, and for the tag, which stand inside the footer itself.
     """
 
-    def __init__(self, sink: BinaryIO) -> None:
+    def __init__(self, sink: BinaryIO, sign: Sign | None) -> None:
         super().__init__()
         self._sink = sink
+        self._sign = sign
+        self._digest = hashlib.sha256()
         self._passed_bytes = 0
         self._passed_crc32 = 0
         self._held: list[bytes] | None = None
@@ -235,6 +303,8 @@ class _CheckedTail(io.RawIOBase):
             self._sink.write(view)
             self._passed_bytes += view.nbytes
             self._passed_crc32 = isal_zlib.crc32(view, self._passed_crc32)
+            if self._sign is not None:
+                self._digest.update(view)
         else:
             self._held.append(bytes(view))
         return view.nbytes
@@ -248,12 +318,22 @@ class _CheckedTail(io.RawIOBase):
 
     def release(self) -> None:
         tail = bytearray(b"".join(self._held or ()))
-        footer_at = len(tail) - SUFFIX_BYTES - int.from_bytes(tail[-SUFFIX_BYTES:-4], "little")
+        try:
+            footer_at = footer_start(tail, self._passed_bytes + len(tail)) - self._passed_bytes
+        except ValueError as error:
+            raise InvalidCallError(f"{error}: append fewer records at once; nothing was written") from error
         footer = memoryview(tail)[footer_at:-SUFFIX_BYTES]
         at = checksum_at(footer)
         body_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at], self._passed_crc32)
         index_crc32 = isal_zlib.crc32(memoryview(tail)[:footer_at])
         stated = b"%08x%016x%08x" % (body_crc32, self._passed_bytes, index_crc32)
         footer[at + 8 : at + len(NO_CHECKSUMS)] = stated
+        if self._sign is not None:
+            tagged = tag_at(footer)
+            assert tagged is not None
+            self._digest.update(memoryview(tail)[:footer_at])
+            self._digest.update(without_tag(footer, tagged))
+            self._digest.update(memoryview(tail)[-SUFFIX_BYTES:])
+            footer[tagged : tagged + len(NO_TAG)] = self._sign(self._digest.digest()).encode()
         footer[at : at + 8] = b"%08x" % isal_zlib.crc32(footer)
         self._sink.write(tail)

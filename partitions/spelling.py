@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from partitions.errors import InvalidCallError
+from stratalog.partitions.errors import InvalidCallError
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -17,39 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import Enum
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partitions.errors import InvalidCallError
-from partitions.listing import DataFile, Link, ReplicaLog
-from partitions.paths import DataName
-from partitions.records import ABORTED, COMMIT
-from partitions.segment_footer import SegmentFooter, TransactionPart
-from partitions.spelling import did_you_mean
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.listing import DataFile, Link, ReplicaLog
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import ABORTED, COMMIT
+from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 
 FooterOf = Callable[[DataFile], SegmentFooter]
 """What a file of the log says of itself; it may cost a read."""
-
-
-class Isolation(StrEnum):
-    """Which records a reader gets (Kafka's ``isolation.level``). Markers are nobody's."""
-
-    READ_UNCOMMITTED = "read_uncommitted"
-    """All below the high watermark, also of transactions that are open or aborted."""
-    READ_COMMITTED = "read_committed"
-    """Those below the last stable offset whose transaction, if any, was committed."""
-
-
-def isolation_of(given: Isolation | str) -> Isolation:
-    """The isolation level of that name. Raises: InvalidCallError naming the nearest."""
-    try:
-        return Isolation(given)
-    except ValueError:
-        levels = [level.value for level in Isolation]
-        hint = did_you_mean(str(given), levels) or f": it is one of {', '.join(levels)}"
-        raise InvalidCallError(f"unknown isolation {given!r}{hint}") from None
 
 
 class Fate(Enum):

@@ -1,67 +1,81 @@
-"""The follower's side of FetchSnapshot (KIP-630, "Fetching Snapshots", "Changes to Leader Election").
+"""FetchSnapshot: how a follower gets the snapshot of its leader (KIP-630, "Fetching Snapshots").
 
-The steps, in this order: hear of a snapshot by a fetch; get it chunk by chunk; verify the whole of it; give it its
-name; drop the chunks. Whoever stops in between leaves chunks, which the next run goes on from or drops. What comes
-then, the log that starts at the snapshot's end and the state that is loaded from it, is the caller's.
+One driver runs both sides, over two folders. ``Source`` is the leader's: it checks at every chunk what a broker
+would check. ``fetch_snapshot`` is the follower's, in this order: hear of a snapshot; keep it chunk by chunk;
+verify the whole of it; give it its name; drop the chunks. A run that stops in between leaves chunks, which the
+next run goes on from or drops. What comes then, the log that starts at the snapshot's end and the state that is
+loaded from it, is the caller's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
-    FencedLeaderEpochError,
     InconsistentClusterIdError,
-    NotLeaderOrFollowerError,
     PositionOutOfRangeError,
     SnapshotNotFoundError,
     SourceChangedError,
     StorageError,
-    StratalogError,
-    UnknownLeaderEpochError,
-    UnknownTopicOrPartitionError,
 )
-from partitions.store.protocol import Store, StoredObject
-from snapshots.chunks import PartialSnapshot
-from snapshots.messages import Chunk, FetchSnapshotRequest, PartitionAnswer, PartitionRequest, Refused
-from snapshots.reader import read_snapshot
-from snapshots.snapshot_id import SnapshotId
+from stratalog.partitions.paths import join
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots.chunks import PartialSnapshot
+from stratalog.snapshots.reader import Check, believed, read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
 
+RESPONSE_MAX_BYTES = 10 * 1024 * 1024
+"""``replica.fetch.response.max.bytes``, Kafka's default: the size of a chunk."""
 ATTEMPTS = 5
 """How often a follower asks for a snapshot anew before it gives up."""
 
 
-class Rule(Enum):
-    """What a follower does when it is refused."""
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Bytes of a snapshot."""
 
-    REDISCOVER = "fetch again, and go on with the snapshot that the leader names then"
-    START_OVER = "drop what was fetched, fetch again, and begin with the snapshot that the leader names then"
-    GIVE_UP = "tell the caller, and keep what was fetched for the next run"
-
-
-RULES: dict[type[StratalogError], Rule] = {
-    SnapshotNotFoundError: Rule.REDISCOVER,
-    NotLeaderOrFollowerError: Rule.REDISCOVER,
-    PositionOutOfRangeError: Rule.START_OVER,
-    FencedLeaderEpochError: Rule.GIVE_UP,
-    UnknownLeaderEpochError: Rule.GIVE_UP,
-    UnknownTopicOrPartitionError: Rule.GIVE_UP,
-}
-"""KIP-630, "Response Handling": the first three are discovered anew "by sending another Fetch request". The others
-say that the view of one of the two is out of date: the caller reads the metadata again, or waits for the leader
-to (KIP-320). Whatever is not here, storage that fails for example, is for the caller, too."""
+    size_bytes: int
+    """Of the whole snapshot."""
+    data: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a fetch told a follower: the leader's log starts after its own ends, or parts ways below its start."""
+class Source:
+    """A snapshot in the leader's folder (KIP-630, "Request Handling")."""
 
+    store: Store
+    folder: str
     snapshot_id: SnapshotId
-    leader_epoch: int | None
+    check_leader: Callable[[], None] = lambda: None
+    """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError when the folder is
+    not that of the leader that the follower knows."""
+
+    def chunk(self, position: int, max_bytes: int) -> Chunk:
+        """At most ``max_bytes`` bytes from ``position`` on; none at the end of the snapshot.
+
+        Raises: SnapshotNotFoundError when the snapshot is gone; PositionOutOfRangeError for a position behind its
+            end; as ``check_leader``; StorageError.
+        """
+        self.check_leader()
+        name = join(self.folder, str(self.snapshot_id.name))
+        try:
+            stored = self.store.stat(name)
+            if position > stored.size_bytes:
+                raise PositionOutOfRangeError(
+                    f"{self.store.uri_of(name)} has {stored.size_bytes} bytes, and is asked for from {position} on"
+                )
+            if position == stored.size_bytes:
+                return Chunk(stored.size_bytes, b"")
+            with self.store.open(stored) as file:
+                file.seek(position)
+                return Chunk(stored.size_bytes, file.read(max_bytes))
+        except (FileNotFoundError, SourceChangedError) as error:
+            raise SnapshotNotFoundError(
+                f"{self.store.uri_of(name)} is not there, or no longer: fetch again, to hear of a later snapshot"
+            ) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,171 +87,67 @@ class Fetched:
     """Fetched by this run; 0 when it was there already."""
 
 
-@dataclass(frozen=True, slots=True)
-class NotNeeded:
-    """The leader's log has what the follower lacks."""
+def fetch_snapshot(
+    store: Store,
+    folder: str,
+    discover: Callable[[], Source | None],
+    *,
+    owner: str,
+    partition: int,
+    check: Check = believed,
+    max_bytes: int = RESPONSE_MAX_BYTES,
+) -> Fetched | None:
+    """Bring the snapshot that ``discover`` names into the follower's folder; None when it names none: the leader's
+    log has what the follower lacks. ``owner``, ``partition``, ``check`` as of ``read_snapshot``.
 
+    A snapshot that is gone in the middle is discovered anew; so is one whose parts do not fit together, and they
+    are dropped first (KIP-630, "Response Handling"). Whatever else fails is told at once.
 
-@dataclass(frozen=True, slots=True)
-class NotFetched:
-    """It was not to be had."""
-
-    error: StratalogError
-
-
-Outcome = Fetched | NotNeeded | NotFetched
-
-
-class SnapshotFetch:
-    """One partition of a follower on its way to its leader's snapshot.
-
-    ``discover`` sends a fetch to whom it now takes for the leader, and hears of a snapshot; None: the log has what
-    is needed.
+    Raises: as ``discover``, ``Source.chunk``, ``read_snapshot``. Parts stay for the next run, but for those whose
+        whole is another log's.
     """
-
-    def __init__(
-        self,
-        store: Store,
-        folder: str,
-        *,
-        topic_id: str,
-        partition: int,
-        discover: Callable[[], Wanted | None],
-        owner: str | None = None,
-    ) -> None:
-        """``owner`` as of ``read_snapshot``; ``topic_id`` unless given."""
-        self._store = store
-        self._folder = folder
-        self._topic_id = topic_id
-        self._partition = partition
-        self._owner = topic_id if owner is None else owner
-        self._discover = discover
-        self._wanted: Wanted | None = None
-        self._partial: PartialSnapshot | None = None
-        self._damaged: StoredObject | None = None
-        """What has the snapshot's name in the folder, and does not verify."""
-        self._attempts_left = ATTEMPTS
-        self._received_bytes = 0
-        self.outcome: Outcome | None = None
-        """None while there is more to do."""
-
-    def next_request(self) -> PartitionRequest | None:
-        """What to ask the leader for; None when ``outcome`` says how it ended."""
-        try:
-            if self.outcome is None and self._partial is None:
-                self._begin()
-        except StratalogError as error:
-            self.outcome = NotFetched(error)
-        if self.outcome is not None or self._wanted is None or self._partial is None:
+    failed: SnapshotNotFoundError | SourceChangedError | PositionOutOfRangeError | CorruptSegmentError
+    for _ in range(ATTEMPTS):
+        source = discover()
+        if source is None:
             return None
-        return PartitionRequest(
-            topic_id=self._topic_id,
-            partition=self._partition,
-            current_leader_epoch=self._wanted.leader_epoch,
-            snapshot_id=self._wanted.snapshot_id,
-            position=self._partial.position,
-        )
-
-    def _begin(self) -> None:
-        self._wanted = self._discover()
-        if self._wanted is None:
-            self.outcome = NotNeeded()
-            return
-        self._partial = PartialSnapshot(self._store, self._folder, self._wanted.snapshot_id)
-        self._damaged = None
-        if self._partial.frozen is None:
-            return
+        partial = PartialSnapshot(store, folder, source.snapshot_id)
         try:
-            read_snapshot(
-                self._store, self._folder, self._partial.frozen, owner=self._owner, partition=self._partition
-            )
-        except CorruptSegmentError:
-            self._damaged = self._partial.frozen
-        else:
-            self._partial.drop()
-            self.outcome = Fetched(self._wanted.snapshot_id, 0)
-
-    def accept(self, answer: PartitionAnswer) -> None:
-        """Take the answer to ``next_request``."""
-        partial = self._partial
-        if partial is None or self.outcome is not None:
-            return
-        try:
-            match answer:
-                case Refused(error):
-                    self._refused(partial, error)
-                case Chunk():
-                    partial.add(answer)
-                    self._received_bytes += len(answer.data)
-                    if partial.position == answer.size_bytes:
-                        self._complete(partial)
-        except SourceChangedError as error:
-            self._again(error)  # somebody else fetches, too, and was faster
-        except StratalogError as error:
-            self.outcome = NotFetched(error)
-
-    def _refused(self, partial: PartialSnapshot, error: StratalogError) -> None:
-        match RULES.get(type(error), Rule.GIVE_UP):
-            case Rule.REDISCOVER:
-                self._again(error)
-            case Rule.START_OVER:
-                partial.drop()
-                self._again(error)
-            case Rule.GIVE_UP:
-                self.outcome = NotFetched(error)
-
-    def _complete(self, partial: PartialSnapshot) -> None:
-        try:
-            partial.freeze(owner=self._owner, partition=self._partition, damaged=self._damaged)
-        except CorruptSegmentError as error:
-            # Chunks of two files of one name, from two leaders, or of a damaged one.
-            partial.drop()
-            self._again(error)
+            damaged = partial.frozen
+            if damaged is not None:
+                try:
+                    read_snapshot(store, folder, damaged, owner=owner, partition=partition, check=check)
+                except CorruptSegmentError:
+                    pass  # its successor takes its place
+                else:
+                    partial.drop()
+                    return Fetched(source.snapshot_id, 0)
+            size_bytes = _fetch_parts(source, partial, max_bytes)
+            partial.freeze(owner=owner, partition=partition, damaged=damaged, check=check)
+        except (SnapshotNotFoundError, SourceChangedError) as error:
+            failed = error  # deleted, or another run fetches it, too, and was faster
+        except (PositionOutOfRangeError, CorruptSegmentError) as error:
+            partial.drop()  # parts of two files of one name, from two leaders, or of a damaged one
+            failed = error
         except (CorruptionError, InconsistentClusterIdError):
             partial.drop()  # a later attempt would get the same bytes
             raise
         else:
             partial.drop()
-            self.outcome = Fetched(partial.snapshot_id, self._received_bytes)
-
-    def _again(self, error: StratalogError) -> None:
-        """Discover anew, unless it has gone on like this for too long."""
-        self._partial = None
-        self._attempts_left -= 1
-        if self._attempts_left == 0:
-            self.outcome = NotFetched(error)
+            return Fetched(source.snapshot_id, size_bytes)
+    raise failed
 
 
-def fetch_snapshots(
-    fetches: Sequence[SnapshotFetch],
-    ask: Callable[[FetchSnapshotRequest], Sequence[PartitionAnswer]],
-    *,
-    cluster_id: str | None = None,
-    replica_id: int,
-    max_bytes: int,
-) -> list[Outcome]:
-    """Bring a follower's partitions to the snapshots of the leader behind ``ask``, all of them at once, in chunks
-    that share ``max_bytes``. One that fails keeps no other from it.
-
-    Raises: what ``ask`` raises: then chunks stay, for the next run; StorageError when it sends nothing any more.
-    """
+def _fetch_parts(source: Source, partial: PartialSnapshot, max_bytes: int) -> int:
+    """Keep what is missing of the snapshot: how many bytes that was."""
+    fetched = 0
     while True:
-        asked = [(fetch, one) for fetch in fetches if (one := fetch.next_request()) is not None]
-        if not asked:
-            break
-        request = FetchSnapshotRequest(
-            cluster_id=cluster_id,
-            replica_id=replica_id,
-            max_bytes=max_bytes,
-            partitions=tuple(one for _, one in asked),
-        )
-        answers = ask(request)
-        for (fetch, _), answer in zip(asked, answers, strict=True):
-            fetch.accept(answer)
-        if all(map(_says_nothing, answers)):
-            raise StorageError(f"the leader sends no more bytes of the snapshots that broker {replica_id} fetches")
-    return [fetch.outcome for fetch in fetches if fetch.outcome is not None]
-
-
-def _says_nothing(answer: PartitionAnswer) -> bool:
-    return isinstance(answer, Chunk) and not answer.data and answer.position < answer.size_bytes
+        chunk = source.chunk(partial.position, max_bytes)
+        if chunk.data:
+            partial.add(chunk.data)
+            fetched += len(chunk.data)
+        elif partial.position < chunk.size_bytes:
+            name = join(source.folder, str(source.snapshot_id.name))
+            raise StorageError(f"{source.store.uri_of(name)} gives no bytes from {partial.position} on")
+        if partial.position == chunk.size_bytes:
+            return fetched

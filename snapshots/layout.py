@@ -18,7 +18,9 @@ import msgspec
 import pyarrow as pa
 from isal import isal_zlib
 
-from partitions.errors import CorruptionError, CorruptSegmentError
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
+from stratalog.partitions.numbers import Epoch, Int64, Natural
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -38,17 +40,17 @@ _HEADER_NAME, _FOOTER_NAME = b"snapshot-header", b"snapshot-footer"
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
     """What a snapshot says of itself in Parquet's footer."""
 
-    version: int = VERSION
-    end_offset: int
-    epoch: int
-    record_bytes: int
+    version: Int64 = VERSION
+    end_offset: Natural
+    epoch: Epoch
+    record_bytes: Natural
     """Bytes of the file before its page index."""
-    record_crc: int
+    record_crc: Int64
     """CRC-32 of these."""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
-    version: int
+    version: Int64
 
 
 def encode_mark(mark: Mark) -> dict[bytes, bytes]:
@@ -67,8 +69,8 @@ def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
             f"{what} is a data file of a log, and no snapshot: its footer lacks log.snapshot"
         )
     try:
-        check_version(msgspec.json.decode(raw, type=_Versioned).version, what)
-        return msgspec.json.decode(raw, type=Mark)
+        check_version(parse_json(raw, _Versioned).version, what)
+        return parse_json(raw, Mark)
     except ValueError as error:
         raise CorruptSegmentError(f"{what}: the footer log.snapshot cannot be read: {error}") from error
 

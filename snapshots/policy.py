@@ -6,8 +6,8 @@ from collections.abc import Container, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from partitions.errors import InvalidConfigError
-from snapshots.snapshot_id import SnapshotId
+from stratalog.partitions.errors import InvalidConfigError
+from stratalog.snapshots.snapshot_id import SnapshotId
 
 Key = TypeVar("Key", bound=Hashable)
 

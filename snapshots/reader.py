@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import BinaryIO
+from tempfile import SpooledTemporaryFile, gettempdir
+from typing import Any, BinaryIO
+from weakref import finalize
 
 import pyarrow as pa
 from isal import isal_zlib
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InconsistentClusterIdError,
     InvalidCallError,
     SourceChangedError,
+    StorageError,
 )
-from partitions.lineage import Lineage
-from partitions.listing import DataFile
-from partitions.paths import CheckpointName, DataName, base_name, folder_of, name_in, parse_name
-from partitions.producers import ProducerEntry
-from partitions.records import RECORD_COLUMNS
-from partitions.segment import Segment, read_batches, read_segment
-from partitions.segment_check import check_copy, check_segment
-from partitions.store.protocol import Readable, StagedCopy, Store, StoredObject
-from partitions.store.reader import RangeReader
-from snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, check_footer, decode_mark, read_header
-from snapshots.snapshot_id import SnapshotId
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import CheckpointName, DataName, base_name, folder_of, name_in, parse_name
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.segment import Segment, read_batches, read_segment
+from stratalog.partitions.segment_check import check_copy, check_segment
+from stratalog.partitions.segment_signature import TAG_KEY
+from stratalog.partitions.store.protocol import Readable, StagedCopy, Store, StoredObject
+from stratalog.partitions.store.reader import RangeReader
+from stratalog.snapshots.layout import FOOTER_CONTROL, HEADER_CONTROL, Mark, check_footer, decode_mark, read_header
+from stratalog.snapshots.snapshot_id import SnapshotId
 
 HELD_BYTES = 64 * 1024 * 1024
-"""A snapshot up to this size is fetched by one request and stays in memory; of a larger one, a row group does."""
+"""A snapshot up to this size is fetched by one request and stays in memory; of a larger one, a row group does. One
+that has to pass a check stays in a temporary file then: storage may give out other bytes when it is read again."""
 
 _PIECE_BYTES = 8 * 1024 * 1024
 _ROWS_AT_ONCE = 16_384
@@ -54,8 +59,16 @@ class Snapshot:
     """What the file says of itself; ``segment.crc32`` is of all its bytes."""
     stored: StoredObject
     """The very object that was verified, as it was listed."""
+    signed: bool
+    """Whether it has a tag (``stratalog.partitions.segment_signature``)."""
     _source: Readable = field(repr=False)
     _file: DataFile = field(repr=False)
+
+    def content(self) -> bytes:
+        """All its bytes; where there are at most ``HELD_BYTES``, or it had to pass a check, the very ones that
+        were verified. Raises: as ``batches``."""
+        with self._source.open(self.stored) as source:
+            return source.read()
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The records in order: columns timestamp, key, value, headers.
@@ -81,24 +94,33 @@ class Snapshot:
                 yield batch.slice(start, _ROWS_AT_ONCE)
 
 
-def read_snapshot(store: Store, folder: str, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
-    """The snapshot that a listing of ``folder`` saw, once all of it is verified: every checksum, its header and
-    footer, its name and its owner.
+Check = Callable[[Readable, StoredObject], None]
+"""What the bytes of a snapshot have to pass before anything of them is decoded."""
 
-    Raises: CorruptSegmentError when it is damaged, truncated, or has no header or footer; CorruptionError for a
-        later version or another partition; InconsistentClusterIdError for another owner; SourceChangedError when
-        it is gone, or another object now; StorageError.
+
+def believed(source: Readable, stored: StoredObject) -> None:
+    """Any bytes pass."""
+
+
+def read_snapshot(
+    store: Store, folder: str, stored: StoredObject, *, owner: str, partition: int, check: Check = believed
+) -> Snapshot:
+    """The snapshot that a listing of ``folder`` saw, once all of it is verified: every checksum, its header and
+    footer, its name and its owner; first of all it passes ``check``.
+
+    Raises: what ``check`` raises; CorruptSegmentError when it is damaged, truncated, or has no header or footer;
+        CorruptionError for a later version or another partition; InconsistentClusterIdError for another owner;
+        SourceChangedError when it is gone, or another object now; StorageError.
     """
     if folder_of(stored.name) != folder.strip("/"):
         raise InvalidCallError(f"{stored.name!r} does not lie in {folder!r}")
     if stored.size_bytes > HELD_BYTES:
-        return verify_snapshot(store, stored, owner=owner, partition=partition)
-    what = store.uri_of(stored.name)
-    with store.open(stored) as source:
-        data = source.read()
-    if len(data) != stored.size_bytes:
-        raise SourceChangedError(f"{what} has {len(data)} bytes, and not {stored.size_bytes}: list it again")
-    found = verify_snapshot(_Held(data, what), _anonymous(stored), owner=owner, partition=partition)
+        check(store, stored)
+        if check is believed:
+            return verify_snapshot(store, stored, owner=owner, partition=partition)
+    held = _Held(store, stored)
+    check(held, stored)
+    found = verify_snapshot(held, _anonymous(stored), owner=owner, partition=partition)
     return replace(found, stored=stored)
 
 
@@ -133,6 +155,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
         producers=segment.footer.producers,
         segment=checked.segment,
         stored=stored,
+        signed=TAG_KEY in segment.parquet.metadata,
         _source=source,
         _file=file,
     )
@@ -217,12 +240,19 @@ def _check_control_rows(source: Readable, file: DataFile, rows: int, what: str) 
         raise CorruptSegmentError(f"{what} is no whole snapshot: it has {rows} row")
     [header] = read_batches(source, file, 0, 1, ["headers", "control"])
     [footer] = read_batches(source, file, rows - 1, rows, ["headers", "control"])
-    timestamp_ms = read_header(header.column("headers")[0].as_py(), what)
-    check_footer(footer.column("headers")[0].as_py(), what)
+    timestamp_ms = read_header(_headers(header, what), what)
+    check_footer(_headers(footer, what), what)
     controls = [control for batch in read_batches(source, file, 0, rows, ["control"]) for control in _set(batch)]
     if controls != [HEADER_CONTROL, FOOTER_CONTROL]:
         raise CorruptSegmentError(f"{what}: its control records are of the types {controls[:5]}")
     return timestamp_ms
+
+
+def _headers(batch: pa.RecordBatch, what: str) -> Any:
+    try:
+        return batch.column("headers")[0].as_py()
+    except UnicodeDecodeError as error:  # Arrow looks at text only where somebody asks for it
+        raise CorruptSegmentError(f"{what}: a name in its control records is no text: {error}") from error
 
 
 def _set(batch: pa.RecordBatch) -> list[int]:
@@ -231,17 +261,34 @@ def _set(batch: pa.RecordBatch) -> list[int]:
 
 
 class _Held:
-    """The bytes of one object, in memory."""
+    """The bytes of one object as they were read once: in memory, or, where they are many, in a temporary file."""
 
-    def __init__(self, data: bytes, uri: str) -> None:
-        self._data = data
-        self._uri = uri
+    def __init__(self, store: Store, stored: StoredObject) -> None:
+        """Raises: SourceChangedError when the object is another one now; StorageError."""
+        self._uri = store.uri_of(stored.name)
+        self._size_bytes = stored.size_bytes
+        self._file = SpooledTemporaryFile(HELD_BYTES)  # noqa: SIM115 - lives as long as this
+        finalize(self, self._file.close)
+        with store.open(stored) as source:
+            while piece := source.read(HELD_BYTES):
+                try:
+                    self._file.write(piece)
+                except OSError as error:
+                    raise StorageError(
+                        f"{self._uri} cannot be held in {gettempdir()}: {error.strerror}"
+                    ) from error
+        if self._file.tell() != stored.size_bytes:
+            raise SourceChangedError(f"{self._uri} is not the object that was listed: list it again")
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        return RangeReader(len(self._data), lambda start, end: self._data[start:end]).as_file()
+        return RangeReader(self._size_bytes, self._fetch).as_file()
 
     def uri_of(self, name: str) -> str:
         return self._uri
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        self._file.seek(start)
+        return self._file.read(end - start)
 
 
 def _anonymous(stored: StoredObject) -> StoredObject:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import total_ordering
 
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.paths import CheckpointName
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import CheckpointName
 
 
 @total_ordering

@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from partitions.errors import CorruptionError
-from snapshots.snapshot_id import SnapshotId
+from stratalog.partitions.errors import CorruptionError
+from stratalog.snapshots.snapshot_id import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)

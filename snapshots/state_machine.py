@@ -63,7 +63,7 @@ class Codec(Generic[Record]):
 
 
 class Rows(Protocol):
-    """Where rows go: ``snapshots.writer.SnapshotWriter``."""
+    """Where rows go: ``stratalog.snapshots.writer.SnapshotWriter``."""
 
     def append_rows(self, rows: list[tuple[bytes | None, bytes | None]]) -> None:
         """Add these rows."""

@@ -8,16 +8,16 @@ from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-from partitions.clock import Clock
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.paths import join
-from partitions.producers import ProducerEntry
-from partitions.records import RECORD_COLUMNS, check_columns
-from partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
-from partitions.store.protocol import Store
-from snapshots.layout import ChecksummedSink, Mark, encode_mark, footer_row, header_row
-from snapshots.snapshot_id import SnapshotId, lineage_up_to
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import join
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import RECORD_COLUMNS, check_columns
+from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter, Sign
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots.layout import ChecksummedSink, Mark, encode_mark, footer_row, header_row
+from stratalog.snapshots.snapshot_id import SnapshotId, lineage_up_to
 
 
 class SnapshotWriter:
@@ -40,10 +40,11 @@ class SnapshotWriter:
         compression: str = "zstd",
         producers: Mapping[str, ProducerEntry] | None = None,
         row_group_bytes: int = ROW_GROUP_BYTES,
+        sign: Sign | None = None,
     ) -> None:
         """``owner`` is the id of the topic, or that of the cluster for its metadata; ``lineage`` that of the log,
         of which the snapshot keeps the part up to its end; ``schema`` the physical one of the topic;
-        ``producers`` the producer state at the snapshot's end.
+        ``producers`` the producer state at the snapshot's end; ``sign`` as of ``SegmentWriter``.
 
         Raises: InvalidCallError when ``lineage`` says that the last contained record has another epoch, or that
             there is none; StorageError.
@@ -73,6 +74,7 @@ class SnapshotWriter:
                 base_offset=0,
                 compression=compression,
                 row_group_bytes=row_group_bytes,
+                sign=sign,
             )
             self._segment.write(header_row(schema, last_contained_log_timestamp_ms))
         except BaseException:

@@ -1,4 +1,5 @@
-"""A real S3 server for tests: the one of ``jobs.benchmarks.s3_server``, with its data in a temporary folder.
+"""A real S3 server for tests: the one of ``bench.s3_server``, with its data in a temporary
+folder.
 
 ``tests/conftest.py`` loads this module as a plugin; whoever asks for ``s3_endpoint`` gets the one server
 of the session, whose credentials are in the environment meanwhile.
@@ -10,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from jobs.benchmarks.s3_server import (
+from bench.s3_server import (
     HOST,
     OTHER_CREDENTIALS,
     SECRET_KEY,

@@ -14,7 +14,7 @@ def spark(s3_endpoint: object) -> Iterator[object]:
     It comes after the S3 server, whose credentials must be in the JVM's environment when that starts. Tests
     share it, and its JVM: they change only session settings that they set back.
     """
-    from jobs.session import log_option, spark_session
+    from stratalog.jobs.session import log_option, spark_session
 
     session = spark_session(
         "tests",

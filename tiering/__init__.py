@@ -6,7 +6,7 @@ Purpose
     (KIP-1023). The table is at once the metadata of the tier and the topic's history for any lake engine.
 
 KIP-405's pieces, and what they are here
-    RemoteStorageManager            a ``partitions.store.Store``: stage, commit, read, delete
+    RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
     RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
@@ -42,14 +42,8 @@ May not know
     pyspark, the cluster metadata, who leads. Pure modules (``remote_segment``, ``remote_log``,
     ``statistics``, ``plan``, ``expiry``, the decision in ``bootstrap``) do no I/O and know no clock.
 
-Where KIP-405 has no counterpart
-    There are no threads that wait: a task is a job, run by a scheduler, or ``jobs/tier --every``. "The list is
-    updated in Kafka I/O threads": it is compared with the metadata at the beginning of each run. "Marked as
-    "deleted"": a run that ends finds the topic gone, or its leader deposed, when it commits and when it writes the
-    list. Segments of a partition are copied side by side, not "one by one"; they become part of the remote log in
-    order, from the earliest on. Step 1 of the task is jobs of their own, ``retain`` and ``vacuum``, and temporary
-    files go after a day, by the clock of the storage, not "after the remote log retention time": that may be for
-    ever. Nobody keeps an index of remote segments up to date (step 3, and "find out the corresponding RDI"):
-    whoever needs the remote log opens the table. Remote reads are planned scans of files, or small fetches whose
-    caller waits until they time out; neither needs a purgatory.
+Where KIP-405 has no counterpart: ``docs/kips.md``.
 """
+
+if __name__ != "stratalog.tiering":
+    raise ImportError('write "stratalog.tiering", not "tiering": under two names each module would be there twice')

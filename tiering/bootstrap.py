@@ -23,11 +23,7 @@ offset below its log start, but raises it to that; followers then begin there al
 whether the leader's log end is 0; one that is empty like its leader has nothing to skip either way. Compacted
 topics, which Kafka excludes, cannot be tiered here.
 
-Where KIP-1023 has no counterpart
-    FetchOffset API, ListOffsets version    no wire protocol: who syncs reads the table and the leader's listing
-    the leader learns the offset later      there is no leader process whose knowledge could be behind the table's
-    the log start in the leader's response  stands in the view of the metadata
-    metadata version, rolling upgrade       there is one version
+Where KIP-1023 has no counterpart: ``docs/kips.md``.
 """
 
 from __future__ import annotations
@@ -35,12 +31,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.producers import ProducerEntry, settled
-from partitions.store.protocol import Store
-from tiering.remote_file import read_remote
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.store.protocol import Store
+from stratalog.tiering.remote_file import read_remote
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
 class LastTiered(Enum):

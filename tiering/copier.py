@@ -24,18 +24,18 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from partitions import paths
-from partitions.errors import CorruptionError, SourceChangedError
-from partitions.listing import DataFile
-from partitions.merge import Run
-from partitions.replica import Replica, blaming
-from partitions.rewrite import check_in_log, stage_run
-from partitions.segment import read_segment
-from partitions.segment_check import check_copy, verify_bytes
-from partitions.segment_footer import SegmentFooter
-from partitions.store.protocol import Staged, Store, StoredObject
-from tiering.remote_segment import RemoteSegment, Uploaded
-from tiering.statistics import statistics_json
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptionError, SourceChangedError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.merge import Run
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.rewrite import check_in_log, stage_run
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_check import check_copy, verify_bytes
+from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.store.protocol import Staged, Store, StoredObject
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.statistics import statistics_json
 
 
 def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression: str) -> Uploaded:
@@ -44,7 +44,8 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     1. stage the bytes; 2. list the leader again: the run must still be in its log; 3. give them their name;
     4. look for the object, and read back. A crash leaves at most a file that is not committed; the next upload
     reuses it. Where the bytes travel with their name (``StoreOptions.bytes_with_name``), step 2 comes before both:
-    a leader that is deposed meanwhile is found when the segment is committed (``engine.operations``).
+    a leader that is deposed meanwhile is found when the segment is committed
+    (``stratalog.engine.upkeep.tiering``).
 
     Raises: SourceChangedError when the run left the leader's log meanwhile (nothing was uploaded; plan
         again); CorruptionError when the remote has the name with other content, or, with the leader's
@@ -74,7 +75,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
         raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
-    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), staged.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found), staged.size_bytes)
 
 
 def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str) -> tuple[Staged, SegmentFooter]:
@@ -115,7 +116,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")
     segment = segment_of(leader, run, found.footer, there.size_bytes)
-    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), 0)
+    return Uploaded(segment, there.modified_ms, statistics_json(found), 0)
 
 
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from deltalake import DeltaTable
 
-from partitions.errors import CorruptionError
-from tiering.remote_change import Change
+from stratalog.partitions.errors import CorruptionError
+from stratalog.tiering.remote_change import Change
 
 _UNDERSTOOD = frozenset({"timestampNtz"})
 """Features that leave paths, offsets and records what they are."""

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
-import botocore.session
+from deltalake.exceptions import DeltaError
 
-from partitions.errors import InvalidCallError, UnsupportedStoreError
-from partitions.store.protocol import Store, StoreOptions
+from stratalog.partitions.errors import InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.store.local_rights import NOT_ALLOWED
+from stratalog.partitions.store.protocol import Store, StoreOptions
+
+if TYPE_CHECKING:
+    import botocore.session
 
 _COLOURS = re.compile(r"\x1b\[\d*m")
+_ERRNO = re.compile(r"\(os error (\d+)\)")
 _CODE = re.compile(r"<Code>([^<]*)</Code>")
 _BODY = re.compile(r"<(\?xml|Error|html).*", re.DOTALL | re.IGNORECASE)
 
@@ -65,7 +73,31 @@ def storage_options(uri: str, options: StoreOptions) -> dict[str, str]:
 
 @lru_cache(maxsize=16)  # a session reads files; its credentials renew themselves
 def _session(profile: str | None) -> botocore.session.Session:
+    import botocore.session  # here, for tables in folders have no use for it
+
     return botocore.session.Session(profile=profile)
+
+
+@contextmanager
+def panics() -> Iterator[None]:
+    """Where delta-rs panics, which Python is told of by what is no Exception: an error of Delta's."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise DeltaError(f"delta-rs gave up: {error}") from None
+
+
+def is_refused(error: Exception) -> bool:
+    """Whether the store does not allow that to who asks. Delta's errors tell it by their text alone: the number of
+    the system's error, the code of the server's answer, or what object_store says in its place.
+    """
+    text = str(error)
+    number, code = _ERRNO.search(text), _CODE.search(text)
+    if number is not None:
+        return int(number[1]) in NOT_ALLOWED
+    return "lacked the necessary privileges" in text or (code is not None and code[1] == "AccessDenied")
 
 
 def said(error: Exception) -> str:

@@ -7,29 +7,33 @@ Where others have committed since, ``foreign_commits`` tells what that means.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from partitions import paths
-from partitions.clock import Clock
-from partitions.errors import (
+from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
     RemoteObjectMissingError,
+    Right,
+    StorageAuthorizationError,
     StorageError,
 )
-from partitions.store.protocol import Store, StoreOptions
-from tiering import delta_options
-from tiering.delta_features import check_readable
-from tiering.foreign_commits import ForeignCommit, read_commits, rewrite_of, standing
-from tiering.listed_files import listed_segments, records_of, whatever_is_listed
-from tiering.remote_log import RemoteLog
-from tiering.remote_objects import RemoteObjects, RemovedFiles
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_features import check_readable
+from stratalog.tiering.foreign_commits import ForeignCommit, read_commits, rewrite_of, standing
+from stratalog.tiering.foreign_files import Range, records_in
+from stratalog.tiering.listed_files import files_with, listed_segments, whatever_is_listed
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles
+from stratalog.tiering.remote_segment import RemoteSegment
 
 APPLICATION = "stratalog"
 CLUSTER_ID = "stratalog.cluster_id"
@@ -105,18 +109,28 @@ class DeltaTopicReader:
         """What lies in the topic's folder: one walk. A segment that is committed all the while is in it."""
         return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
 
-    def records(self, segment: RemoteSegment, schema: pa.Schema) -> pa.Table:
-        """The records of a segment from whatever files the table lists; ``schema`` is the topic's.
+    def records(self, segment: RemoteSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The records of a segment from whatever files the table lists, in order; ``schema`` is the topic's.
 
-        Raises: CorruptionError when the table does not have each of them once; StorageError; as ``load``.
+        Raises: CorruptionError when the table does not have each of them once; StorageError; as ``load``,
+            ``records_in``.
         """
         table = self._open()
         if table is None:
             raise CorruptionError(f"there is no table at {self.uri}: restore it")
         try:
-            return records_of(table, segment, schema)
+            with delta_options.panics():
+                listed = files_with(table, segment.partition, segment.base_offset, segment.next_offset)
         except (DeltaError, OSError) as error:
             self._failed("read the records of", error)
+        files = [StoredObject(paths.join(self.folder, one.path), one.size_bytes, 0, "") for one in listed]
+        wanted = f"offsets [{segment.base_offset}, {segment.next_offset}) of partition {segment.partition}"
+        return records_in(
+            self.remote,
+            files,
+            Range(segment.partition, segment.base_offset, segment.next_offset, f"{self.uri}, {wanted}"),
+            schema,
+        )
 
     def load_with_removed(self, delay_ms: int) -> tuple[RemoteLog, RemovedFiles]:
         """The remote log, as ``load``, and the files that were removed from this very version of the table; which
@@ -145,9 +159,13 @@ class DeltaTopicReader:
         return None if table is None else self._is_marked(table)
 
     def _open(self) -> DeltaTable | None:
+        check_log(self.remote, self.folder)
         try:
-            table = DeltaTable(self.uri, storage_options=delta_options.storage_options(self.uri, self._options))
-            found = table.metadata().configuration
+            with delta_options.panics():
+                table = DeltaTable(
+                    self.uri, storage_options=delta_options.storage_options(self.uri, self._options)
+                )
+                found = table.metadata().configuration
         except TableNotFoundError:
             return None
         except (DeltaError, OSError) as error:
@@ -165,10 +183,12 @@ class DeltaTopicReader:
         return table
 
     def _open_at(self, version: int) -> DeltaTable:
+        check_log(self.remote, self.folder, version)
         try:
-            return DeltaTable(
-                self.uri, version, storage_options=delta_options.storage_options(self.uri, self._options)
-            )
+            with delta_options.panics():
+                return DeltaTable(
+                    self.uri, version, storage_options=delta_options.storage_options(self.uri, self._options)
+                )
         except (DeltaError, OSError) as error:
             self._failed(f"read version {version} of", error)
 
@@ -177,6 +197,15 @@ class DeltaTopicReader:
         return table.metadata().configuration.get(DELETED) == "true"
 
     def _fold(self, table: DeltaTable) -> RemoteLog:
+        try:
+            with delta_options.panics():
+                return self._folded(table)
+        except (DeltaError, OSError) as error:
+            self._failed("read", error)
+        except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
+            raise CorruptionError(f"the table {self.uri} lists what cannot be read: {error}") from error
+
+    def _folded(self, table: DeltaTable) -> RemoteLog:
         since, version = table.transaction_version(APPLICATION) or 0, table.version()
         if since < version:
             commits = read_commits(self.remote, self.folder, since + 1, version)
@@ -196,5 +225,8 @@ class DeltaTopicReader:
         rewrite = rewrite_of(self.uri, since, commits, segments, whatever_is_listed(table))
         return RemoteLog.of(self.uri, table.version(), segments, rewrite)
 
-    def _failed(self, what: str, error: Exception) -> NoReturn:
-        raise StorageError(f"cannot {what} the table {self.uri}: {delta_options.said(error)}") from None
+    def _failed(self, what: str, error: Exception, right: Right = "read") -> NoReturn:
+        said = f"cannot {what} the table {self.uri}: {delta_options.said(error)}"
+        if delta_options.is_refused(error):
+            raise StorageAuthorizationError(f"{said}: let its owner {right} there", right, self.uri) from None
+        raise StorageError(said) from None

@@ -13,7 +13,7 @@ from deltalake import Field, Schema
 from deltalake.exceptions import DeltaError
 from deltalake.schema import StructType
 
-from partitions.errors import InvalidRecordError
+from stratalog.partitions.errors import InvalidRecordError
 
 
 def delta_schema(schema: pa.Schema, what: str) -> Schema:

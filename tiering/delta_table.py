@@ -21,25 +21,25 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction, RemoveAction
 
-from partitions import paths
-from partitions.errors import (
+from stratalog.partitions import paths
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidRecordError,
     OutcomeUnknownError,
     RemoteObjectMissingError,
     StorageError,
 )
-from tiering import delta_options
-from tiering.delta_features import check_writable
-from tiering.delta_reader import APPLICATION, CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
-from tiering.delta_schema import delta_schema, grown_fields
-from tiering.divergence import Histories
-from tiering.foreign_commits import Rewrite
-from tiering.listed_files import listed_files
-from tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment, Uploaded
-from tiering.statistics import INDEXED_COLUMNS
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_features import check_writable
+from stratalog.tiering.delta_reader import APPLICATION, CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
+from stratalog.tiering.delta_schema import delta_schema, grown_fields
+from stratalog.tiering.divergence import Histories
+from stratalog.tiering.foreign_commits import Rewrite
+from stratalog.tiering.listed_files import listed_files
+from stratalog.tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.statistics import INDEXED_COLUMNS
 
 T = TypeVar("T")
 
@@ -108,17 +108,19 @@ class DeltaTopicTable(DeltaTopicReader):
         ``histories``, which has to name every partition of ``adds``. Nothing left to do makes no version.
 
         1. read the table; 2. see what of the batch it lacks, and that it stays a log with the batch;
-        3. ask who leads: a partition with a later epoch than its history is left alone;
+        3. ask who leads, and where logs start: a partition with a later epoch than its history is left alone,
+           and what a log start has passed is not added, and leaves the table;
         4. put the next version, if nobody has; 5. whatever the answer was, go to 1.
 
         Step 3 comes after step 1, and so a driver that believes in a deposed leader changes nothing once a
         later one has committed: a commit under a later epoch in the table of step 1 was made after the
         metadata knew that epoch, hence step 3 tells of it. If the later leader commits afterwards, step 4
         fails; and if it was elected after step 3, its first commit removes what is not of its history.
+        Likewise nothing is added anew that retention has taken out by step 1, and may have deleted since.
 
         Raises: LogGapError, CorruptionError when the batch would break the log (nothing is committed);
-            StorageError when other writers always came first; OutcomeUnknownError; as ``load``, and as
-            ``undo_rewrites``, which comes first.
+            StorageError when other writers always came first, StorageAuthorizationError when commits are refused;
+            OutcomeUnknownError; as ``load``, and as ``undo_rewrites``, which comes first.
         """
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
         return replace(done, made=made)
@@ -155,6 +157,8 @@ class DeltaTopicTable(DeltaTopicReader):
                 self._put(table, change)
                 made |= {upload.segment.path for upload in change.adds}
             except (DeltaError, OSError) as error:
+                if len(failures) == races and delta_options.is_refused(error):
+                    self._failed("commit to", error, "create")
                 failures.append(error)
                 if not isinstance(error, CommitFailedError):
                     made |= {upload.segment.path for upload in change.adds}
@@ -209,13 +213,13 @@ class DeltaTopicTable(DeltaTopicReader):
                 table.create_checkpoint()
                 table.cleanup_metadata()
             except (DeltaError, OSError) as error:
-                self._failed("clean the log of", error)
+                self._failed("clean the log of", error, "create")
 
     def delete(self) -> None:
         """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
-        so that what a crash leaves is still recognised as this topic's.
+        so that what a crash leaves is still recognised as this topic's. What no name can be for stays.
         """
-        names = [stored.name for stored in self.remote.walk(self.folder)]
+        names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"
         self.remote.delete(name for name in names if not name.startswith(log_folder))
         self.remote.delete(name for name in names if name.startswith(log_folder))
@@ -239,7 +243,7 @@ class DeltaTopicTable(DeltaTopicReader):
             )
         except (DeltaError, OSError) as error:
             if self._open() is None:  # else somebody else was first
-                self._failed("create", error)
+                self._failed("create", error, "create")
 
     def _alter(self, what: str, commit: Callable[[], None]) -> None:
         """Try to put a version without files; whether it landed, the table tells."""
@@ -248,7 +252,7 @@ class DeltaTopicTable(DeltaTopicReader):
         except CommitFailedError:
             self._clock.sleep(_FIRST_BACKOFF_S * self._rng.uniform(0.0, 1.0))
         except (DeltaError, OSError) as error:
-            self._failed(what, error)
+            self._failed(what, error, "create")
 
     def _undoing(self, rewrite: Rewrite, besides: Change | None) -> Change:
         """The change that takes a rewrite back, and makes another one with it that changes no data either.

@@ -19,12 +19,20 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
-def no_epochs() -> Mapping[int, int]:
+@dataclass(frozen=True, slots=True)
+class Present:
+    """What the metadata says of a partition now."""
+
+    leader_epoch: int
+    log_start: int = 0
+
+
+def nobody() -> Mapping[int, Present]:
     """Nobody leads anything."""
     return {}
 
@@ -36,8 +44,8 @@ class Histories:
     lineages: Mapping[int, Lineage] = field(default_factory=dict)
     """By partition, the lineage of its leader, as the leader was listed for this batch. Its latest epoch is
     the leader epoch under which that was."""
-    epochs_now: Callable[[], Mapping[int, int]] = no_epochs
-    """The leader epoch of every partition of the topic, by a linearizable read that begins when this is called."""
+    now: Callable[[], Mapping[int, Present]] = nobody
+    """Every partition of the topic, by a linearizable read that begins when this is called."""
 
     def check(self, add: RemoteSegment) -> None:
         """Raises: InvalidCallError when nothing says that a segment to be added is of its leader's history."""
@@ -45,14 +53,14 @@ class Histories:
         if lineage is None or not add.is_of(lineage):
             raise InvalidCallError(f"remote segment {add.path} is not of its leader's history: {lineage}")
 
-    def fenced(self) -> frozenset[int]:
-        """The partitions that somebody else leads by now, or the same leader in a later epoch."""
-        epochs = self.epochs_now()
-        return frozenset(
-            partition
+    def log_starts(self) -> dict[int, int]:
+        """The log start offset, by now, of the partitions that still have their leader and its epoch."""
+        now = self.now()
+        return {
+            partition: now[partition].log_start
             for partition, lineage in self.lineages.items()
-            if epochs.get(partition) != lineage.latest_epoch
-        )
+            if partition in now and now[partition].leader_epoch == lineage.latest_epoch
+        }
 
 
 def agreed_end(segment: RemoteSegment, lineage: Lineage) -> int:

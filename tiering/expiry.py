@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from partitions.retention import Extent
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.retention import Extent
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
 def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:

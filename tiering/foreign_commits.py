@@ -24,10 +24,12 @@ from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from partitions import paths
-from partitions.errors import CorruptionError
-from partitions.store.protocol import Store
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import parse_json, read_bounded
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.store.protocol import Store
+from stratalog.tiering.delta_entries import ENTRY_BYTES
+from stratalog.tiering.remote_segment import RemoteSegment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -120,7 +122,7 @@ def read_commits(remote: Store, folder: str, first: int, last: int) -> list[Fore
     for version in range(first, last + 1):
         name = paths.join(folder, paths.DELTA_LOG, f"{version:020d}.json")
         try:
-            commits.append(parse_commit(version, remote.read(name), remote.uri_of(name)))
+            commits.append(parse_commit(version, read_bounded(remote, name, ENTRY_BYTES), remote.uri_of(name)))
         except FileNotFoundError:
             return None
     return commits
@@ -129,8 +131,8 @@ def read_commits(remote: Store, folder: str, first: int, last: int) -> list[Fore
 def parse_commit(version: int, entry: bytes, what: str) -> ForeignCommit:
     """One entry of a table's log; ``what`` names it. Raises: CorruptionError."""
     try:
-        actions = [msgspec.json.decode(line, type=_Action) for line in entry.splitlines() if line.strip()]
-    except msgspec.MsgspecError as error:
+        actions = [parse_json(line, _Action) for line in entry.splitlines() if line.strip()]
+    except ValueError as error:
         raise CorruptionError(f"{what} is no entry of a Delta log: {error}") from error
     info = next((action.commitInfo for action in actions if action.commitInfo is not None), {})
     adds = [action.add for action in actions if action.add is not None]

@@ -11,31 +11,37 @@ from __future__ import annotations
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from partitions.clock import Clock
-from partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageError
-from partitions.store.protocol import StoreOptions
-from tiering import delta_options
-from tiering.delta_reader import CLUSTER_ID
-from tiering.delta_table import COMMIT_ATTEMPTS
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError, StorageError
+from stratalog.partitions.store.protocol import StoreOptions
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_entries import check_log
+from stratalog.tiering.delta_reader import CLUSTER_ID, DeltaTopicReader
+from stratalog.tiering.delta_table import COMMIT_ATTEMPTS
 
 _PAUSE_S = 0.2
 
 
-def owner(uri: str, options: StoreOptions) -> str | None:
-    """The cluster that may commit to the table; None when there is no table. Raises: StorageError."""
-    table = _open(uri, options)
+def owner(topic: DeltaTopicReader, options: StoreOptions) -> str | None:
+    """The cluster that may commit to the topic's table; None when there is no table.
+
+    Raises: StorageError; CorruptionError, as ``check_log``.
+    """
+    table = _open(topic, options)
     return None if table is None else table.metadata().configuration.get(CLUSTER_ID)
 
 
-def hand_over(uri: str, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
-    """Let cluster ``to`` be the one that commits to the table, where it was ``former``. Whether there is a table.
-    Harmless when repeated.
+def hand_over(topic: DeltaTopicReader, former: str, to: str, options: StoreOptions, clock: Clock) -> bool:
+    """Let cluster ``to`` be the one that commits to the topic's table, where it was ``former``. Whether there is a
+    table. Harmless when repeated.
 
-    Raises: InconsistentClusterIdError when the table is a third cluster's; StorageError; OutcomeUnknownError.
+    Raises: InconsistentClusterIdError when the table is a third cluster's; StorageError; OutcomeUnknownError;
+        CorruptionError, as ``check_log``.
     """
+    uri = topic.uri
     failure: Exception | None = None
     for _ in range(COMMIT_ATTEMPTS):
-        table = _open(uri, options)
+        table = _open(topic, options)
         if table is None:
             return False
         found = table.metadata().configuration.get(CLUSTER_ID)
@@ -58,7 +64,9 @@ def hand_over(uri: str, former: str, to: str, options: StoreOptions, clock: Cloc
     raise OutcomeUnknownError(f"{uri} could not be handed over to cluster {to!r}; read before you retry: {said}")
 
 
-def _open(uri: str, options: StoreOptions) -> DeltaTable | None:
+def _open(topic: DeltaTopicReader, options: StoreOptions) -> DeltaTable | None:
+    uri = topic.uri
+    check_log(topic.remote, topic.folder)
     try:
         return DeltaTable(uri, storage_options=delta_options.storage_options(uri, options))
     except TableNotFoundError:

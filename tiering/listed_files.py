@@ -7,14 +7,12 @@ from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from partitions.bulk import collector_paused
-from partitions.errors import CorruptionError
-from tiering.foreign_commits import ListedFile
-from tiering.remote_segment import RemoteSegment, Uploaded
-from tiering.statistics import listed_statistics
+from stratalog.partitions.bulk import collector_paused
+from stratalog.tiering.foreign_commits import ListedFile
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.statistics import listed_statistics
 
 
 def listed_segments(table: DeltaTable, what: str) -> list[RemoteSegment]:
@@ -41,29 +39,23 @@ def listed_files(table: DeltaTable, what: str) -> list[Uploaded]:
 
 def whatever_is_listed(table: DeltaTable) -> list[ListedFile]:
     """All files that a table lists, whosever they are."""
-    actions = pa.table(table.get_add_actions())
+    return list(_listed(pa.table(table.get_add_actions())))
+
+
+def files_with(table: DeltaTable, partition: int, start: int, end: int) -> list[ListedFile]:
+    """The files, whosever they are, that may hold records ``[start, end)`` of a partition, as the table says."""
+    actions = pa.table(table.get_add_actions(flatten=True))
+    for column, first, last in (("partition", partition, partition), ("offset", start, end - 1)):
+        least, largest = f"min.{column}", f"max.{column}"
+        if {least, largest} <= {*actions.column_names}:
+            apart = (pc.field(least) > last) | (pc.field(largest) < first)
+            actions = actions.filter(~pc.coalesce(apart, pa.scalar(False)))
+    return list(_listed(actions))
+
+
+def _listed(actions: pa.Table) -> Iterator[ListedFile]:
     columns = (actions[name].to_pylist() for name in ("path", "size_bytes", "num_records"))
-    return [ListedFile(*row) for row in zip(*columns, strict=True)]
-
-
-def records_of(table: DeltaTable, segment: RemoteSegment, schema: pa.Schema) -> pa.Table:
-    """The records of a segment as the table has them, in whosever files, in order. All of them are in memory.
-
-    Raises: CorruptionError when they are not exactly its offsets.
-    """
-    offset = ds.field("offset")
-    found = table.to_pyarrow_dataset().to_table(
-        filter=(ds.field("partition") == segment.partition)
-        & (offset >= segment.base_offset)
-        & (offset < segment.next_offset)
-    )
-    found = found.select(schema.names).cast(schema).sort_by("offset")
-    if found["offset"].to_pylist() != list(range(segment.base_offset, segment.next_offset)):
-        raise CorruptionError(
-            f"{table.table_uri}: its files hold {found.num_rows} records of offsets [{segment.base_offset}, "
-            f"{segment.next_offset}) of partition {segment.partition}, and not each of them once"
-        )
-    return found
+    return (ListedFile(*row) for row in zip(*columns, strict=True))
 
 
 def _segments(actions: pa.Table, what: str) -> Iterator[RemoteSegment]:

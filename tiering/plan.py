@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from partitions.errors import CorruptionError, LogGapError
-from partitions.listing import Link, ReplicaLog
-from partitions.merge import MergePolicy, Run, sealed_runs
-from partitions.retention import UNLIMITED, Extent
-from partitions.transactions import LogTransactions
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.merge import MergePolicy, Run, sealed_runs
+from stratalog.partitions.retention import UNLIMITED, Extent
+from stratalog.partitions.transactions import LogTransactions
+from stratalog.tiering.remote_segment import RemoteSegment
 
 LatestMs = Callable[[Link], int]
 """The largest timestamp of a file's records, in milliseconds: it stands in its footer."""

@@ -9,32 +9,33 @@ that lists it can be read again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import cast
+from threading import Lock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partitions import paths
-from partitions.errors import CorruptSegmentError, StorageError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile
-from partitions.merge import Run
-from partitions.producers import ProducerEntry
-from partitions.replica import Replica
-from partitions.rewrite import stage_run
-from partitions.segment import Segment, read_segment
-from partitions.segment_check import check_copy, verify_segment
-from partitions.segment_footer import SegmentFooter
-from partitions.segment_writer import SegmentWriter
-from partitions.store.protocol import Staged, Store, StoredObject
-from tiering.copier import found_object, segment_of
-from tiering.remote_segment import RemoteSegment, Uploaded
-from tiering.statistics import statistics_json
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptSegmentError, StorageError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.merge import Run
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrite import stage_run
+from stratalog.partitions.segment import Segment, read_segment
+from stratalog.partitions.segment_check import check_copy, verify_segment
+from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.protocol import Staged, Store, StoredObject
+from stratalog.tiering.copier import found_object, segment_of
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.statistics import statistics_json
 
+_FROM_RECORDS = Lock()
 _MOST = 1000
 """Objects of one name: so often nobody heals."""
 
@@ -63,7 +64,7 @@ def rebuild(
             f"{remote.uri_of(there.name)} ends at {found.footer.next_offset}, not at {run.end}"
         )
     segment = replace(segment_of(source, run, found.footer, there.size_bytes), rebuilt=rebuilt)
-    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found), there.size_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,22 +79,31 @@ class Beside:
 
 
 def rebuild_from_records(
-    records: pa.Table, lost: RemoteSegment, beside: Beside, remote: Store, folder: str, *, compression: str
+    records: Callable[[], Iterator[pa.RecordBatch]],
+    schema: pa.Schema,
+    lost: RemoteSegment,
+    beside: Beside,
+    remote: Store,
+    folder: str,
+    *,
+    compression: str,
 ) -> Uploaded:
     """The same from the records themselves, all of the segment, in order: others have rewritten the table, and
-    somebody's VACUUM has deleted its object, so that their files are all there is.
+    somebody's VACUUM has deleted its object, so that their files are all there is. They take much memory: one
+    segment after the other is made so.
 
-    Raises: as ``rebuild``.
+    Raises: as ``rebuild``, and what ``records`` raises.
     """
-    rebuilt, there, found = _bring(
-        lambda name: _write(records, lost, beside, remote, name, compression),
-        remote,
-        partial(paths.remote_segment_path, lost.partition, lost.name),
-        folder,
-        lost.rebuilt + 1,
-    )
+    with _FROM_RECORDS:
+        rebuilt, there, found = _bring(
+            lambda name: _write(records(), schema, lost, beside, remote, name, compression),
+            remote,
+            partial(paths.remote_segment_path, lost.partition, lost.name),
+            folder,
+            lost.rebuilt + 1,
+        )
     segment = replace(lost, rebuilt=rebuilt, size_bytes=there.size_bytes)
-    return Uploaded(segment, there.modified_ms, statistics_json(found.parquet), there.size_bytes)
+    return Uploaded(segment, there.modified_ms, statistics_json(found), there.size_bytes)
 
 
 def _bring(
@@ -127,30 +137,39 @@ def _bring(
 
 
 def _write(
-    records: pa.Table, lost: RemoteSegment, beside: Beside, remote: Store, name: str, compression: str
+    records: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    lost: RemoteSegment,
+    beside: Beside,
+    remote: Store,
+    name: str,
+    compression: str,
 ) -> tuple[Staged, SegmentFooter]:
     staged = remote.stage_writer(name)
+    marked: int | None = None
     try:
         writer = SegmentWriter(
             staged.file,
-            records.schema,
+            schema,
             topic_id=beside.topic_id,
             partition=lost.partition,
             base_offset=lost.base_offset,
             compression=compression,
         )
         try:
-            for batch in records.to_batches():
+            for batch in records:
+                of_transactions = pc.or_(batch["control"].is_valid(), batch["producer_id"].is_valid())
+                last = pc.max(batch["offset"].filter(of_transactions)).as_py()
+                marked = marked if last is None else last
                 writer.write(batch)
         except BaseException:
             writer.abort()
             raise
-        marked = records.filter(pc.field("control").is_valid() | pc.field("producer_id").is_valid())["offset"]
         footer = writer.close(
             lineage=Lineage(entry for entry in beside.lineage if entry.start_offset < lost.next_offset),
             producers=lambda _: dict(beside.producers),
             created_ms=lost.modified_ms,
-            last_transactional_offset=cast(int | None, pc.max(marked).as_py()),
+            last_transactional_offset=marked,
         )
     except BaseException:
         with suppress(Exception):

@@ -6,11 +6,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from partitions.lineage import Lineage
-from tiering.divergence import Histories
-from tiering.foreign_commits import ListedFile
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.partitions.lineage import Lineage
+from stratalog.tiering.divergence import Histories
+from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.foreign_commits import ListedFile
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +22,8 @@ class Committed:
     listed: tuple[Uploaded, ...]
     """In the table now, by this commit or by somebody else's."""
     superseded: tuple[Uploaded, ...]
-    """Not in the table: other files hold their offsets since. Litter in the remote tier."""
+    """Not in the table: other files hold their offsets since, or the log start has passed them. Litter in the
+    remote tier."""
     fenced: tuple[Uploaded, ...] = ()
     """Not in the table: their partitions have a later leader epoch than they were uploaded under."""
     made: frozenset[str] = frozenset()
@@ -72,13 +74,24 @@ def decide(
     change = _lacking(log, adds, removes, histories.lineages)
     fenced: frozenset[int] = frozenset()
     if change and histories.lineages:
-        fenced = histories.fenced()
-        current = {p: lineage for p, lineage in histories.lineages.items() if p not in fenced}
-        change = _lacking(log, [u for u in adds if u.segment.partition in current], removes, current)
+        starts = histories.log_starts()
+        fenced = frozenset(histories.lineages.keys() - starts.keys())
+        change = _lacking(
+            log,
+            [upload for upload in adds if _is_wanted(upload.segment, starts)],
+            [*removes, *expired_segments(log, starts)],
+            {p: lineage for p, lineage in histories.lineages.items() if p in starts},
+        )
     if not change:
         return _committed(log, adds, fenced)
     log.after([add.segment for add in change.adds], change.removes, log.version + 1)
     return change
+
+
+def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
+    """Not what the log start has passed since it was uploaded: the object may be deleted, with what expired."""
+    log_start = log_starts.get(segment.partition)
+    return log_start is not None and segment.next_offset > log_start
 
 
 def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> Change | Committed:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from partitions import paths
-from partitions.cache import BoundedCache
-from partitions.errors import CorruptionError, RemoteObjectMissingError, SourceChangedError
-from partitions.listing import DataFile
-from partitions.segment import Segment, read_segment
-from partitions.segment_check import verify_bytes
-from partitions.store.protocol import Store, StoredObject
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions import paths
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError, SourceChangedError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.segment import Segment, read_segment
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.tiering.remote_segment import RemoteSegment
 
 REMEMBERED = 100_000
 """Objects of which a process remembers that it has read them, and that they were whole."""

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from partitions.errors import CorruptionError, LogGapError
-from partitions.lineage import Lineage
-from tiering.divergence import agreeing
-from tiering.foreign_commits import Rewrite
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.tiering.divergence import agreeing
+from stratalog.tiering.foreign_commits import Rewrite
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,8 @@ class RemoteLog:
         ]
 
     def agreeing(self, partition: int, lineage: Lineage) -> tuple[RemoteSegment, ...]:
-        """The segments of one partition as far as they are of this history; see ``tiering.divergence``."""
+        """The segments of one partition as far as they are of this history; see
+        ``stratalog.tiering.divergence``."""
         return agreeing(self.of_partition(partition), lineage)
 
     def needed(self, adds: Iterable[RemoteSegment], removes: Iterable[RemoteSegment]) -> list[RemoteSegment]:

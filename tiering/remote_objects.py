@@ -24,12 +24,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from partitions import paths
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.store.protocol import StoredObject
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment
+from stratalog.partitions import paths
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class RemoteObjects:
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
     strangers: Mapping[str, StoredObject] = field(default_factory=dict)
-    """Whatever else is there, by path."""
+    """Whatever else is there, by path; also a link, say, in the place of a segment."""
 
     @classmethod
     def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:
@@ -73,10 +73,10 @@ class RemoteObjects:
         for stored in objects:
             path = stored.name.removeprefix(folder + "/")
             parsed = paths.parse_remote_segment_path(path)
-            if parsed is not None:
+            if parsed is not None and not stored.special:
                 partition, name, _ = parsed
                 segments[path] = RemoteObject(path, partition, name, stored)
-            elif path.startswith(paths.DELTA_LOG + "/"):
+            elif path.startswith(paths.DELTA_LOG + "/") and not stored.special:
                 log_entries.append(stored)
             else:
                 strangers[path] = stored
@@ -131,7 +131,7 @@ def find_litter(
     litter: dict[str, Why] = {
         path: Why.OF_OTHERS
         for path, stored in objects.strangers.items()
-        if path in removed.due and stored.modified_ms < before_ms
+        if path in removed.due and stored.modified_ms < before_ms and not stored.special
     }
     undecided: set[int] = set()
     for path, found in objects.segments.items():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from partitions import paths
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.retention import UNKNOWN_MS, Extent
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.retention import UNKNOWN_MS, Extent
 
 EARLIEST_MS = -(2**63) // 1000
 LATEST_MS = UNKNOWN_MS

@@ -19,31 +19,34 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-Key = tuple[str, int]
-"""Topic id and partition."""
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.numbers import Int64
 
 _DIGEST_BYTES = 16
+MOST_BYTES = 128 * 1024 * 1024
+"""Of the list; a million partitions have some 100 MB. A longer one is not read: every partition is due then."""
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A partition on the list. What is not known is as it is by default."""
 
-    leader_epoch: int
-    due_ms: int = 0
+    leader_epoch: Int64
+    due_ms: Int64 = 0
     """Its scheduled processing time; 0: at once."""
-    attempts: int = 0
+    attempts: Int64 = 0
     """Failures in a row; 0 where the last run went well."""
-    failing_since_ms: int = 0
+    failing_since_ms: Int64 = 0
     """When the first of them happened."""
     code: str = ""
     """Of the last one."""
-    remote_end: int | None = None
+    remote_end: Int64 | None = None
     """The end of the remote log, when it could last be read."""
     seen: str = ""
     """A digest of what there was to decide on when nothing was found to do; empty: something was."""
-    quiet_until_ms: int = 0
+    quiet_until_ms: Int64 = 0
     """Until then nothing is to do, if what ``seen`` stands for stays as it is."""
-    pending_bytes: int = 0
+    pending_bytes: Int64 = 0
     """Bytes of the log that were not due then."""
 
 
@@ -72,13 +75,13 @@ class Intervals:
 class Schedule:
     """All partitions of all tiered topics."""
 
-    entries: Mapping[Key, Entry] = field(default_factory=dict)
+    entries: Mapping[TopicIdPartition, Entry] = field(default_factory=dict)
 
-    def assigned(self, leader_epochs: Mapping[Key, int]) -> Schedule:
+    def assigned(self, leader_epochs: Mapping[TopicIdPartition, int]) -> Schedule:
         """The list of exactly these partitions. New ones are due at once, and those whose leadership has moved;
         these keep what is known of their failures.
         """
-        entries: dict[Key, Entry] = {}
+        entries: dict[TopicIdPartition, Entry] = {}
         for key, epoch in leader_epochs.items():
             entry = self.entries.get(key, Entry(epoch))
             if entry.leader_epoch != epoch:
@@ -86,7 +89,7 @@ class Schedule:
             entries[key] = entry
         return Schedule(entries)
 
-    def due(self, now_ms: int, longest_ms: int) -> list[Key]:
+    def due(self, now_ms: int, longest_ms: int) -> list[TopicIdPartition]:
         """The partitions whose time has come, the longest overdue first. A time further ahead than
         ``longest_ms`` was set by a clock that has jumped back since: it has come, too.
         """
@@ -101,7 +104,7 @@ class Schedule:
         """When the next partition of these topics is due; None where none is on the list."""
         return min((entry.due_ms for key, entry in self.entries.items() if key[0] in topic_ids), default=None)
 
-    def updated(self, changes: Mapping[Key, Entry]) -> Schedule:
+    def updated(self, changes: Mapping[TopicIdPartition, Entry]) -> Schedule:
         """The list with these entries in the place of those of the same partitions. Those that are not on it
         any more stay away, and an entry of an earlier leader epoch changes nothing.
         """
@@ -154,7 +157,7 @@ class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """What is written: partitions and entries by topic id."""
 
     version: int
-    topics: dict[str, list[tuple[int, Entry]]]
+    topics: dict[str, list[tuple[Int64, Entry]]]
 
 
 def encode(schedule: Schedule) -> bytes:
@@ -172,11 +175,15 @@ def decode(data: bytes) -> Schedule:
     if digest != _digest(line):
         return Schedule()
     try:
-        file = msgspec.json.decode(line, type=_File)
-    except msgspec.MsgspecError:
+        file = parse_json(line, _File)
+    except ValueError:
         return Schedule()
     return Schedule(
-        {(topic_id, partition): entry for topic_id, entries in file.topics.items() for partition, entry in entries}
+        {
+            TopicIdPartition(topic_id, partition): entry
+            for topic_id, entries in file.topics.items()
+            for partition, entry in entries
+        }
     )
 
 

@@ -22,7 +22,9 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.parquet as pq
+
+from stratalog.partitions.parquet_footer import Chunk
+from stratalog.partitions.segment import Segment
 
 INDEXED_COLUMNS = 32
 STRING_PREFIX = 32
@@ -40,25 +42,27 @@ class _Leaf:
     type: pa.DataType | None
 
 
-def statistics_json(parquet: pq.FileMetaData) -> str:
-    """The ``stats`` of the add action of a file with this footer."""
+def statistics_json(segment: Segment) -> str:
+    """The ``stats`` of the add action of a file with this footer.
+
+    Raises: CorruptSegmentError for a footer that no segment's writer writes.
+    """
     lowest: dict[str, Any] = {}
     highest: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
-    groups = [parquet.row_group(index) for index in range(parquet.num_row_groups)]
-    leaves = [leaf for field in parquet.schema.to_arrow_schema() for leaf in _leaves((field.name,), field.type)]
+    groups = segment.row_groups
+    leaves = [leaf for field in segment.schema for leaf in _leaves((field.name,), field.type)]
     for index, leaf in _indexed(leaves):
-        columns = [group.column(index).statistics for group in groups]
-        if leaf.type is None or not columns or any(found is None for found in columns):
+        columns = [group.chunks[index] for group in groups]
+        if leaf.type is None or any(found.nulls is None for found in columns):
             continue
-        if all(found.has_null_count for found in columns):
-            _put(nulls, leaf.path, sum(found.null_count for found in columns))
+        _put(nulls, leaf.path, sum(found.nulls or 0 for found in columns))
         bounds = _bounds(columns, leaf.type)
         if bounds is not None:
             _put(lowest, leaf.path, bounds[0])
             _put(highest, leaf.path, bounds[1])
     stats = {
-        "numRecords": parquet.num_rows,
+        "numRecords": segment.footer.records,
         "minValues": lowest,
         "maxValues": highest,
         "nullCount": nulls,
@@ -131,16 +135,17 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     tree[path[-1]] = value
 
 
-def _bounds(columns: list[pq.Statistics], data_type: pa.DataType) -> tuple[object, object] | None:
+def _bounds(columns: list[Chunk], data_type: pa.DataType) -> tuple[object, object] | None:
     """Minimum and maximum of a column over all row groups in JSON's forms; None for a bound that is
     unknown, and for both when there are no values or no statistics.
     """
     form = _form_of(data_type)
-    with_values = [found for found in columns if found.num_values > 0]
-    if form is None or not with_values or not all(found.has_min_max for found in with_values):
+    bounds = [found.bounds for found in columns if found.values > (found.nulls or 0)]
+    known = [found for found in bounds if found is not None]
+    if form is None or not known or len(known) < len(bounds):
         return None
-    lows = [form.decode(found.min_raw) for found in with_values]
-    highs = [form.decode(found.max_raw) for found in with_values]
+    lows = [form.decode(least) for least, _ in known]
+    highs = [form.decode(largest) for _, largest in known]
     return form.lower(min(lows)), form.upper(max(highs))
 
 

@@ -22,7 +22,7 @@ Purpose
         reassignment_plan       which replicas a reassignment asks for
 
 In and out
-    In: committed records (from ``engine.quorum``), commands (from everybody). Out: ``ClusterImage`` and,
+    In: committed records (from ``stratalog.engine.quorum``), commands (from everybody). Out: ``ClusterImage`` and,
     for replication, ``PartitionView``; records for the quorum to commit.
 
 May not know

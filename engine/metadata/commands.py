@@ -15,16 +15,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
-from engine.metadata.image import BrokerImage, ClusterImage
-from engine.metadata.records import (
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage
+from stratalog.engine.metadata.records import (
     FenceBrokerRecord,
     MetadataRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     UnregisterBrokerRecord,
 )
-from partitions.errors import InvalidCallError, LogDirError, StaleBrokerError
-from partitions.identity import is_id
+from stratalog.partitions.errors import InvalidCallError, LogDirError, StaleBrokerError
+from stratalog.partitions.identity import is_id
 
 Answer = TypeVar("Answer", covariant=True)
 

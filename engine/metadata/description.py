@@ -13,27 +13,31 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.metadata.image import ClusterImage, TopicImage
-from partitions.errors import CorruptionError
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.numbers import Epoch, Int64, Natural
 
 VERSION = 1
+MOST_BYTES = 128 * 1024 * 1024
+"""Of the description of a cluster; a million partitions have some 20 MB."""
 
 
 class PartitionDescription(NamedTuple):
     """One partition; an array in JSON."""
 
-    leader_epoch: int
-    log_start_offset: int
+    leader_epoch: Epoch
+    log_start_offset: Natural
 
 
 class TopicDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One topic, as ``engine.metadata.image.TopicImage`` has it."""
+    """One topic, as ``stratalog.engine.metadata.image.TopicImage`` has it."""
 
     name: str
     topic_id: str
     key_schema: str | None
     value_schema: str | None
-    replication_factor: int
+    replication_factor: Int64
     """Of its first partition."""
     configs: Mapping[str, str]
     partitions: tuple[PartitionDescription, ...]
@@ -50,11 +54,13 @@ class ClusterDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
 
 def describe(image: ClusterImage) -> ClusterDescription:
-    """The description of the cluster as it is now."""
+    """The description of the cluster as it is now. A topic without partitions is no topic, and is left out."""
     return ClusterDescription(
         cluster_id=image.cluster_id,
         configs=dict(sorted(image.configs.items())),
-        topics=tuple(_describe(image.topic(name)) for name in sorted(image.topic_ids)),
+        topics=tuple(
+            _describe(topic) for name in sorted(image.topic_ids) if (topic := image.topic(name)).partitions
+        ),
     )
 
 
@@ -64,7 +70,7 @@ def _describe(topic: TopicImage) -> TopicDescription:
         topic_id=topic.topic_id,
         key_schema=topic.key_schema,
         value_schema=topic.value_schema,
-        replication_factor=len(topic.partitions[0].original),
+        replication_factor=len(topic.first.original),
         configs=dict(sorted(topic.configs.items())),
         partitions=tuple(PartitionDescription(p.leader_epoch, p.log_start_offset) for p in topic.partitions),
     )
@@ -77,12 +83,9 @@ def encode(description: ClusterDescription) -> bytes:
 
 def decode(data: bytes, what: str) -> ClusterDescription:
     """Raises: CorruptionError, naming ``what``, for anything that is none of ours, or of a later version."""
-    try:
-        found = msgspec.json.decode(data, type=ClusterDescription)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"{what} is no description of a cluster, or one of a later version: {error}"
-        ) from error
+    found = decode_json(
+        data, ClusterDescription, f"{what} is no description of a cluster, or one of a later version"
+    )
     if found.version != VERSION:
         raise CorruptionError(f"{what} is a description of version {found.version}, known is {VERSION}")
     return found

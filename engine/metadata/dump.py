@@ -2,9 +2,9 @@
 
 A snapshot stands for the log up to its end (KIP-630, "Overview"), so an image that is loaded from one equals
 the image that the log folds to. Its records need not match those of the log (KIP-630, "Snapshot Format"):
-they carry the values of ``engine.metadata.image`` themselves. So no field can be forgotten, nothing is derived
-a second time, and loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` always comes
-first, and a ``ConfigRecord`` sets each config of the cluster.
+they carry the values of ``stratalog.engine.metadata.image`` themselves. So no field can be forgotten, nothing is
+derived a second time, and loading is decoding. Two kinds of record are the log's own: ``VotersRecord`` always
+comes first, and a ``ConfigRecord`` sets each config of the cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import assert_never
 import msgspec
 from msgspec.structs import replace
 
-from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
-from partitions.errors import CorruptionError
-from snapshots.state_machine import Codec
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, VotersRecord
+from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.errors import CorruptionError
+from stratalog.snapshots.state_machine import Codec
 
 PARTITIONS_PER_RECORD = 512
 """A topic with more partitions goes on in further records."""
@@ -52,7 +53,6 @@ class PartitionsRecord(_SnapshotRecord, frozen=True):
 SnapshotRecord = VotersRecord | ConfigRecord | BrokerRecord | TopicStateRecord | PartitionsRecord
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[SnapshotRecord] = msgspec.json.Decoder(SnapshotRecord)
 
 
 def encode(record: SnapshotRecord) -> bytes:
@@ -65,12 +65,12 @@ def decode(data: bytes) -> SnapshotRecord:
 
     Raises: CorruptionError for anything that is none of ours, is of a later version, or contradicts itself.
     """
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"not a record of a metadata snapshot, or one of a later version: {data[:120]!r} ({error})"
-        ) from error
+    found: SnapshotRecord = decode_json(
+        data,
+        SnapshotRecord,
+        f"not a record of a metadata snapshot, or one of a later version: {data[:120]!r}",
+    )
+    return found
 
 
 def _decode_row(key: bytes | None, value: bytes | None) -> SnapshotRecord:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, UnsetType
 
-from engine.metadata.commands import Decision
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.metadata.partition_changes import first_candidate
-from engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
-from engine.metadata.records import PartitionChangeRecord
-from partitions.errors import (
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.partition_changes import first_candidate
+from stratalog.engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
+from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.partitions.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     InvalidCallError,

@@ -12,10 +12,10 @@ from typing import assert_never
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
-from engine.metadata.overlay import Overlay
-from engine.metadata.partition_changes import first_candidate
-from engine.metadata.records import (
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
+from stratalog.engine.metadata.overlay import Overlay
+from stratalog.engine.metadata.partition_changes import first_candidate
+from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
     FenceBrokerRecord,
@@ -31,8 +31,8 @@ from engine.metadata.records import (
     UnregisterBrokerRecord,
     VotersRecord,
 )
-from partitions.errors import CorruptionError, LogGapError
-from partitions.paths import home_folder
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.paths import home_folder
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:

@@ -1,9 +1,9 @@
-"""The state of the cluster as frozen values. How it comes about stands in ``engine.metadata.fold``.
+"""The state of the cluster as frozen values. How it comes about stands in ``stratalog.engine.metadata.fold``.
 
 Broker, topic and partition images are ``msgspec`` structs, because a large cluster has a million of
 them: built in a fraction of a dataclass's time, and topics and partitions are not tracked by the garbage
 collector, which would look at each of them again and again. Mappings are never changed after an image is out; a
-change makes new ones, which share with the old ones what they can (``engine.metadata.overlay``).
+change makes new ones, which share with the old ones what they can (``stratalog.engine.metadata.overlay``).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.metadata.records import VoterId
-from partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
-from partitions.identity import same_root
-from partitions.numbers import whole
-from partitions.spelling import did_you_mean
+from stratalog.engine.metadata.records import VoterId
+from stratalog.partitions.errors import CorruptionError, UnknownBrokerError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicIdPartition, same_root
+from stratalog.partitions.numbers import Int64, whole
+from stratalog.partitions.spelling import did_you_mean
 
 
 class Incarnation(NamedTuple):
@@ -44,8 +44,8 @@ class Incarnation(NamedTuple):
 class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A registered broker. Raises: CorruptionError when it is held and not fenced."""
 
-    broker_id: int
-    broker_epoch: int
+    broker_id: Int64
+    broker_epoch: Int64
     """The offset of its registration record (KIP-903)."""
     directory_id: str
     """Of its root."""
@@ -77,28 +77,28 @@ class PartitionImage(
     beside a field does not hold.
     """
 
-    partition: int
-    replicas: tuple[int, ...]
+    partition: Int64
+    replicas: tuple[Int64, ...]
     """Brokers in order of preference; distinct. While a reassignment goes on: the original ones, ``joining``."""
-    assignments: tuple[int, ...]
+    assignments: tuple[Int64, ...]
     """Per replica the metadata offset of the record that placed it here, part of its folder's name."""
-    leader: int | None
+    leader: Int64 | None
     """In the ISR, or None."""
-    leader_epoch: int
+    leader_epoch: Int64
     """From 1; grows by one with every election and whenever the leader changes, also to none."""
-    isr: tuple[int, ...]
+    isr: tuple[Int64, ...]
     """Among the replicas; empty only after the last member's storage was lost, or removed by force, and where a
     partition is being restored from the remote tier."""
-    adding: tuple[int, ...]
+    adding: tuple[Int64, ...]
     """Replicas outside the ISR whose acknowledgement appends need already; only while there is a leader."""
-    log_start_offset: int
+    log_start_offset: Int64
     """Only grows."""
-    partition_epoch: int
+    partition_epoch: Int64
     """Grows by one on every change of this value."""
-    target: tuple[int, ...] = ()
+    target: tuple[Int64, ...] = ()
     """The replicas, in order of preference, that the reassignment in progress leads to; empty: there is none.
     Among ``replicas``; distinct."""
-    joining: tuple[int, ...] = ()
+    joining: tuple[Int64, ...] = ()
     """The replicas that are here only because of the reassignment: the last ones of ``replicas``, all of them
     in ``target``. Never all replicas; empty exactly where ``target`` is."""
     lost: tuple[Incarnation, ...] = ()
@@ -127,7 +127,7 @@ class PartitionImage(
             raise CorruptionError(f"the metadata holds a partition that contradicts itself: {self}")
 
     @property
-    def original(self) -> tuple[int, ...]:
+    def original(self) -> tuple[Int64, ...]:
         """The replicas as they were before the reassignment in progress; without one, the replicas."""
         return self.replicas[: len(self.replicas) - len(self.joining)]
 
@@ -143,9 +143,18 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
     partitions: tuple[PartitionImage, ...] = ()
     """Partition ``i`` at index ``i``."""
     configs: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What is set on the topic itself, as text; see ``engine.settings`` for what applies."""
+    """What is set on the topic itself, as text; see ``stratalog.engine.config.settings`` for what applies."""
     grown: bool = False
     """It may be that it had fewer partitions once."""
+
+    @property
+    def first(self) -> PartitionImage:
+        """Its first partition. Raises: CorruptionError where there is none: no command makes such a topic."""
+        if not self.partitions:
+            raise CorruptionError(
+                f"the metadata holds topic {self.name!r} without any partition: delete it, and create it again"
+            )
+        return self.partitions[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +183,11 @@ class PartitionView:
     target: tuple[int, ...] = ()
     """As in ``PartitionImage``; ``joining`` likewise."""
     joining: tuple[int, ...] = ()
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """Which partition this is a view of."""
+        return TopicIdPartition(self.topic_id, self.partition)
 
     def has_min_isr(self, min_insync_replicas: int) -> bool:
         """Whether the ISR is large enough that what it holds may be acknowledged, and counts as committed: of a

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
-from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
-from engine.metadata.records import PartitionChangeRecord
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from stratalog.engine.metadata.records import PartitionChangeRecord
 
 Value = TypeVar("Value")
 

@@ -10,34 +10,42 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from engine.metadata.commands import Decision
-from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
-from engine.metadata.partition_changes import in_order, is_complete, replace_replicas
-from engine.metadata.records import PartitionChangeRecord
-from partitions.errors import (
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from stratalog.engine.metadata.partition_changes import in_order, is_complete, replace_replicas
+from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
     InvalidCallError,
     InvalidUpdateVersionError,
     StratalogError,
 )
+from stratalog.partitions.identity import TopicIdPartition
 
 
 @dataclass(frozen=True, slots=True)
-class Altered:
-    """The partition is as proposed, with this partition epoch."""
-
+class _Answer:
     topic_id: str
     partition: int
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """Which partition it is about."""
+        return TopicIdPartition(self.topic_id, self.partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Altered(_Answer):
+    """The partition is as proposed, with this partition epoch."""
+
     partition_epoch: int
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(_Answer):
     """The partition was left as it was; ``error`` says why, its class what to do."""
 
-    topic_id: str
-    partition: int
     error: StratalogError
 
 
@@ -65,10 +73,10 @@ def decide_each(
     there is nothing to change, or raises the refusal. Of several requests for one partition only the first
     one is looked at: the others rest on a partition epoch that passes.
     """
-    records: dict[tuple[str, int], PartitionChangeRecord | None] = {}
+    records: dict[TopicIdPartition, PartitionChangeRecord | None] = {}
     answers: list[PartitionAnswer] = []
     for request in requests:
-        key = request.topic_id, request.partition
+        key = TopicIdPartition(request.topic_id, request.partition)
         try:
             present = image.partition(*key)
             if key in records:
@@ -195,30 +203,28 @@ class AdvanceLogStart:
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
         """Raises: nothing; a partition that does not exist is ``Refused``."""
-        greatest: dict[tuple[str, int], int] = {}
+        greatest: dict[TopicIdPartition, int] = {}
         found: list[PartitionImage | StratalogError] = []
         for wanted in self.log_starts:
-            key = wanted.topic_id, wanted.partition
+            key = TopicIdPartition(wanted.topic_id, wanted.partition)
             try:
                 found.append(_led_as_found(image, wanted))
                 greatest[key] = max(wanted.log_start_offset, greatest.get(key, 0))
             except StratalogError as error:
                 found.append(error)
-        records: dict[tuple[str, int], PartitionChangeRecord] = {}
+        records: dict[TopicIdPartition, PartitionChangeRecord] = {}
         answers: list[PartitionAnswer] = []
         for wanted, present in zip(self.log_starts, found, strict=True):
-            topic_id, partition = wanted.topic_id, wanted.partition
+            key = TopicIdPartition(wanted.topic_id, wanted.partition)
             if isinstance(present, StratalogError):
-                answers.append(Refused(topic_id, partition, present))
+                answers.append(Refused(*key, present))
                 continue
-            grows = greatest[topic_id, partition] > present.log_start_offset
+            grows = greatest[key] > present.log_start_offset
             if grows:
-                records[topic_id, partition] = PartitionChangeRecord(
-                    topic_id=topic_id,
-                    partition=partition,
-                    log_start_offset=greatest[topic_id, partition],
+                records[key] = PartitionChangeRecord(
+                    topic_id=key.topic_id, partition=key.partition, log_start_offset=greatest[key]
                 )
-            answers.append(Altered(topic_id, partition, present.partition_epoch + grows))
+            answers.append(Altered(*key, present.partition_epoch + grows))
         return Decision(tuple(records.values()), tuple(answers))
 
 

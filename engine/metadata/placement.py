@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from partitions.errors import InvalidReplicationFactorError
+from stratalog.partitions.errors import InvalidReplicationFactorError
 
 K = TypeVar("K", int, str | None)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.metadata.commands import Decision
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.metadata.partition_changes import replace_replicas
-from engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
-from engine.metadata.records import PartitionChangeRecord
-from partitions.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.partition_changes import replace_replicas
+from stratalog.engine.metadata.partition_commands import PartitionAnswer, decide_each, name_of
+from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.partitions.errors import InvalidReplicaAssignmentError, NoReassignmentInProgressError
 
 
 @dataclass(frozen=True, slots=True)

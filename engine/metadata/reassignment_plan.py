@@ -15,18 +15,20 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.metadata.placement import Placer
-from partitions.errors import (
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.placement import Placer
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     UnknownBrokerError,
     UnknownTopicOrPartitionError,
 )
-from partitions.numbers import whole
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.numbers import whole
 
-ReplicaPlan = Mapping[tuple[str, int], Sequence[int]]
+ReplicaPlan = Mapping[TopicPartition, Sequence[int]]
 """Topic and partition to the brokers that shall hold it, in order of preference."""
 
 _MOST_NAMED = 5
@@ -68,15 +70,15 @@ def parse_plan(text: str | bytes, what: str) -> ReplicaPlan:
     Raises: InvalidCallError saying where the text is wrong.
     """
     try:
-        found = msgspec.json.decode(text, type=_PlanFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found = parse_json(text, _PlanFile)
+    except ValueError as error:
         raise InvalidCallError(
             f"{what} is no reassignment plan: {error}; it looks like "
             '{"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}'
         ) from error
     if found.version != 1:
         raise InvalidCallError(f"{what} is a plan of version {found.version}; version 1 is known")
-    plan: dict[tuple[str, int], tuple[int, ...]] = {}
+    plan: dict[TopicPartition, tuple[int, ...]] = {}
     for planned in found.partitions:
         key = planned.topic, planned.partition
         if key in plan:
@@ -100,7 +102,7 @@ def plan_json(plan: ReplicaPlan) -> str:
 
 def plain_plan(plan: ReplicaPlan) -> ReplicaPlan:
     """The plan in plain numbers. Raises: InvalidCallError for anything that is no plan."""
-    plain: dict[tuple[str, int], tuple[int, ...]] = {}
+    plain: dict[TopicPartition, tuple[int, ...]] = {}
     for key, replicas in plan.items():
         match key:
             case (str() as topic, number):
@@ -162,7 +164,7 @@ def plan_change(image: ClusterImage, topics: Iterable[str], change: ReplicaChang
             f"broker {min(both)} is to get replicas and to lose them in one call: say one of the two"
         )
     planner = _Planner(image, change)
-    plan: dict[tuple[str, int], tuple[int, ...]] = {}
+    plan: dict[TopicPartition, tuple[int, ...]] = {}
     impossible: dict[tuple[type[InvalidCallError], str], list[str]] = {}
     for topic in dict.fromkeys(topics):
         for partition in image.topic(topic).partitions:
@@ -268,5 +270,5 @@ class _Planner:
         return tuple(after)
 
 
-def _name(key: tuple[str, int]) -> str:
+def _name(key: TopicPartition) -> str:
     return f"{key[0]}-{key[1]}"

@@ -1,7 +1,7 @@
 """The records of the metadata log: one JSON object each, named after Kafka's.
 
 A record says what was decided, as shortly as possible; what follows from it is derived by the fold
-(``engine.metadata.fold``). Unknown record types and fields are refused: they come from a later version,
+(``stratalog.engine.metadata.fold``). Unknown record types and fields are refused: they come from a later version,
 and skipping them would fork the state.
 """
 
@@ -12,7 +12,9 @@ from enum import StrEnum
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from partitions.errors import CorruptionError, InvalidCallError
+from stratalog.partitions.bounded import decode_json
+from stratalog.partitions.errors import CorruptionError, InvalidCallError
+from stratalog.partitions.numbers import Int64
 
 
 class _Record(
@@ -30,18 +32,18 @@ class _Record(
 class VoterId(msgspec.Struct, frozen=True):
     """A metadata voter: one incarnation of the root of a broker."""
 
-    broker_id: int
+    broker_id: Int64
     directory_id: str
 
 
 class VotersRecord(_Record, frozen=True):
     """The cluster and its metadata voters; the first record of every metadata log. A later one changes one
-    voter (``engine.metadata.voter_commands``); it counts from where it stands, committed or not.
+    voter (``stratalog.engine.metadata.voter_commands``); it counts from where it stands, committed or not.
     """
 
     cluster_id: str
     voters: tuple[VoterId, ...]
-    awaited: tuple[int, ...] = ()
+    awaited: tuple[Int64, ...] = ()
     """Brokers that are no voters now and are about to be again, with other storage."""
 
 
@@ -56,7 +58,7 @@ class RegisterBrokerRecord(_Record, frozen=True):
     ``trusted``: a person says that the root is a faithful copy of what was registered with this directory id.
     """
 
-    broker_id: int
+    broker_id: Int64
     directory_id: str
     log_dir: str
     rack: str | None = None
@@ -67,21 +69,21 @@ class RegisterBrokerRecord(_Record, frozen=True):
 class FenceBrokerRecord(_Record, frozen=True):
     """The broker is unreachable, or was fenced by hand."""
 
-    broker_id: int
+    broker_id: Int64
     by_hand: bool = False
 
 
 class UnfenceBrokerRecord(_Record, frozen=True):
     """The broker, as registered with this epoch, is back."""
 
-    broker_id: int
-    broker_epoch: int
+    broker_id: Int64
+    broker_epoch: Int64
 
 
 class UnregisterBrokerRecord(_Record, frozen=True):
     """The broker is gone for good; no partition has a replica there."""
 
-    broker_id: int
+    broker_id: Int64
 
 
 class TopicRecord(_Record, frozen=True):
@@ -96,7 +98,7 @@ class TopicRecord(_Record, frozen=True):
 
 
 class TopicSchemaRecord(_Record, frozen=True):
-    """The declared schemas of a topic have grown (``partitions.growth``); these are all of them."""
+    """The declared schemas of a topic have grown (``stratalog.partitions.growth``); these are all of them."""
 
     topic_id: str
     key_schema: str | None = None
@@ -109,12 +111,12 @@ class PartitionRecord(_Record, frozen=True):
     """
 
     topic_id: str
-    partition: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    leader: int | None = None
-    leader_epoch: int = 1
-    log_start_offset: int = 0
+    partition: Int64
+    replicas: tuple[Int64, ...]
+    isr: tuple[Int64, ...]
+    leader: Int64 | None = None
+    leader_epoch: Int64 = 1
+    log_start_offset: Int64 = 0
     added: bool = False
     """It may be that records were dealt out among the partitions before it was one of them."""
 
@@ -127,14 +129,14 @@ class PartitionChangeRecord(_Record, frozen=True):
     """
 
     topic_id: str
-    partition: int
-    replicas: tuple[int, ...] | UnsetType = UNSET
-    target: tuple[int, ...] | UnsetType = UNSET
-    joining: tuple[int, ...] | UnsetType = UNSET
-    isr: tuple[int, ...] | UnsetType = UNSET
-    adding: tuple[int, ...] | UnsetType = UNSET
-    leader: int | UnsetType | None = UNSET
-    log_start_offset: int | UnsetType = UNSET
+    partition: Int64
+    replicas: tuple[Int64, ...] | UnsetType = UNSET
+    target: tuple[Int64, ...] | UnsetType = UNSET
+    joining: tuple[Int64, ...] | UnsetType = UNSET
+    isr: tuple[Int64, ...] | UnsetType = UNSET
+    adding: tuple[Int64, ...] | UnsetType = UNSET
+    leader: Int64 | UnsetType | None = UNSET
+    log_start_offset: Int64 | UnsetType = UNSET
 
 
 class RemoveTopicRecord(_Record, frozen=True):
@@ -177,7 +179,9 @@ MetadataRecord = (
 )
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[MetadataRecord] = msgspec.json.Decoder(MetadataRecord)
+
+MOST_BYTES = 4 * 1024 * 1024
+"""Of one record: a declared type may have many fields, and a config much to say."""
 
 
 def encode(record: MetadataRecord) -> bytes:
@@ -190,12 +194,10 @@ def decode(data: bytes) -> MetadataRecord:
 
     Raises: CorruptionError for anything that is none of ours, or is of a later version.
     """
-    try:
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CorruptionError(
-            f"not a metadata record, or one of a later version: {data[:120]!r} ({error})"
-        ) from error
+    found: MetadataRecord = decode_json(
+        data, MetadataRecord, f"not a metadata record, or one of a later version: {data[:120]!r}"
+    )
+    return found
 
 
 def check_readable(record: MetadataRecord) -> None:
@@ -203,9 +205,10 @@ def check_readable(record: MetadataRecord) -> None:
     broker is 2.0, say, and not 2) would keep everybody from the metadata for ever.
     """
     try:
-        if decode(encode(record)) == record:
+        text = encode(record)
+        if len(text) <= MOST_BYTES and decode(text) == record:
             return
-        why = "it would be read as another one"
+        why = "it would be read as another one" if len(text) <= MOST_BYTES else f"it has {len(text)} bytes"
     except (CorruptionError, TypeError, ValueError) as error:
         why = str(error.__cause__ or error)
-    raise InvalidCallError(f"{record} cannot be a record of the metadata: {why}; nothing was changed")
+    raise InvalidCallError(f"{str(record)[:1000]} cannot be a record of the metadata: {why}; nothing was changed")

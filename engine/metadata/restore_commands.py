@@ -1,20 +1,26 @@
-"""Commands that bring back what a description says (``engine.metadata.description``)."""
+"""Commands that bring back what a description says (``stratalog.engine.metadata.description``)."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-from engine.config_def import Scope
-from engine.metadata.commands import Decision
-from engine.metadata.description import TopicDescription
-from engine.metadata.image import ClusterImage
-from engine.metadata.placement import place_replicas
-from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord, PartitionRecord, TopicRecord
-from engine.settings import check_config, topic_config
-from engine.state.internal_topics import check_not_internal
-from partitions.errors import InvalidCallError, TopicAlreadyExistsError
-from partitions.paths import check_topic_name
+from stratalog.engine.config.definition import Scope
+from stratalog.engine.config.settings import check_config, topic_config
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.description import TopicDescription
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.placement import place_replicas
+from stratalog.engine.metadata.records import (
+    ConfigRecord,
+    ConfigResource,
+    MetadataRecord,
+    PartitionRecord,
+    TopicRecord,
+)
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.errors import InvalidCallError, TopicAlreadyExistsError
+from stratalog.partitions.paths import check_topic_name
 
 EPOCH_GAP = 1_000
 """How far the leader epochs of a restored partition are above those that are known of it. A cluster that was
@@ -42,7 +48,7 @@ class RestoreTopic:
         check_topic_name(topic.name)
         check_not_internal(topic.name, "restore")
         if topic.topic_id in image.topics and image.topics[topic.topic_id].name == topic.name:
-            return Decision((), len(image.topics[topic.topic_id].partitions[0].replicas))
+            return Decision((), len(image.topics[topic.topic_id].first.replicas))
         if topic.name in image.topic_ids or topic.topic_id in image.topics:
             raise TopicAlreadyExistsError(f"{what} is there already, and is another one than that to be restored")
         if not topic.partitions:

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker, UnfenceBroker
-from engine.metadata.image import BrokerImage, ClusterImage
-from engine.metadata.together import Together
-from partitions.errors import StaleBrokerError, StratalogError
+from stratalog.engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker, UnfenceBroker
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage
+from stratalog.engine.metadata.together import Together
+from stratalog.partitions.errors import StaleBrokerError, StratalogError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.metadata.commands import Command, Decision
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord
+from stratalog.engine.metadata.commands import Command, Decision
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord
 
 
 @dataclass(frozen=True, slots=True)

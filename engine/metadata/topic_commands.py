@@ -6,11 +6,18 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from engine.config_def import Scope
-from engine.metadata.commands import Decision
-from engine.metadata.image import ClusterImage
-from engine.metadata.placement import Placer, place_replicas
-from engine.metadata.records import (
+from stratalog.engine.config.definition import Scope
+from stratalog.engine.config.settings import (
+    check_config,
+    check_disabling,
+    cluster_config,
+    find_config,
+    topic_config,
+)
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.placement import Placer, place_replicas
+from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
     MetadataRecord,
@@ -19,19 +26,18 @@ from engine.metadata.records import (
     TopicRecord,
     TopicSchemaRecord,
 )
-from engine.settings import check_config, check_disabling, cluster_config, find_config, topic_config
-from engine.state.internal_topics import check_not_internal
-from engine.state.latest_by_key import check_key
-from partitions.errors import (
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.state.latest_by_key import check_key
+from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidPartitionsError,
     InvalidReplicationFactorError,
     TopicAlreadyExistsError,
 )
-from partitions.growth import grown_schema
-from partitions.identity import is_id
-from partitions.paths import METADATA_TOPIC, check_topic_name
-from partitions.records import type_from_json
+from stratalog.partitions.growth import grown_schema
+from stratalog.partitions.identity import is_id
+from stratalog.partitions.paths import METADATA_TOPIC, check_topic_name
+from stratalog.partitions.records import leaf_types, schema_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +66,7 @@ class CreateTopic:
     value_schema: str | None = None
     configs: Mapping[str, str] = field(default_factory=dict)
     internal: bool = False
-    """The engine itself creates it: one of ``engine.state.internal_topics``, and no other."""
+    """The engine itself creates it: one of ``stratalog.engine.state.internal_topics``, and no other."""
 
     def decide(self, image: ClusterImage) -> Decision[TopicCreated]:
         """Raises: InvalidTopicError, InvalidPartitionsError, InvalidCallError (schemas, ids), InvalidConfigError,
@@ -86,9 +92,7 @@ class CreateTopic:
         configs = {name: check_config(Scope.TOPIC, name, text, what) for name, text in self.configs.items()}
         if topic_config(configs, image.configs, what).snapshots:
             check_key(self.key_schema, what)
-        for schema in (self.key_schema, self.value_schema):
-            if schema is not None:
-                type_from_json(schema)
+        leaf_types(schema_of(self.key_schema, self.value_schema))
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         placed = place_replicas(racks, partitions, factor, random.Random(self.topic_id))
         topic = TopicRecord(
@@ -110,7 +114,7 @@ class CreateTopic:
         topic = image.topic(self.name)
         if topic.topic_id != self.topic_id:
             raise TopicAlreadyExistsError(f"topic {self.name!r} exists already, with id {topic.topic_id}")
-        factor = len(topic.partitions[0].replicas)
+        factor = len(topic.first.replicas)
         return Decision((), TopicCreated(topic.topic_id, len(topic.partitions), factor))
 
 
@@ -150,7 +154,7 @@ class CreatePartitions:
                 f"{what}: with cleanup.policy = snapshot all records of a key have to stay in one partition; "
                 "create another topic, with more of them, and append it there"
             )
-        factor = len(topic.partitions[0].replicas)
+        factor = len(topic.first.replicas)
         racks = {broker.broker_id: broker.rack for broker in image.brokers.values() if not broker.fenced}
         if factor > len(racks):
             raise InvalidReplicationFactorError(
@@ -191,8 +195,8 @@ class DeleteTopic:
 
 @dataclass(frozen=True, slots=True)
 class AlterTopic:
-    """Let the declared schemas of a topic grow (``partitions.growth``). Answer: the fields that were added, such
-    as ``value.gate``; none when the topic has them all.
+    """Let the declared schemas of a topic grow (``stratalog.partitions.growth``). Answer: the fields that were
+    added, such as ``value.gate``; none when the topic has them all.
     """
 
     name: str
@@ -214,6 +218,7 @@ class AlterTopic:
             return Decision((), ())
         if topic_config(topic.configs, image.configs, what).snapshots:
             check_key(key, what)
+        leaf_types(schema_of(key, value))
         grown = TopicSchemaRecord(topic_id=topic.topic_id, key_schema=key, value_schema=value)
         return Decision((grown,), added)
 

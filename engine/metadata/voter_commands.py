@@ -1,16 +1,16 @@
 """Commands on the metadata voters: one is added or removed at a time. Pure.
 
-That one at a time is safe, and why, stands in ``engine.quorum.electorate``.
+That one at a time is safe, and why, stands in ``stratalog.engine.quorum.electorate``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.metadata.commands import Decision
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import VoterId, VotersRecord
-from partitions.errors import InvalidCallError, StaleBrokerError, UnknownBrokerError
+from stratalog.engine.metadata.commands import Decision
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId, VotersRecord
+from stratalog.partitions.errors import InvalidCallError, StaleBrokerError, UnknownBrokerError
 
 Voters = tuple[VoterId, ...]
 

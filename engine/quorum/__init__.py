@@ -10,18 +10,23 @@ Purpose
         checkpoints  snapshots in the folders of voters: written, read, copied
         contents     the greatest log of some voters, and copies of it for those that lack it
         finding      the greatest log on some roots, whoever's voters they are
+        damage       voters whose files cannot be believed, and what a majority shows without them
         electorate   who the voters are, and looks at a majority of them; why they may change
+        refusals     voters that let this driver read, and not write
+        proof        what looks prove to be committed, for whoever may not write
         patience     how long drivers wait for each other
+        claim        an epoch that a driver has claimed, and what it goes on from
         log          claim an epoch, commit a batch, read linearizably
         client       what the engine uses: ``image()`` and ``submit(command)``; many commands in one batch
         bootstrap    the first batch of a new cluster, and finding the log of an existing one
         upkeep       take a snapshot, move the log start, delete; why that is safe
+        signing      the log of a cluster that had no key is signed
         cache        what a driver remembers between its runs
         pages        ... with topics that are unpacked when they are asked for
         inspection   what there is on each voter, for people
 
 In and out
-    In: records, from commands of ``engine.metadata``. Out: images of ``engine.metadata``.
+    In: records, from commands of ``stratalog.engine.metadata``. Out: images of ``stratalog.engine.metadata``.
 
 May not know
     What the records mean (but for the first, which names the voters), and anything of Spark. Clock,
@@ -43,6 +48,11 @@ Drivers in each other's way
     who goes on; the others look at that voter alone, now and then, until the claimant has committed, rests, or
     seems to have died (``patience``). All this is for speed: no wait, and no clock, makes anything safe.
 
+Who may only read
+    A read writes where others have left something undone. Whoever may not answers what looks at all voters prove
+    (``proof``), a command that may not be committed is refused at once, and the error names right and path. One
+    voter that refuses is done without, as one that is away.
+
 Where this differs from the protocol's text
     * A voter counts when its last file is the tail and it has *every* file of the log, not the tail alone:
       one comparison of names, and a file deleted by hand is copied back by the next commit.
@@ -55,11 +65,19 @@ Where this differs from the protocol's text
     * A command is decided on the claimed state without a read before it: the commit shows whether that was the
       latest. A refusal, and an answer that changes nothing, rest on a read, or on a commit.
 
+Whose files they are
+    Where the cluster has a key (``stratalog.partitions.cluster_key``), batches and snapshots are signed for their
+    name, and a claim has its tag in its name, so that a look tells who made it without reading it. A file of
+    somebody else is damage of that one voter, which is left out. All who sign with one secret claim an epoch under
+    one name, and exclusive create decides; while one secret takes another's place there may be two names for one
+    epoch: then it is nobody's on that voter (``VoterLook.disputed``). A driver without the key reads what is
+    signed, as it is, and neither claims, nor commits, nor copies: what it took for the log might be a stranger's.
+
 What is not guarded against
     A voter's root that was put back from an older copy still has its directory id, and with it its vote. Together
     with a voter that lags it shows an old log to whoever reaches these two alone. The metadata know the identity
     of each broker's root (``BrokerImage.root``), but a vote is not made to depend on it: object stores have none;
     where all roots are moved at once, a copied cluster or the only voter, no majority would be left to read by, or
     to commit the registration that says so; and a file system that numbers its files anew would stop every voter
-    at the same moment. Remove such a voter and add it again (``jobs.quorum``) before others go away.
+    at the same moment. Remove such a voter and add it again (``stratalog quorum``) before others go away.
 """

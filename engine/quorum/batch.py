@@ -4,22 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from engine.metadata import records
-from engine.metadata.records import MetadataRecord
-from partitions.errors import CorruptionError, CorruptSegmentError, InconsistentClusterIdError
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.records import TIMESTAMP, physical_schema
-from partitions.segment import is_of_this_process
-from partitions.segment_footer import FOOTER_KEY, SegmentFooter
-from partitions.segment_writer import SegmentWriter
+from stratalog.engine.metadata import records
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    InconsistentClusterIdError,
+    InvalidCallError,
+)
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.parquet_decoding import is_of_this_process
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import TIMESTAMP, physical_schema
+from stratalog.partitions.segment import check_held
+from stratalog.partitions.segment_footer import FOOTER_KEY, decode_footer
+from stratalog.partitions.segment_signature import TAG_KEY
+from stratalog.partitions.segment_writer import SegmentWriter
+
+KIND = "batch"
+"""Of the tags of batches."""
+
+BATCH_BYTES = 64 * 1024 * 1024
+"""A batch has at most so many bytes as a file, and"""
+DECODED_BYTES = 160 * 1024 * 1024
+"""... without compression, and"""
+MOST_RECORDS = 2_000_000
+"""... so many records: one commit may change each of a million partitions."""
+_BESIDE_VALUE_BYTES = 32
+"""What the other columns have of a record, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +52,52 @@ class Batch:
     records: tuple[MetadataRecord, ...]
     appended_ms: int
     """When it was made, by the clock of its claimant."""
+    signed: bool = False
+    """Whether it has a tag; that this is the right one was found before."""
 
 
 def encode_batch(
-    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+    cluster_id: str,
+    name: DataName,
+    lineage: Lineage,
+    batch: Sequence[MetadataRecord],
+    now_ms: int,
+    key: ClusterKey | None = None,
 ) -> bytes:
-    """The content of the data file ``name``. ``lineage`` includes the epoch of ``name``."""
+    """The content of the data file ``name``. ``lineage`` includes the epoch of ``name``. With ``key`` it is
+    signed.
+
+    Raises: InvalidCallError for a batch that is too large to be read again.
+    """
     sink = io.BytesIO()
-    writer = SegmentWriter(sink, physical_schema(), topic_id=cluster_id, partition=0, base_offset=name.base_offset)
+    writer = SegmentWriter(
+        sink,
+        physical_schema(),
+        topic_id=cluster_id,
+        partition=0,
+        base_offset=name.base_offset,
+        sign=None if key is None else partial(key.tag, KIND, str(name)),
+    )
     stamp = pa.scalar(now_ms * 1000, pa.int64()).cast(TIMESTAMP)
     values = [records.encode(record) for record in batch]
+    decoded_bytes = sum(map(len, values)) + _BESIDE_VALUE_BYTES * len(values)
+    if len(values) > MOST_RECORDS or decoded_bytes > DECODED_BYTES:
+        raise _too_large(len(values), decoded_bytes)
     stamps = pa.repeat(stamp, len(batch))
     writer.write(pa.record_batch({"timestamp": stamps, "value": pa.array(values, pa.binary())}))
     digest = _digest(lineage, values, now_ms)
     writer.close(lineage=lineage, producers=lambda _: {}, created_ms=now_ms, batch_id=digest)
-    return sink.getvalue()
+    data = sink.getvalue()
+    if len(data) > BATCH_BYTES:
+        raise _too_large(len(values), len(data))
+    return data
+
+
+def _too_large(count: int, size_bytes: int) -> InvalidCallError:
+    return InvalidCallError(
+        f"{count} records of {size_bytes} bytes are too many for one commit of metadata: nobody would read them "
+        "again; change fewer topics or partitions at once. Nothing was changed"
+    )
 
 
 def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
@@ -55,11 +106,12 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     Raises: CorruptSegmentError for a truncated, damaged or foreign file; CorruptionError for a record of a
         later version; InconsistentClusterIdError for a batch of another cluster.
     """
+    check_held(data, "value", DECODED_BYTES, what)
     try:
         parquet = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-        footer = msgspec.json.decode((parquet.metadata.metadata or {})[FOOTER_KEY], type=SegmentFooter)
-        values = parquet.read(columns=["value"], use_threads=False).column("value").to_pylist()
+        footer = decode_footer((parquet.metadata.metadata or {})[FOOTER_KEY])
         lineage = Lineage(footer.lineage)
+        values = [value for some in _values(parquet) for value in some]
     except (pa.ArrowException, OSError, KeyError, ValueError, CorruptionError) as error:
         if is_of_this_process(error):
             raise
@@ -70,8 +122,28 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
         raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is not what it should be")
     if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
         raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
-    decoded = tuple(records.decode(value) for value in values)
-    return Batch(name, footer.next_offset, lineage, decoded, footer.created_ms)
+    try:
+        decoded = tuple(map(records.decode, values))
+    except CorruptionError as error:
+        raise CorruptionError(f"{what}: {error}") from error
+    signed = TAG_KEY in parquet.metadata.metadata
+    return Batch(name, footer.next_offset, lineage, decoded, footer.created_ms, signed)
+
+
+def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
+    """The values of each row group; none is decoded before all are known to be small.
+
+    Raises: ValueError for a file with more than any batch has; Arrow's errors.
+    """
+    groups = range(parquet.metadata.num_row_groups)
+    decoded_bytes = sum(parquet.metadata.row_group(group).total_byte_size for group in groups)
+    if decoded_bytes > DECODED_BYTES or parquet.metadata.num_rows > MOST_RECORDS:
+        raise ValueError(f"{parquet.metadata.num_rows} records of {decoded_bytes} bytes are more than one has")
+    for group in groups:
+        column = parquet.read_row_group(group, columns=["value"], use_threads=False).column("value")
+        if column.type != pa.binary() or column.null_count:
+            raise ValueError("its values are no texts")
+        yield column.to_pylist()
 
 
 def _digest(lineage: Lineage, values: Sequence[bytes], appended_ms: int) -> str:

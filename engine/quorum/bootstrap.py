@@ -12,17 +12,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import VoterId, VotersRecord
-from engine.quorum.checkpoints import Loading
-from engine.quorum.contents import Note
-from engine.quorum.finding import Search
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter
-from partitions.errors import InvalidCallError, NoMajorityError, StorageAuthorizationError
-from partitions.root import read_broker_file
-from partitions.store.protocol import Store
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId, VotersRecord
+from stratalog.engine.quorum.checkpoints import Loading
+from stratalog.engine.quorum.contents import Note
+from stratalog.engine.quorum.finding import Search
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import InvalidCallError, NoMajorityError, StorageAuthorizationError
+from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.store.protocol import Store
 
 
 def bootstrap(cluster_id: str, log: MetadataLog, voters: Sequence[Voter], others: Mapping[int, Store]) -> None:
@@ -93,24 +94,28 @@ def find_log(
     note: Note = lambda text: None,
     loading: Loading = nullcontext,
     as_logged: bool = False,
+    key: ClusterKey | None = None,
 ) -> FoundLog:
     """The voters of an existing cluster, and the log that they hold. ``stores`` are the roots of all brokers,
     ``named`` those that the cluster file names as voters. Where these do not show the log's own voters, all
     brokers are looked at. ``cached``: a log that was read before, used where it fits. ``as_logged``: whatever
-    the file says.
+    the file says. With ``key``, what is not signed counts for nothing.
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
         InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or
         StorageAuthorizationError when all of them refuse who asks; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
-    search = Search(cluster_id, cached, note, loading)
+    search = Search(cluster_id, cached, note, loading, key)
     state = search.at({broker: stores[broker] for broker in named})
     if not {voter.broker_id for voter in state.image.voters} <= set(named) or state.end == 0:
         state = search.at(others)
     if state.end == 0:
         if search.failures and all(isinstance(error, StorageAuthorizationError) for error in search.failures):
             raise search.failures[0]
+        for error in search.failures:
+            if isinstance(error, InvalidCallError):  # the root of somebody else
+                raise error
         if search.failures:
             raise NoMajorityError(
                 f"no metadata voter can be read: {'; '.join(dict.fromkeys(map(str, search.failures)))}"
@@ -121,12 +126,14 @@ def find_log(
     if brokers | set(state.image.awaited) != set(named) and not as_logged:
         raise InvalidCallError(
             f"the cluster file names brokers {sorted(named)} as voters, the metadata log {sorted(brokers)}: "
-            "voters are not changed by editing the file, but by jobs.quorum; let the file name those of the log"
+            "voters are not changed by editing the file, but by stratalog quorum; let it name those of the log"
         )
     if missing := sorted(brokers - stores.keys()):
         raise InvalidCallError(
             f"brokers {missing} are metadata voters of cluster {cluster_id!r}, and the cluster file does not name "
             "them: add them there"
         )
-    voters = tuple(Voter(one.broker_id, stores[one.broker_id], one.directory_id) for one in state.image.voters)
+    voters = tuple(
+        Voter(one.broker_id, stores[one.broker_id], one.directory_id, key) for one in state.image.voters
+    )
     return FoundLog(voters, state)

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import msgspec
 
-from engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
-from engine.metadata.records import VoterId
-from engine.quorum.contents import Note
-from engine.quorum.pages import Page, PagedTopics, pages_of
-from engine.quorum.state import LogState
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.paths import DataName
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.contents import Note
+from stratalog.engine.quorum.pages import Page, PagedTopics, pages_of
+from stratalog.engine.quorum.state import LogState
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
 
 SAVE_AFTER = 50
 """A cache that spares all but so many records of the log is not written anew."""
@@ -42,6 +42,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     epoch: int
     start: int
     appended_ms: int
+    signed: bool
     lineage: tuple[tuple[int, int], ...]
     files: tuple[tuple[int, int], ...]
     """Base offset and epoch of each batch from ``start`` on."""
@@ -105,6 +106,7 @@ def _encode(cluster_id: str, state: LogState) -> bytes:
             epoch=state.epoch,
             start=state.start,
             appended_ms=state.appended_ms,
+            signed=state.signed,
             lineage=tuple((entry.epoch, entry.start_offset) for entry in state.lineage),
             files=tuple((name.base_offset, name.epoch) for name in sorted(state.files)),
             voters=image.voters,
@@ -143,6 +145,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
         start=found.start,
         files=frozenset(DataName(base, None, epoch) for base, epoch in found.files),
         appended_ms=found.appended_ms,
+        signed=found.signed,
     )
 
 

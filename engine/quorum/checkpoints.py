@@ -9,22 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 
-from engine.metadata.dump import CODEC, decode, dump, load
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterListing
-from partitions.clock import Clock
-from partitions.errors import CorruptionError
-from partitions.paths import METADATA_TOPIC, CheckpointName
-from partitions.records import physical_schema
-from partitions.store.protocol import StoredObject
-from snapshots.fetch import NotFetched, SnapshotFetch, Wanted, fetch_snapshots
-from snapshots.messages import RESPONSE_MAX_BYTES
-from snapshots.reader import Snapshot, read_snapshot, stage_snapshot
-from snapshots.snapshot_id import SnapshotId
-from snapshots.source import HostedPartition, SnapshotSource
-from snapshots.state_machine import write_dump
-from snapshots.writer import SnapshotWriter
+from stratalog.engine.metadata.dump import CODEC, decode, dump, load
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter, VoterListing
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.paths import CheckpointName, base_name
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment_signature import check_signature
+from stratalog.partitions.store.protocol import Readable, StoredObject
+from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, Source, fetch_snapshot
+from stratalog.snapshots.reader import Check, Snapshot, believed, read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.state_machine import write_dump
+from stratalog.snapshots.writer import SnapshotWriter
+
+KIND = "checkpoint"
+"""Of the tags of snapshots."""
 
 Loading = Callable[[], AbstractContextManager[object]]
 """What a snapshot is loaded in: measures how long that takes (LoadSnapshotLatencyMs)."""
@@ -46,6 +49,7 @@ def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Cloc
         last_contained_log_timestamp_ms=state.appended_ms,
         schema=physical_schema(),
         clock=clock,
+        sign=None if voter.key is None else partial(voter.key.tag, KIND, str(state.snapshot)),
     ) as writer:
         records = write_dump(dump(state.image), CODEC, writer)
         return records if writer.freeze() else None
@@ -68,18 +72,33 @@ def read_checkpoint(cluster_id: str, voter: Voter, name: CheckpointName, stored:
         epoch=name.epoch,
         start=name.end_offset,
         appended_ms=snapshot.last_contained_log_timestamp_ms,
+        signed=snapshot.signed,
     )
 
 
 def verify_checkpoint(cluster_id: str, voter: Voter, stored: StoredObject) -> Snapshot:
     """A snapshot all of whose checksums are right. Raises: as ``read_checkpoint``."""
-    return read_snapshot(voter.store, voter.folder, stored, owner=cluster_id, partition=0)
+    return read_snapshot(voter.store, voter.folder, stored, owner=cluster_id, partition=0, check=_signature(voter))
+
+
+def _signature(voter: Voter) -> Check:
+    """Every byte of a snapshot is a claimant's, or nothing of it is decoded."""
+    key = voter.key
+    if key is None:
+        return believed
+
+    def check(source: Readable, stored: StoredObject) -> None:
+        with source.open(stored) as file:
+            check_signature(key, KIND, base_name(stored.name), file, source.uri_of(stored.name))
+
+    return check
 
 
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Give ``target`` a snapshot that ``source`` was listed with, and that is verified there first.
 
-    A small one is one copy of that very object, checked as it passes. A larger one is fetched in chunks
+    Of a small one the very bytes that were verified are written down: storage may give out others when it is read
+    again, and whoever can write to one voter would spoil another one. A larger one is fetched in chunks
     (KIP-630, "Fetching Snapshots"), so that whoever comes after an interruption goes on where it was; its parts
     are verified as one file before they get its name.
 
@@ -87,43 +106,18 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     """
     stored = source.checkpoints[name]
     snapshot = verify_checkpoint(cluster_id, source.voter, stored)
-    if stored.size_bytes > RESPONSE_MAX_BYTES:
-        _fetch_checkpoint(cluster_id, source.voter, SnapshotId.of(name), target)
+    if stored.size_bytes <= RESPONSE_MAX_BYTES:
+        target.store.create(target.path(name), snapshot.content())
         return
-    staged = stage_snapshot(source.voter.store, snapshot, target.store, target.path(name))
-    try:
-        staged.commit()
-    except BaseException:
-        staged.abort()
-        raise
-
-
-def _fetch_checkpoint(cluster_id: str, source: Voter, snapshot_id: SnapshotId, target: Voter) -> None:
     # A voter serves what it has, whoever leads: a snapshot is of committed records only.
-    hosted = HostedPartition(
-        store=source.store,
-        folder=source.folder,
-        broker_id=source.broker_id,
-        leader=source.broker_id,
-        leader_epoch=snapshot_id.epoch,
-    )
-    fetch = SnapshotFetch(
+    found = Source(source.voter.store, source.voter.folder, SnapshotId.of(name))
+    fetch_snapshot(
         target.store,
         target.folder,
-        topic_id=METADATA_TOPIC,
-        partition=0,
+        # One that has got the name meanwhile is never replaced (see ``stratalog.engine.quorum.upkeep``).
+        lambda: None if name in target.list().checkpoints else found,
         owner=cluster_id,
-        # One that has got the name meanwhile is never replaced (see ``engine.quorum.upkeep``).
-        discover=lambda: (
-            None if snapshot_id.name in target.list().checkpoints else Wanted(snapshot_id, leader_epoch=None)
-        ),
-    )
-    fetch_snapshots(
-        [fetch],
-        SnapshotSource(lambda topic_id, partition: hosted, cluster_id=cluster_id).answer,
-        cluster_id=cluster_id,
-        replica_id=target.broker_id,
+        partition=0,
+        check=_signature(target),
         max_bytes=RESPONSE_MAX_BYTES,
     )
-    if isinstance(fetch.outcome, NotFetched):
-        raise fetch.outcome.error

@@ -14,14 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from engine.metadata.commands import Command, Decision
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
-from engine.metadata.voter_commands import AddVoter, RemoveVoter
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from partitions.errors import (
+from stratalog.engine.metadata.commands import Command, Decision
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, check_readable
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     NotControllerError,
@@ -29,7 +29,7 @@ from partitions.errors import (
     RetriableError,
     StratalogError,
 )
-from partitions.paths import DataName
+from stratalog.partitions.paths import DataName
 
 Answer = TypeVar("Answer")
 T = TypeVar("T")
@@ -108,6 +108,11 @@ class MetadataClient:
     def last_known(self) -> LogState:
         """What was last known to be committed, or was seen when the cluster was opened; asks no storage."""
         return self._log.last_known
+
+    @property
+    def lacks_key(self) -> bool:
+        """See ``MetadataLog``."""
+        return self._log.lacks_key
 
     @property
     def waiting(self) -> int:

@@ -6,28 +6,27 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from engine.metadata.fold import apply
-from engine.metadata.records import MetadataRecord
-from engine.quorum.batch import Batch, decode_batch
-from engine.quorum.checkpoints import Loading, copy_checkpoint, read_checkpoint
-from engine.quorum.state import LogState, greatest_of
-from engine.quorum.voter import VoterLook, position_of
-from partitions.errors import (
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.quorum.batch import KIND, Batch, decode_batch
+from stratalog.engine.quorum.checkpoints import Loading, copy_checkpoint, read_checkpoint
+from stratalog.engine.quorum.damage import DAMAGED
+from stratalog.engine.quorum.state import LogState, greatest_of
+from stratalog.engine.quorum.voter import VoterLook, position_of
+from stratalog.partitions.errors import (
     CorruptionError,
-    InconsistentClusterIdError,
     LogGapError,
     RetriableError,
     SourceChangedError,
     StratalogError,
 )
-from partitions.lineage import Lineage
-from partitions.paths import CheckpointName, DataName
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import CheckpointName, DataName
+from stratalog.partitions.segment_signature import check_signature_of
 
 SNAPSHOT_SAVES = 1000
 """A reader that knows a part of the log loads a later snapshot only where that saves it reading so many
 batches."""
-
-_DAMAGED = (CorruptionError, InconsistentClusterIdError)
 
 Note = Callable[[str], None]
 """Told what was found to be wrong and could be done without."""
@@ -131,7 +130,7 @@ class Contents:
         for start in starts:
             try:
                 return self._folded_from(known if start is None else self._load(start, found.looks), found)
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 if failure is None:
                     failure = error
                 if start is not None:
@@ -142,7 +141,7 @@ class Contents:
     def _folded_from(self, base: LogState, found: _Found) -> LogState:
         records: list[MetadataRecord] = []
         files = set(base.files)
-        offset, appended_ms = base.end, base.appended_ms
+        offset, appended_ms, signed = base.end, base.appended_ms, base.signed
         for name in found.live:
             if name.base_offset < base.end:
                 continue
@@ -152,7 +151,7 @@ class Contents:
                 )
             batch = self.batch(name, found.looks)
             records += batch.records
-            offset, appended_ms = batch.next_offset, batch.appended_ms
+            offset, appended_ms, signed = batch.next_offset, batch.appended_ms, signed or batch.signed
             files.add(name)
         if isinstance(found.last, CheckpointName) and offset != found.last.end_offset:
             raise LogGapError(
@@ -160,7 +159,8 @@ class Contents:
                 f"{_named(found.looks)}"
             )
         image = apply(base.image, base.end, records)
-        return LogState(image, found.lineage, found.last.epoch, base.start, frozenset(files), appended_ms)
+        last = found.last.epoch
+        return LogState(image, found.lineage, last, base.start, frozenset(files), appended_ms, signed)
 
     # ------------------------------------------------------------------------------------ files
 
@@ -180,8 +180,9 @@ class Contents:
             if name not in look.files:
                 continue
             try:
-                data = look.voter.read(name)
-                return data, decode_batch(self._cluster_id, name, data, f"{look.voter}: {name}")
+                data, what = look.voter.read(name), f"{look.voter}: {name}"
+                check_signature_of(look.voter.key, KIND, str(name), data, what)
+                return data, decode_batch(self._cluster_id, name, data, what)
             except StratalogError as error:
                 failure = error
         raise failure or SourceChangedError(f"{name} is on none of the voters that were listed")
@@ -200,7 +201,7 @@ class Contents:
             try:
                 with self._loading():
                     state = read_checkpoint(self._cluster_id, look.voter, name, look.voter.stat(name))
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 self._note(str(error))
                 failure = failure or error
             except RetriableError as error:
@@ -238,7 +239,7 @@ class Contents:
                     if name in listing.checkpoints:
                         copy_checkpoint(self._cluster_id, listing, name, look.voter)
                         return name.end_offset
-                except _DAMAGED as error:
+                except DAMAGED as error:
                     self._note(str(error))
                     failure = error
         raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or more is left to copy")

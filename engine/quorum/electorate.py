@@ -29,21 +29,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from engine.metadata.records import VoterId
-from engine.quorum.contents import Contents, Note
-from engine.quorum.finding import Search
-from engine.quorum.state import LogState, is_majority
-from engine.quorum.voter import Voter, VoterLook
-from partitions.errors import (
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.contents import Contents, Note
+from stratalog.engine.quorum.damage import DAMAGED, check_near, far_ahead, without_damaged
+from stratalog.engine.quorum.finding import Search
+from stratalog.engine.quorum.proof import UnprovenError, committed_of
+from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.voter import Voter, VoterLook
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     NoMajorityError,
     OutcomeUnknownError,
     RetriableError,
     StaleMetadataError,
+    StorageAuthorizationError,
     StratalogError,
 )
-from partitions.store.protocol import Store
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.store.protocol import Store
 
 UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnknownError)
 """What keeps one voter from counting; the others may go on without it."""
@@ -61,18 +66,33 @@ class Survey:
     voters: tuple[Voter, ...]
     """Those in force."""
     away: frozenset[VoterId]
-    """Voters that could not be looked at."""
+    """Voters that could not be looked at, or are damaged."""
+    damaged: frozenset[VoterId] = frozenset()
+    """Those of them that are damaged: what they hold above the log counts for nothing."""
+
+    @property
+    def epoch(self) -> int:
+        """The greatest that is believed."""
+        return max((look.epoch for look in self.looks), default=0)
 
 
 class Electorate:
     """The voters as one driver knows them."""
 
-    def __init__(self, cluster_id: str, voters: Sequence[Voter], stores: Mapping[int, Store], note: Note) -> None:
-        """``stores``: where voters that the log names are found, by broker."""
+    def __init__(
+        self,
+        cluster_id: str,
+        voters: Sequence[Voter],
+        stores: Mapping[int, Store],
+        note: Note,
+        key: ClusterKey | None = None,
+    ) -> None:
+        """``stores``: where voters that the log names are found, by broker; ``key`` is theirs."""
         self.voters = tuple(voters)
         self._cluster_id = cluster_id
         self._stores = stores
         self._note = note
+        self._key = key
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.voters))
@@ -84,7 +104,7 @@ class Electorate:
                 f"broker {voter_id.broker_id} is a metadata voter of cluster {self._cluster_id!r}, or to become "
                 "one, and the cluster file does not name it: add it there"
             )
-        return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id)
+        return Voter(voter_id.broker_id, self._stores[voter_id.broker_id], voter_id.directory_id, self._key)
 
     def of(self, state: LogState) -> tuple[Voter, ...]:
         """Whose majority decides on a log; an empty one has the voters that it is to be begun on.
@@ -98,10 +118,11 @@ class Electorate:
         """The greatest log, by looks at a majority of the voters that this driver knows (for ``everybody`` at all
         that can be reached), and of those that are in force in that log.
 
-        Raises: NoMajorityError; SourceChangedError.
+        Raises: NoMajorityError, StorageAuthorizationError where all that are missing refuse; SourceChangedError.
         """
         looks: dict[VoterId, VoterLook] = {}
         failures: dict[VoterId, StratalogError] = {}
+        damaged: set[VoterId] = set()
         voters, searched, looked_again = self.voters, False, False
         for _ in range(_CHANGES):
             ids, before = ids_of(voters), set(voters)
@@ -111,72 +132,123 @@ class Electorate:
                         looks[voter.id] = voter.look()
                     except UNREACHABLE as error:
                         failures[voter.id] = error
+            strays = far_ahead(looks, ids, known.epoch)
+            if strays and not everybody:
+                everybody = True  # the more are looked at, the surer it is who is far ahead
+                continue
+            for voter_id, stray in strays.items():
+                self._leave_out(looks.pop(voter_id), stray)
+                failures[voter_id] = stray
+                damaged.add(voter_id)
             if is_majority(looks, ids):
                 try:
                     state = contents.greatest(tuple(looks.values()), known, hint)
-                except CorruptionError as error:
+                except DAMAGED as error:
                     if not looked_again:
                         # What is damaged on one of these voters another one may have whole, or have by now.
                         everybody = looked_again = True
                         looks.clear()
                         continue
-                    damaged, state = _without_one(contents, known, hint, looks, ids, error)
-                    self._note(f"{looks.pop(damaged).voter} is left out: {error}")
-                    failures[damaged] = error
+                    try:
+                        without, state = without_damaged(
+                            looks,
+                            lambda others: contents.greatest(others, known, hint),
+                            lambda others, _, ids=ids: is_majority(others, ids),  # type: ignore[misc]
+                            error,
+                        )
+                    except DAMAGED:
+                        # They may be voters no more: then what is on them says nothing.
+                        voters = self.voters if searched else self._searched(known)
+                        if searched or set(voters) == before:
+                            raise
+                        searched = True
+                        continue
+                    for voter_id in without:
+                        self._leave_out(looks.pop(voter_id), error)
+                        failures[voter_id] = error
+                        damaged.add(voter_id)
                 voters = self.of(state)
                 if set(voters) == before:
-                    return Survey(state, tuple(looks.values()), voters, frozenset(failures))
+                    away = frozenset(failures) - looks.keys()
+                    return Survey(state, tuple(looks.values()), voters, away, frozenset(damaged) & away)
                 continue
             if not searched:
                 voters = self._searched(known)
             if searched or set(voters) == before:
                 there, count = len(set(looks) & set(ids)), len(ids)
+                said = "; ".join(dict.fromkeys(map(str, failures.values())))
+                refused = [error for error in failures.values() if isinstance(error, StorageAuthorizationError)]
+                if refused and len(refused) == len(failures):
+                    raise StorageAuthorizationError(
+                        f"{there} of {count} metadata voters let this driver read, {count // 2 + 1} are needed: "
+                        f"{said}",
+                        refused[0].right or "read",
+                        refused[0].path or "",
+                    )
                 raise NoMajorityError(
-                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: "
-                    f"{'; '.join(dict.fromkeys(map(str, failures.values())))}; what was known last is in "
-                    "Cluster.last_known_image"
+                    f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {said}; "
+                    "what was known last is in Cluster.last_known_image"
                 )
             searched = True
         raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self}")
+
+    def _leave_out(self, look: VoterLook, error: StratalogError) -> None:
+        self._note(f"{look.voter} is left out: {error}")
 
     def _searched(self, known: LogState) -> tuple[Voter, ...]:
         """This driver may have slept while a majority of the voters was replaced: the voters of the greatest log
         on any root, where that goes on from what is known to be committed; else those that are known."""
         with suppress(StratalogError):
-            state = Search(self._cluster_id, known, self._note).at(self._stores)
+            state = Search(self._cluster_id, known, self._note, key=self._key).at(self._stores)
             goes_on = state.lineage.epoch_at(known.end - 1) in (None, known.epoch)
             if goes_on and state.position > known.position:
                 return self.of(state)
         return self.voters
 
 
-def _without_one(
-    contents: Contents,
-    known: LogState,
-    hint: LogState,
-    looks: Mapping[VoterId, VoterLook],
-    ids: Sequence[VoterId],
-    error: CorruptionError,
-) -> tuple[VoterId, LogState]:
-    """The voter that a majority can do without, and the greatest log of the others. What only that voter has was
-    never committed; that it cannot be read need stop nobody.
+def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogState) -> LogState:
+    """What a survey proves to be committed, to whoever may not write. What is left when batches are taken away may
+    end with a file that cannot be read: then without the voter that has it, as if that were away.
 
-    Raises: ``error`` when there is none.
+    Raises: UnprovenError; RetriableError kinds.
     """
-    for damaged in looks:
-        others = {voter: look for voter, look in looks.items() if voter != damaged}
-        if is_majority(others, ids):
-            with suppress(CorruptionError):
-                return damaged, contents.greatest(tuple(others.values()), known, hint)
-    raise error
+
+    def greatest(looks: Sequence[VoterLook]) -> LogState:
+        return contents.greatest(looks, known, hint)
+
+    def lineage_of(epoch: int) -> Lineage | None:
+        name = next((name for look in survey.looks for name in look.files if name.epoch == epoch), None)
+        return None if name is None else contents.batch(name, survey.looks).lineage
+
+    position = known.position if known.end > 0 else None
+    ids, why = ids_of(survey.voters), ""
+    without_one = (tuple(look for look in survey.looks if look is not left_out) for left_out in survey.looks)
+    for looks in (survey.looks, *without_one):
+        if is_majority((look.voter.id for look in looks), ids):
+            try:
+                return committed_of(looks, ids, greatest, lambda state: state.position == position, lineage_of)
+            except UnprovenError:
+                if looks is survey.looks:
+                    raise
+            except DAMAGED as error:
+                why = why or str(error)
+    raise UnprovenError(why)
 
 
-def looks_at(voters: Iterable[Voter]) -> list[VoterLook]:
-    """Looks at those that can be reached."""
+def look_near(voter: Voter, epoch: int) -> VoterLook:
+    """A look at a voter that is not far ahead of ``epoch``, which is believed. Raises: as ``Voter.look``, and
+    CorruptionError."""
+    look = voter.look()
+    check_near(look, epoch)
+    return look
+
+
+def looks_at(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
+    """Looks at those that can be reached, and are not far ahead of ``epoch``."""
     looks = []
     for voter in voters:
         with suppress(*UNREACHABLE):
-            looks.append(voter.look())
+            looks.append(look_near(voter, epoch))
     return looks
 
 

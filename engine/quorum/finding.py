@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 
-from engine.quorum.checkpoints import Loading
-from engine.quorum.contents import Contents, Note
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterLook
-from partitions.errors import InvalidCallError, LogGapError, NoMajorityError, SourceChangedError, StratalogError
-from partitions.root import check_broker_file, read_broker_file
-from partitions.store.protocol import Store
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.checkpoints import Loading
+from stratalog.engine.quorum.contents import Contents, Note
+from stratalog.engine.quorum.damage import DAMAGED, far_ahead, without_damaged
+from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.voter import Voter, VoterLook
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import LogGapError, NoMajorityError, SourceChangedError, StratalogError
+from stratalog.partitions.root import check_broker_file, read_broker_file
+from stratalog.partitions.store.protocol import Store
 
 _ATTEMPTS = 5
 
@@ -20,25 +23,35 @@ class Search:
     """Looks at roots as they are now, and at the metadata that they hold. What it finds is to be confirmed by a
     majority of the voters that it names."""
 
-    def __init__(self, cluster_id: str, cached: LogState, note: Note, loading: Loading = nullcontext) -> None:
-        """``cached``: a log that was read before, used where it fits."""
+    def __init__(
+        self,
+        cluster_id: str,
+        cached: LogState,
+        note: Note,
+        loading: Loading = nullcontext,
+        key: ClusterKey | None = None,
+    ) -> None:
+        """``cached``: a log that was read before, used where it fits. ``key``: by which its files are known."""
         self._cluster_id = cluster_id
         self._cached = cached
+        self._key = key
+        self._note = note
         self._contents = Contents(cluster_id, note, loading)
         self._roots: dict[int, Store] = {}
         self.failures: list[StratalogError] = []
+        """Roots that are not there, or damaged, or somebody else's, at the last look."""
 
     def at(self, stores: Mapping[int, Store]) -> LogState:
         """The greatest log on these brokers and those before.
 
-        Raises: InvalidCallError kinds for roots of somebody else; CorruptionError kinds; RetriableError.
+        Raises: CorruptionError kinds; InconsistentClusterIdError; RetriableError.
         """
         self._roots.update(stores)
         for _ in range(_ATTEMPTS):
             with suppress(SourceChangedError):  # deleted since it was listed: look again
                 looks = self._looks()
                 try:
-                    return self._contents.greatest(looks, LogState(), self._cached)
+                    return self._greatest({look.voter.id: look for look in looks})
                 except LogGapError as error:
                     if self.failures:  # somebody else may have what is missing
                         raise NoMajorityError(
@@ -49,6 +62,33 @@ class Search:
             f"the metadata of cluster {self._cluster_id!r} changes faster than it can be read"
         )
 
+    def _greatest(self, looks: dict[VoterId, VoterLook]) -> LogState:
+        """The greatest log of these; where some of them are damaged, of the others, if they are a majority of the
+        voters that it names.
+
+        Raises: CorruptionError kinds; InconsistentClusterIdError; SourceChangedError.
+        """
+        holding = [voter for voter, look in looks.items() if look.epoch > 0]
+        for voter, stray in far_ahead(looks, holding, 0).items():
+            self._leave_out(looks.pop(voter), stray)
+
+        def greatest(some: Sequence[VoterLook]) -> LogState:
+            return self._contents.greatest(some, LogState(), self._cached)
+
+        try:
+            return greatest(tuple(looks.values()))
+        except DAMAGED as error:
+            damaged, state = without_damaged(
+                looks, greatest, lambda others, state: is_majority(others, state.image.voters), error
+            )
+            for voter in damaged:
+                self._leave_out(looks[voter], error)
+            return state
+
+    def _leave_out(self, look: VoterLook, error: StratalogError) -> None:
+        self._note(f"{look.voter} is left out: {error}")
+        self.failures.append(error)
+
     def _looks(self) -> list[VoterLook]:
         looks: list[VoterLook] = []
         self.failures.clear()
@@ -57,9 +97,7 @@ class Search:
                 found = read_broker_file(store)
                 if found is not None:
                     check_broker_file(found, store, self._cluster_id, broker_id)
-                    looks.append(Voter(broker_id, store, found.directory_id).look())
-            except InvalidCallError:
-                raise
+                    looks.append(Voter(broker_id, store, found.directory_id, self._key).look())
             except StratalogError as error:
                 self.failures.append(error)
         return looks

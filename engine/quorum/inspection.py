@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter, VoterListing
-from partitions.errors import NoMajorityError, StratalogError
-from partitions.paths import DataName
+from stratalog.engine.quorum.checkpoints import verify_checkpoint
+from stratalog.engine.quorum.damage import DAMAGED, check_voter
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
+from stratalog.partitions.errors import LogGapError, NoMajorityError, StorageAuthorizationError, StratalogError
+from stratalog.partitions.paths import CheckpointName, DataName
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class VoterFound:
     snapshot_end: int = 0
     size_bytes: int = 0
     error: StratalogError | None = None
+    """Why it was not, or what is there that should not be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +42,7 @@ class QuorumFound:
     """Everything below is committed."""
     voters: tuple[VoterFound, ...]
     awaited: tuple[int, ...]
-    unsettled: NoMajorityError | None
+    unsettled: StratalogError | None
     """Why more than that may be committed: too few voters can be reached to tell."""
 
 
@@ -50,24 +54,57 @@ def inspect(log: MetadataLog) -> QuorumFound:
     unsettled = None
     try:
         state = log.settle().state
-    except NoMajorityError as error:
+    except (NoMajorityError, StorageAuthorizationError) as error:
         unsettled, state = error, log.last_known
     listings: list[VoterListing] = []
     found: list[VoterFound] = []
     for voter in log.voters:
         try:
             listing = voter.list()
-            listings.append(listing)
-            found.append(_found(log, listing, state))
         except StratalogError as error:
             found.append(VoterFound(voter, error=error))
+            continue
+        wrong = _wrong(log, listing, state)
+        found.append(_found(log, listing, state, wrong))
+        if wrong is None:
+            listings.append(listing)
     newest = max(listings, key=lambda listing: listing.claimed_epoch, default=None)
     leader = "" if newest is None else newest.voter.claimant_of(newest.claimed_epoch)
     epoch = max((listing.epoch for listing in listings), default=state.epoch)
     return QuorumFound(leader, epoch, state.end, tuple(found), state.image.awaited, unsettled)
 
 
-def _found(log: MetadataLog, listing: VoterListing, state: LogState) -> VoterFound:
+def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:
+    """Why a voter does not count though it can be listed; None: it does, as far as that can be told."""
+    try:
+        check_voter(listing, state)
+        if listing.last is not None and position_of(listing.last) > state.position:
+            _read_last(log, listing, state)
+    except DAMAGED as error:
+        return error
+    except StratalogError:
+        return None
+    return None
+
+
+def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None:
+    """What a voter has beyond the log may be committed by now, or never; but it goes on from it, and can be read.
+
+    Raises: CorruptionError kinds, InconsistentClusterIdError; SourceChangedError, StorageError.
+    """
+    match listing.last:
+        case DataName() as name:
+            log.end_of(name, listing)
+            goes_on = any(one.base_offset == state.end for one in listing.files)
+            if not goes_on and listing.snapshot_end <= state.end < name.base_offset:
+                raise LogGapError(
+                    f"{listing.voter}: {name} does not go on from the log, which ends at {state.end}"
+                )
+        case CheckpointName() as name:
+            verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])
+
+
+def _found(log: MetadataLog, listing: VoterListing, state: LogState, error: StratalogError | None) -> VoterFound:
     ends = [name.end_offset for name in sorted(listing.checkpoints)]
     stored = [*listing.files.values(), *listing.checkpoints.values()]
     return VoterFound(
@@ -79,6 +116,7 @@ def _found(log: MetadataLog, listing: VoterListing, state: LogState) -> VoterFou
         snapshots=tuple(str(name) for name in sorted(listing.checkpoints)),
         snapshot_end=max(ends, default=0),
         size_bytes=sum(one.size_bytes for one in stored),
+        error=error or listing.unsigned,
     )
 
 
@@ -86,5 +124,7 @@ def _end(log: MetadataLog, listing: VoterListing, state: LogState) -> int | None
     if state.held_by(listing):
         return state.end
     if isinstance(listing.last, DataName):
-        return log.end_of(listing.last, listing)
+        with suppress(StratalogError):
+            return log.end_of(listing.last, listing)
+        return None
     return 0 if listing.last is None else listing.last.end_offset

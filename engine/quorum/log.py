@@ -7,30 +7,45 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, VotersRecord
-from engine.quorum.batch import encode_batch
-from engine.quorum.checkpoints import Loading
-from engine.quorum.contents import Contents, Note
-from engine.quorum.electorate import UNREACHABLE, Electorate, Survey, ids_of, looks_at
-from engine.quorum.patience import Courtesy, Patience
-from engine.quorum.state import LogState, is_majority
-from engine.quorum.voter import Voter, VoterListing, VoterLook
-from partitions.clock import Clock
-from partitions.errors import (
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, VotersRecord
+from stratalog.engine.quorum.batch import encode_batch
+from stratalog.engine.quorum.checkpoints import Loading
+from stratalog.engine.quorum.claim import Claim
+from stratalog.engine.quorum.contents import Contents, Note
+from stratalog.engine.quorum.damage import DAMAGED, check_voter
+from stratalog.engine.quorum.electorate import (
+    UNREACHABLE,
+    Electorate,
+    Survey,
+    ids_of,
+    look_near,
+    looks_at,
+    proven_by,
+)
+from stratalog.engine.quorum.patience import Courtesy, Patience
+from stratalog.engine.quorum.proof import UnprovenError
+from stratalog.engine.quorum.refusals import Refusals
+from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.voter import Voter, VoterListing, VoterLook
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import (
+    ClusterKeyError,
     CorruptionError,
     InvalidCallError,
     NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
     SourceChangedError,
+    StorageAuthorizationError,
     StratalogError,
 )
-from partitions.identity import NewId
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.store.protocol import Store
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.numbers import GREATEST_EPOCH
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,43 +56,10 @@ class Settled:
     listings: tuple[VoterListing, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Claim:
-    """An epoch that this driver is the only one to write in."""
-
-    epoch: int
-    state: LogState
-    """What the epoch goes on from: adopted with the claim, and everything committed since."""
-    lineage: Lineage
-    """Of the epoch's files."""
-    looks: Mapping[VoterId, VoterLook]
-    """The latest look at each voter."""
-    adopted_end: int
-    """Where the epoch began: what ends there is not known to be committed before something follows it."""
-
-    @classmethod
-    def of(cls, epoch: int, state: LogState, looks: Sequence[VoterLook]) -> _Claim:
-        """An epoch that goes on from a log, by looks at the majority that it was claimed on.
-
-        Its lineage tells of what is below the log start of all of these no more than the epoch of the last record
-        there, the snapshot's: it would grow with every claim there ever was. Of any majority one voter starts so
-        late, and whoever reads from further back finds a snapshot there.
-        """
-        start = min(look.log_start for look in looks)
-        lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))
-        return cls(epoch, state, lineage, {look.voter.id: look for look in looks}, adopted_end=state.end)
-
-    @property
-    def next_name(self) -> DataName:
-        """The name of the next batch."""
-        return DataName(self.state.end, None, self.epoch)
-
-
 class MetadataLog:
     """One driver's hold on the metadata log. Not thread-safe.
 
-    Keeps the folded image of what it knows to be committed, so that a read costs a listing per voter and
-    the files that are new.
+    Keeps the folded image of what it knows to be committed: a read costs a listing per voter and the new files.
     """
 
     def __init__(
@@ -93,23 +75,29 @@ class MetadataLog:
         hint: LogState = LogState(),  # noqa: B008 - immutable
         note: Note = lambda text: None,
         loading: Loading = nullcontext,
+        key: ClusterKey | None = None,
     ) -> None:
         """``voters`` are those of any time; the log tells the present ones, found by broker in ``stores`` (by
         default those of ``voters``). ``hint``: a log that was read before, believed where the log goes on from
-        it. ``note`` is told of damage that could be done without. Snapshots are loaded in ``loading``.
+        it. ``note`` is told of damage that could be done without. Snapshots are loaded in ``loading``. ``key`` is
+        that of ``voters``, too: with it every file is signed; without, a log that is signed can be read only.
         """
         self._cluster_id = cluster_id
+        self._key = key
         roots = stores if stores is not None else {voter.broker_id: voter.store for voter in voters}
-        self._electorate = Electorate(cluster_id, voters, roots, note)
+        self._electorate = Electorate(cluster_id, voters, roots, note, key)
         self._clock = clock
         self._rng = rng
         self._claimant = new_id()
         self._patience = patience
         self._courtesy = Courtesy(patience)
         self._contents = Contents(cluster_id, note, loading)
+        self._refusals = Refusals(note)
         self._hint = hint
         self._committed = LogState()
-        self._claim: _Claim | None = None
+        self._signed = hint.signed
+        """Whether anything that was seen is signed."""
+        self._claim: Claim | None = None
         self._seen: Survey | None = None
         """By the last ``glance``: a claim need not look again."""
         self._epoch = 0
@@ -167,13 +155,16 @@ class MetadataLog:
         listings = []
         for voter in self._electorate.voters:
             with suppress(*UNREACHABLE):
-                listings.append(voter.list())
+                listing = voter.list()
+                check_voter(listing, state)
+                listings.append(listing)
         return Settled(state, tuple(listings))
 
     def _settled(self) -> LogState:
         """A reader may have to finish what others left undone: copy their last batch on, at last claim an epoch
-        and commit an empty batch. Raises: as ``settle``.
+        and commit an empty batch. One that may not write answers what its looks prove. Raises: as ``settle``.
         """
+        unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):
             try:
                 survey = self._survey(everybody=True)
@@ -181,11 +172,16 @@ class MetadataLog:
                 if state.end == 0:
                     raise InvalidCallError(f"cluster {self._cluster_id!r} has no metadata: format it first")
                 self._yield_to_others(looks)
-                if attempt > 0 and not self._is_settled(state, looks):
+                if attempt > 0 and not self.lacks_key and not self._is_settled(state, looks):
                     looks = self._copy_on(state, looks)
                 if self._is_settled(state, looks):
                     return self._settle(state, looks)
-                if attempt >= self._patience.courtesy:
+                if self._refusals or self.lacks_key:
+                    try:
+                        return self._settle(self._proven(survey), survey.looks)
+                    except UnprovenError as error:
+                        unproven = str(error)
+                if attempt >= self._patience.courtesy and not refused and not self.lacks_key:
                     # Claims are in the way, and whoever made them does not go on.
                     self._claim = None
                     self.claim()
@@ -193,17 +189,36 @@ class MetadataLog:
                     return self._committed
             except (SourceChangedError, NotControllerError, OutcomeUnknownError):
                 continue  # somebody else has moved the log on
+            except StorageAuthorizationError:
+                if not self._refusals:
+                    raise
+                refused = True
+        if refused:
+            raise self._refusals.as_error(
+                f"{unproven}; to find out takes writing: read again when others have written"
+            )
+        if self.lacks_key:
+            raise NoMajorityError(
+                f"{unproven}; to find out takes writing, and the key of cluster {self._cluster_id!r}: read again "
+                "when others have written"
+            )
         raise NoMajorityError(f"the metadata log's end could not be settled on {self._electorate}: try again")
+
+    def _proven(self, survey: Survey) -> LogState:
+        """What the looks prove to be committed. Raises: as ``proven_by``."""
+        return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
         """As ``Electorate.survey``. Without a majority the claim is given up: so nothing is written in vain before
         there is one again, and errors can say that nothing was.
         """
         try:
-            return self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
+            survey = self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
         except NoMajorityError:
             self._claim = None
             raise
+        self._signed = self._signed or survey.state.signed or any(look.tagged for look in survey.looks)
+        return survey
 
     def _copy_on(self, state: LogState, looks: Sequence[VoterLook]) -> list[VoterLook]:
         """Give its voters what they lack of ``state``; look at them again."""
@@ -214,9 +229,12 @@ class MetadataLog:
                 lacks = look.voter in voters and not state.shown_by(look)
                 if lacks and look.epoch <= state.epoch:
                     self._contents.bring_up(state, look, looks)
-                    after.append(look.voter.look())
+                    after.append(look_near(look.voter, state.epoch))
                 else:
                     after.append(look)
+            except StorageAuthorizationError as error:
+                self._refusals.add(look.voter, error)
+                after.append(look)
             except UNREACHABLE:
                 continue  # it does not count in this attempt
         return after
@@ -255,25 +273,28 @@ class MetadataLog:
         """Become the active controller, unless this driver is it already. What the image shows is not
         known to be committed before this driver's next commit is.
 
-        Raises: NoMajorityError; NotControllerError when others kept claiming; CorruptionError kinds.
+        Raises: NoMajorityError; NotControllerError when others kept claiming; StorageAuthorizationError when this
+            driver may not; CorruptionError kinds.
         """
         if self._claim is not None:
             return self._claim.state.image
         survey, self._seen = self._seen, None
         rival: Voter | None = None
         """Where somebody else was faster: a look there, and nowhere else, tells when to try again."""
-        searched = False
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
                 # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
-                shown: Sequence[VoterLook] = () if rival is None else looks_at([rival])
+                shown: Sequence[VoterLook] = () if rival is None else looks_at([rival], self._epoch)
                 if survey is None or (rival is not None and not shown):
                     survey = self._survey()
+                self.check_may_write()
                 shown = shown or survey.looks
                 if self._courtesy.asks_to_wait(shown):
                     rival = max(shown, key=lambda look: look.epoch).voter
                     continue
                 epoch = 1 + max(self._epoch, *(look.epoch for look in (*survey.looks, *shown)))
+                if epoch > GREATEST_EPOCH:
+                    raise CorruptionError(f"a majority of {self._electorate} shows the last epoch that has a name")
                 # 2. Claim it on the voters. Not on those that could not be looked at: whatever is claimed there.
                 self._epoch = epoch
                 mine, rival = self._claimed(survey, epoch)
@@ -281,7 +302,7 @@ class MetadataLog:
                     survey = None if rival is None else survey
                     continue
                 # 3. Only then look at the claimed majority.
-                looks = looks_at(mine)
+                looks = [look for look in looks_at(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
@@ -291,33 +312,61 @@ class MetadataLog:
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
                     state = self._contents.greatest(latest, self._committed, self._hint)
                     if is_majority(_ids(looks), ids_of(self._electorate.of(state))):
-                        self._claim = _Claim.of(epoch, state, latest)
+                        self._claim = Claim.of(epoch, state, latest, survey.damaged)
                         self._courtesy = Courtesy(self._patience)
                         return state.image
                 survey = None
             except SourceChangedError:
                 survey = rival = None
-            except CorruptionError:
-                if searched:
-                    raise
-                # A voter that a majority can do without is left out of this look, and of the claim after it.
-                searched, survey, rival = True, self._survey(everybody=True), None
+            except DAMAGED:
+                # A voter that a majority can do without is left out of this look, and of the claim after it: in
+                # any attempt, for what is damaged there may be below the log by then, and something else above it.
+                survey, rival = self._survey(everybody=True), None
         raise NotControllerError(
             f"no metadata epoch could be claimed in {self._patience.attempts} attempts: others are faster; "
             "try again"
         )
 
+    @property
+    def lacks_key(self) -> bool:
+        """Whether this driver does not have the key of a log that is signed, as far as it has looked: to those who
+        have it, what it wrote would be a stranger's. One voter that says so is enough; the others may have been
+        written to by one who wants to have it carried on.
+        """
+        return self._key is None and self._signed
+
+    def check_may_write(self) -> None:
+        """Raises: ClusterKeyError for a driver that ``lacks_key``."""
+        if self.lacks_key:
+            raise ClusterKeyError(
+                f"the metadata of cluster {self._cluster_id!r} is signed, and this process does not have the "
+                "cluster key: without it a cluster is read, unverified, and nothing is written; set "
+                "STRATALOG_CLUSTER_KEY, or give the job --cluster-key-file"
+            )
+
     def _claimed(self, survey: Survey, epoch: int) -> tuple[list[Voter], Voter | None]:
         """The voters on which this driver has the epoch, and the one where somebody else was first. All drivers go
         by the same order, and stop there: of two that claim at once one gets all, instead of each some.
+
+        Raises: StorageAuthorizationError where those that refuse leave no majority.
         """
         mine: list[Voter] = []
+        others = list(survey.voters)
         for voter in survey.voters:
-            if voter.id not in survey.away:
-                with suppress(*UNREACHABLE):
-                    if not voter.claim(epoch, self._claimant):
-                        return mine, voter
-                    mine.append(voter)
+            if voter.id in survey.away:
+                continue
+            try:
+                if not voter.claim(epoch, self._claimant):
+                    return mine, voter
+                mine.append(voter)
+                self._refusals.remove(voter)
+            except StorageAuthorizationError as error:
+                self._refusals.add(voter, error)
+                others.remove(voter)
+                if not is_majority(ids_of(others), ids_of(survey.voters)):
+                    raise self._refusals.as_error(f"metadata epoch {epoch} cannot be claimed") from error
+            except UNREACHABLE:
+                continue
         return mine, None
 
     @property
@@ -337,8 +386,9 @@ class MetadataLog:
         ends the claim.
 
         Raises: NotControllerError when another driver has claimed: unless there was no claim to begin with,
-            the outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError when nothing was
-            written; CorruptionError when the records do not fit the image, and nothing was written.
+            the outcome is unknown (see ``contains``). OutcomeUnknownError; NoMajorityError, or
+            StorageAuthorizationError, when nothing was written; CorruptionError when the records do not fit the
+            image, and nothing was written.
         """
         name = self.next_name
         claim, self._claim = self._claim, None
@@ -347,20 +397,29 @@ class MetadataLog:
         now_ms = self._clock.now_ms()
         files = claim.state.files | {name}
         after = replace(
-            claim.state, image=image, lineage=claim.lineage, epoch=claim.epoch, files=files, appended_ms=now_ms
+            claim.state,
+            image=image,
+            lineage=claim.lineage,
+            epoch=claim.epoch,
+            files=files,
+            appended_ms=now_ms,
+            signed=claim.state.signed or self._key is not None,
         )
         if any(isinstance(record, VotersRecord) for record in records) and claim.state.end > 0:
-            self._check_change(claim, after)
+            claim.check_change(after)
         electorates = [self._electorate.of(claim.state), self._electorate.of(after)]
         everybody = list(dict.fromkeys(voter for voters in electorates for voter in voters))
-        data = encode_batch(self._cluster_id, name, claim.lineage, records, now_ms)
+        data = encode_batch(self._cluster_id, name, claim.lineage, records, now_ms, self._key)
         looks = dict(claim.looks)
         written = False
         failure: StratalogError | None = None
+        refusing: set[Voter] = set()
         for _ in self._patience.attempt(self._clock, self._rng):
             for voter in everybody:
                 try:
-                    look = looks.get(voter.id) or voter.look()
+                    look = looks.get(voter.id) or look_near(voter, name.epoch)
+                    if look.epoch > name.epoch and voter.id in claim.damaged:
+                        continue
                     if look.epoch <= name.epoch:
                         # 1. Copy what the voter lacks, oldest first.
                         self._contents.bring_up(claim.state, look, looks.values())
@@ -369,11 +428,14 @@ class MetadataLog:
                             voter.create(name, data)
                         written = True
                         # 3. Look at the voter again; only what is seen now counts.
-                        look = voter.look()
+                        look = look_near(voter, name.epoch)
                     looks[voter.id] = look
                 except UNREACHABLE as error:
                     failure = error
                     looks.pop(voter.id, None)
+                    if isinstance(error, StorageAuthorizationError):
+                        self._refusals.add(voter, error)
+                        refusing.add(voter)
             # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.
             showing = _ids(look for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
@@ -386,20 +448,15 @@ class MetadataLog:
                     f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
                     f"{name.base_offset} was committed is not known"
                 )
+            willing = [voter.id for voter in everybody if voter not in refusing]
+            if not all(is_majority(willing, ids_of(voters)) for voters in electorates):
+                break
         what = f"metadata offset {name.base_offset} could not be written on a majority of {self._electorate}"
         if written:
             raise OutcomeUnknownError(f"{what}; read before you retry ({failure})") from failure
+        if refusing:
+            raise self._refusals.as_error(what) from failure
         raise NoMajorityError(f"{what} ({failure})") from failure
-
-    def _check_change(self, claim: _Claim, after: LogState) -> None:
-        """Raises: InvalidCallError for a change of voters that is not safe; nothing was written."""
-        changed = set(claim.state.image.voters) ^ set(after.image.voters)
-        if len(changed) > 1 or not after.image.voters:
-            raise InvalidCallError(
-                f"the metadata voters cannot become {after.image.voters}: they change one at a time"
-            )
-        if changed and claim.state.end == claim.adopted_end:
-            raise InvalidCallError("the metadata voters change only after something else was committed")
 
     # ---------------------------------------------------------------------------------- voters
 
@@ -410,16 +467,16 @@ class MetadataLog:
             kinds when it cannot be read or written; OutcomeUnknownError.
         """
         settled = self.settle()
+        self.check_may_write()
         voter = self._electorate.root(voter_id)
         self._contents.bring_up(settled.state, voter.look(), settled.listings)
         if not settled.state.held_by(voter.look()):
             raise SourceChangedError(f"{voter} lost files as soon as it had them; try again")
 
-    def end_of(self, name: DataName, listing: VoterListing) -> int | None:
-        """The next offset of a batch on a voter; None when it cannot be read."""
-        with suppress(StratalogError):
-            return self._contents.batch(name, [listing]).next_offset
-        return None
+    def end_of(self, name: DataName, listing: VoterListing) -> int:
+        """The next offset of a batch on a voter. Raises: CorruptionError kinds, InconsistentClusterIdError;
+        SourceChangedError, StorageError."""
+        return self._contents.batch(name, [listing]).next_offset
 
     def _is_settled(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
         """Whether a majority of the voters that are in force in ``state`` shows it."""

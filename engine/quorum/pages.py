@@ -10,8 +10,8 @@ from functools import cached_property
 import msgspec
 import pyarrow as pa
 
-from engine.metadata.image import TopicImage
-from engine.metadata.overlay import Overlay
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.overlay import Overlay
 
 PARTITIONS_PER_PAGE = 512
 """A page is full with so many; a topic is never split."""

@@ -6,8 +6,8 @@ import random
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from engine.quorum.voter import Position, VoterLook, position_of
-from partitions.clock import Clock
+from stratalog.engine.quorum.voter import Position, VoterLook, position_of
+from stratalog.partitions.clock import Clock
 
 
 @dataclass(frozen=True, slots=True)

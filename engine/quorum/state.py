@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import VoterId
-from engine.quorum.voter import Position, VoterLook, position_of
-from partitions.lineage import Lineage
-from partitions.paths import CheckpointName, DataName
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.voter import Position, VoterLook, position_of
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import CheckpointName, DataName
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +34,8 @@ class LogState:
     files: frozenset[DataName] = frozenset()
     appended_ms: int = 0
     """When the last batch was appended, by the clock of its claimant."""
+    signed: bool = False
+    """Whether any of its files that were read has a tag: the cluster has a key."""
 
     @property
     def end(self) -> int:
@@ -56,9 +58,21 @@ class LogState:
         start = look.snapshot_end
         return frozenset(name for name in self.files.difference(look.files) if name.base_offset >= start)
 
+    def denies(self, name: CheckpointName) -> bool:
+        """Whether a snapshot is neither of this log nor of one that goes on from it: nobody has frozen it."""
+        if name.end_offset > self.end:
+            return name.epoch < self.epoch
+        epoch = self.lineage.epoch_at(name.end_offset - 1)
+        return epoch is not None and epoch != name.epoch
+
     def held_by(self, look: VoterLook) -> bool:
-        """Whether the voter has every batch of this log, as a file or in a snapshot."""
-        return look.snapshot_end >= self.start and not self.lacked_by(look)
+        """Whether the voter has every batch of this log, as a file or in a snapshot. One that has a snapshot which
+        this log denies does not: by its name it would stand for files that are not there."""
+        return (
+            look.snapshot_end >= self.start
+            and not self.lacked_by(look)
+            and not any(self.denies(name) for name in look.checkpoints)
+        )
 
     def shown_by(self, look: VoterLook) -> bool:
         """Whether the voter has this log, to the end and no other, and nobody has claimed an epoch above it

@@ -33,16 +33,20 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from engine.metadata.dump import count_changes
-from engine.metadata.records import NoOpRecord
-from engine.quorum.checkpoints import copy_checkpoint, read_checkpoint, verify_checkpoint, write_checkpoint
-from engine.quorum.log import MetadataLog, Settled
-from engine.quorum.state import is_majority
-from engine.quorum.voter import Voter, VoterListing, position_of
-from partitions.clock import Clock
-from partitions.errors import (
-    CorruptionError,
-    InconsistentClusterIdError,
+from stratalog.engine.metadata.dump import count_changes
+from stratalog.engine.metadata.records import NoOpRecord
+from stratalog.engine.quorum.checkpoints import (
+    copy_checkpoint,
+    read_checkpoint,
+    verify_checkpoint,
+    write_checkpoint,
+)
+from stratalog.engine.quorum.damage import DAMAGED, check_voter
+from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.state import LogState, is_majority
+from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
     NotControllerError,
     OutcomeUnknownError,
     RetriableError,
@@ -50,14 +54,13 @@ from partitions.errors import (
     StaleMetadataError,
     StratalogError,
 )
-from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
-from partitions.store.protocol import StoredObject
-from snapshots.chunks import stale_chunks
-from snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, reason_to_wait
-from snapshots.snapshot_id import EMPTY, SnapshotId
+from stratalog.partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.snapshots.chunks import stale_chunks
+from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, is_old, reason_to_wait
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
-_DAMAGED = (CorruptionError, InconsistentClusterIdError)
 
 
 @dataclass(slots=True)
@@ -157,7 +160,7 @@ def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | Checkpoi
         *([] if latest is None else sorted(stale_chunks(listing.chunks, SnapshotId.of(latest)))),
         *sorted(name for name in listing.files if name.base_offset < log_start),
         *sorted(name for name in listing.checkpoints if name.end_offset < log_start),
-        *(ClaimName(epoch) for epoch in listing.claims[:-1]),
+        *(name for name in listing.claim_names if name.epoch < listing.claimed_epoch),
     ]
 
 
@@ -203,7 +206,7 @@ def _changes(log: MetadataLog, latest: CheckpointName, settled: Settled) -> tupl
     has whole counts as changed."""
     for listing in settled.listings:
         if latest in listing.checkpoints:
-            with suppress(*_UNREACHABLE, *_DAMAGED):
+            with suppress(*_UNREACHABLE, *DAMAGED):
                 before = read_checkpoint(log.cluster_id, listing.voter, latest, listing.checkpoints[latest])
                 return count_changes(before.image, settled.state.image)
     return 1, 1
@@ -216,6 +219,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
         is in the result.
     """
     settled = log.settle()
+    log.check_may_write()
     voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
     if _is_damaged(log, settled):
         with suppress(NotControllerError, OutcomeUnknownError):  # whoever was faster commits something, too
@@ -225,8 +229,8 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     name = settled.state.snapshot
     source, made = _frozen(log, settled, clock, voters.values())
     for one in voters.values():
-        _give(log, one, name, source)
-    live = [one for one in voters.values() if one.failure is None]
+        _give(log, one, settled.state, source)
+    live = [one for one in voters.values() if one.failure is None and name in one.whole]
     start = 0
     if is_majority((one.voter.id for one in live), list(voters)):
         start = log_start_of(live, clock.now_ms(), lag_ms)
@@ -243,7 +247,7 @@ def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
         if name in listing.checkpoints:
             try:
                 verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])
-            except _DAMAGED:
+            except DAMAGED:
                 return True
             except _UNREACHABLE:
                 continue
@@ -259,10 +263,14 @@ def _frozen(
     """
     state = settled.state
     there = [listing for listing in settled.listings if state.snapshot in listing.checkpoints]
-    if there:
-        return there[0], None
     failure: StratalogError | None = None
-    for listing in settled.listings:
+    for listing in there:
+        try:  # somebody may have put anything under the name, to be the first
+            verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[state.snapshot])
+            return listing, None
+        except (*_UNREACHABLE, *DAMAGED) as error:
+            failure = error
+    for listing in (one for one in settled.listings if one not in there):
         made: Made | None = None
         began_s = clock.monotonic_s()
         try:
@@ -280,10 +288,12 @@ def _frozen(
     raise failure or SourceChangedError(f"snapshot {state.snapshot} was deleted as soon as it was frozen")
 
 
-def _give(log: MetadataLog, one: VoterUpkeep, name: CheckpointName, source: VoterListing) -> None:
-    """Let the voter have the snapshot, and see which of its latest two it has whole."""
+def _give(log: MetadataLog, one: VoterUpkeep, state: LogState, source: VoterListing) -> None:
+    """Let the voter have the snapshot of ``state``, and see which of its latest two it has whole."""
+    name = state.snapshot
     try:
         listing = one.voter.list()
+        check_voter(listing, state)
         if name not in listing.checkpoints:
             with suppress(OutcomeUnknownError):
                 copy_checkpoint(log.cluster_id, source, name, one.voter)
@@ -294,9 +304,9 @@ def _give(log: MetadataLog, one: VoterUpkeep, name: CheckpointName, source: Vote
             try:
                 verify_checkpoint(log.cluster_id, one.voter, stored)
                 one.whole[held] = stored.modified_ms
-            except _DAMAGED as error:
+            except DAMAGED as error:
                 one.damaged.append(error)
-    except (*_UNREACHABLE, *_DAMAGED) as error:
+    except (*_UNREACHABLE, *DAMAGED) as error:
         one.failure = error
 
 

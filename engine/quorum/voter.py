@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 
-from engine.metadata.records import VoterId
-from partitions import paths
-from partitions.errors import (
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.batch import BATCH_BYTES
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.cluster_key import TAG_DIGITS, ClusterKey
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
+    CorruptionError,
     OutcomeUnknownError,
     SourceChangedError,
     StaleBrokerError,
     StratalogError,
+    UnsignedError,
 )
-from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName, Name, name_in, parse_name
-from partitions.root import read_broker_file
-from partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.paths import CheckpointName, ChunkName, ClaimName, DataName, Name, name_in, parse_name
+from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.store.protocol import Store, StoredObject
+
+CLAIM_BYTES = 1024
+"""At most of a claim, which is an id."""
 
 Position = tuple[int, int, bool]
 """How far a file takes a log: its epoch, then an offset, then whether it goes on from there (a batch) or ends
@@ -41,13 +49,41 @@ class VoterLook:
 
     voter: Voter
     claims: tuple[int, ...]
-    """The epochs claimed here, ascending."""
+    """The epochs claimed here, ascending; where the cluster has a key, by somebody who has it."""
     files: Collection[DataName]
     checkpoints: Collection[CheckpointName]
     last: DataName | CheckpointName | None
     """The file with the greatest position; its lineage says which files are the log."""
     chunks: tuple[ChunkName, ...] = ()
     """Parts of snapshots that are being fetched, or were given up."""
+    claim_names: tuple[ClaimName, ...] = ()
+    """All claims that are there, a stranger's, too."""
+
+    @property
+    def unsigned(self) -> UnsignedError | None:
+        """Claims above the greatest that counts, by somebody who does not have the key of the cluster; those below
+        go with all the others that are worth nothing any more.
+        """
+        above = [name for name in self.claim_names if name.epoch > self.epoch]
+        strangers = [name for name in above if not self.voter.believes(name)]
+        if not strangers:
+            return None
+        more = f" and {len(strangers) - 1} more" if strangers[1:] else ""
+        return UnsignedError(
+            f"{self.voter}: the claim {strangers[0]}{more} is not signed with the key of the cluster; it counts "
+            "for nothing, and is left alone"
+        )
+
+    @property
+    def tagged(self) -> bool:
+        """Whether anybody has claimed here under a name that says that the cluster has a key."""
+        return any(name.tag for name in self.claim_names)
+
+    def disputed(self, epoch: int) -> bool:
+        """Whether more than one has claimed the epoch here, each under a name of his own: their keys differ. It is
+        nobody's then, whoever is right: of two that look after they have claimed, one at least sees the other.
+        """
+        return sum(name.epoch == epoch for name in self.claim_names) > 1
 
     @property
     def claimed_epoch(self) -> int:
@@ -92,6 +128,8 @@ class Voter:
     broker_id: int
     store: Store
     directory_id: str
+    key: ClusterKey | None = field(default=None, compare=False)
+    """By which the files of this voter are known; None: they are all believed."""
 
     def __str__(self) -> str:
         return f"voter {self.broker_id} ({self.store.uri})"
@@ -125,7 +163,9 @@ class Voter:
         self._check_root()
         files = frozenset(name for name in parsed if isinstance(name, DataName) and not name.merged)
         checkpoints = frozenset(name for name in parsed if isinstance(name, CheckpointName))
-        return VoterLook(self, _claims(parsed), files, checkpoints, _last(files, checkpoints), _chunks(parsed))
+        names = _claim_names(parsed)
+        last = last_of(files, checkpoints)
+        return VoterLook(self, self._claims(names), files, checkpoints, last, _chunks(parsed), names)
 
     def list(self) -> VoterListing:
         """As ``look``, with what upkeep and people want to know of the files. Raises: as ``look``."""
@@ -134,7 +174,25 @@ class Voter:
         self._check_root()
         files = {name: one for name, one in stored.items() if isinstance(name, DataName) and not name.merged}
         checkpoints = {name: one for name, one in stored.items() if isinstance(name, CheckpointName)}
-        return VoterListing(self, _claims(stored), files, checkpoints, _last(files, checkpoints), _chunks(stored))
+        names = _claim_names(stored)
+        last = last_of(files, checkpoints)
+        return VoterListing(self, self._claims(names), files, checkpoints, last, _chunks(stored), names)
+
+    def _claims(self, names: Iterable[ClaimName]) -> tuple[int, ...]:
+        return tuple(sorted({name.epoch for name in names if self.believes(name)}))
+
+    def believes(self, name: ClaimName) -> bool:
+        """Whether the claim counts. Its name says who has made it: looking at a voter reads no claims. It is of
+        this very voter, so that another one's cannot be put there.
+        """
+        return self.key is None or _believed(self.key, self.directory_id, name)
+
+    def claim_name(self, epoch: int) -> ClaimName:
+        """The name under which an epoch is claimed here. All who sign with one secret have the same, and only one
+        of them can create it."""
+        if self.key is None:
+            return ClaimName(epoch)
+        return ClaimName(epoch, self.key.tag("claim", f"{self.directory_id}/{epoch}", b"")[: TAG_DIGITS // 2])
 
     def _check_root(self) -> None:
         found = read_broker_file(self.store)
@@ -153,21 +211,22 @@ class Voter:
 
         Raises: StorageError and other RetriableError kinds.
         """
-        name = self.path(ClaimName(epoch))
+        name = self.path(self.claim_name(epoch))
         try:
             if self.store.create(name, claimant.encode()):
                 return True
         except OutcomeUnknownError:
             pass  # reading tells
         try:
-            return self.store.read(name) == claimant.encode()
-        except FileNotFoundError:
+            return read_bounded(self.store, name, CLAIM_BYTES) == claimant.encode()
+        except (FileNotFoundError, CorruptionError):
             return False
 
     def claimant_of(self, epoch: int) -> str:
         """Who has claimed an epoch here; empty when nobody has, or it cannot be read."""
         try:
-            return self.store.read(self.path(ClaimName(epoch))).decode(errors="replace")
+            name = self.path(self.claim_name(epoch))
+            return read_bounded(self.store, name, CLAIM_BYTES).decode(errors="replace")
         except (FileNotFoundError, StratalogError):
             return ""
 
@@ -186,9 +245,10 @@ class Voter:
             raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
 
     def read(self, name: DataName) -> bytes:
-        """A data file. Raises: SourceChangedError when it is gone; StorageError."""
+        """A data file. Raises: SourceChangedError when it is gone; CorruptionError when it is too large to be one;
+        StorageError."""
         try:
-            return self.store.read(self.path(name))
+            return read_bounded(self.store, self.path(name), BATCH_BYTES)
         except FileNotFoundError as error:
             raise SourceChangedError(f"{self}: {name} was deleted since it was listed") from error
 
@@ -197,14 +257,20 @@ _parsed = lru_cache(2**16)(parse_name)
 """A voter is looked at after every commit, and its names stay."""
 
 
-def _claims(names: Iterable[Name | None]) -> tuple[int, ...]:
-    return tuple(sorted(name.epoch for name in names if isinstance(name, ClaimName)))
+@lru_cache(2**16)
+def _believed(key: ClusterKey, directory_id: str, name: ClaimName) -> bool:
+    return key.knows("claim", f"{directory_id}/{name.epoch}", b"", name.tag)
+
+
+def _claim_names(names: Iterable[Name | None]) -> tuple[ClaimName, ...]:
+    return tuple(sorted(name for name in names if isinstance(name, ClaimName)))
 
 
 def _chunks(names: Iterable[Name | None]) -> tuple[ChunkName, ...]:
     return tuple(name for name in names if isinstance(name, ChunkName))
 
 
-def _last(files: Iterable[DataName], checkpoints: Iterable[CheckpointName]) -> DataName | CheckpointName | None:
+def last_of(files: Iterable[DataName], checkpoints: Iterable[CheckpointName]) -> DataName | CheckpointName | None:
+    """The file with the greatest position; None where there is none."""
     names: Iterable[DataName | CheckpointName] = chain(files, checkpoints)
     return max(names, key=position_of, default=None)

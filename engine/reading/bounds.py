@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import SupportsIndex
 
-from engine.reading.positions import (
+from stratalog.engine.reading.positions import (
     FirstAt,
     Place,
     check_has_come,
@@ -25,12 +25,12 @@ from engine.reading.positions import (
     place_of,
     time_of,
 )
-from partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
-from partitions.lookup import TimeRange
-from partitions.numbers import whole
-from partitions.offsets import OffsetSpec
-from partitions.spelling import did_you_mean
-from partitions.transactions import Isolation, isolation_of
+from stratalog.partitions.errors import InvalidCallError, UnknownTopicOrPartitionError
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.lookup import TimeRange
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.spelling import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)

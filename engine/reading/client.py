@@ -8,8 +8,8 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from engine.cluster_file import ClusterFile
-from engine.reading.replica_selector import ClientMetadata
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.replication.replica_selector import ClientMetadata
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,110 +1,39 @@
-"""OffsetsForLeaderEpoch for consumers (KIP-392, "Protocol Changes"; KIP-320): where a leader epoch ends, as far as
-consumers may know it, and whether a log still is what a consumer has read. Pure.
-"""
+"""OffsetsForLeaderEpoch: where a leader epoch ends, for consumers (KIP-320; KIP-392, "Protocol Changes")."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from partitions.errors import LogTruncationError, OffsetNotAvailableError, UnknownLeaderEpochError
-from partitions.lineage import EpochStart, Lineage
-from partitions.listing import ReplicaLog
-from partitions.offsets import UnknownOffset
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEndOffset:
-    """A leader epoch's end: where the next one begins, at most the high watermark."""
-
-    leader_epoch: int
-    """The greatest that the log has at or below the one that was asked for; that one, where it has none."""
-    end_offset: int
+from stratalog.engine.driver.context import Context
+from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset, end_for_consumers
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.partitions.errors import FencedLeaderEpochError, UnknownLeaderEpochError
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.offsets import UnknownOffset
 
 
-def end_for_consumers(
-    what: str, log: ReplicaLog, current_leader_epoch: int, leader_epoch: int
+def offset_for_leader_epoch(
+    context: Context,
+    topic: str,
+    partition: int,
+    leader_epoch: int,
+    *,
+    current_leader_epoch: int | None = None,
 ) -> EpochEndOffset | UnknownOffset:
-    """The end of ``leader_epoch`` in the log of a leader, whose own is ``current_leader_epoch``. Not known: of an
-    epoch that the log has not seen yet.
+    """The end of ``leader_epoch`` in the leader's log, at most the high watermark. ``current_leader_epoch`` is the
+    one that the caller takes for the partition's.
 
-    Raises: OffsetNotAvailableError where the end is above the high watermark, and that is not known yet: the
-        leader was elected of late, and what was committed before may reach further.
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the leader,
+        elected of late, does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+        ``current_leader_epoch`` is another one; InvalidCallError; what keeps the leader from being listed.
     """
-    if leader_epoch > log.lineage.latest_epoch:
-        return UnknownOffset(f"leader epoch {leader_epoch} is above the log's latest, {log.lineage.latest_epoch}")
-    end = _end(log.lineage, leader_epoch, log.log_end)
-    if end > log.high_watermark and not knows_high_watermark(log, current_leader_epoch):
-        raise OffsetNotAvailableError(
-            f"{what}: the leader, elected of late, knows offsets up to {log.high_watermark} to be committed, and "
-            f"leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or run replicate"
-        )
-    floor = _floor(log.lineage, leader_epoch)
-    return EpochEndOffset(leader_epoch if floor is None else floor.epoch, min(end, log.high_watermark))
-
-
-def knows_high_watermark(log: ReplicaLog, current_leader_epoch: int) -> bool:
-    """Whether the leader with this log knows all that was committed before it was elected: that lies below where
-    its own epoch begins, which is its log end where nobody has taken over yet (KIP-207).
-    """
-    latest = log.lineage.entries[-1] if log.lineage.entries else None
-    taken_over = latest is not None and latest.epoch == current_leader_epoch
-    return log.high_watermark >= (latest.start_offset if latest is not None and taken_over else log.log_end)
-
-
-def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
-    """Raises: OffsetNotAvailableError while the leader of this epoch does not know all that is committed: the end
-    that it knows may lie below what was acknowledged, and read (KIP-207).
-    """
-    if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
-        raise OffsetNotAvailableError(
-            f"{what}: the leader, elected of late, knows offsets up to {log.high_watermark} to be committed, and "
-            "the log may end further; ask again after an append, or run replicate"
-        )
-
-
-def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) -> None:
-    """The leader's log still is what a consumer has read that has come to ``offset``, with a last record of
-    ``leader_epoch`` (KIP-320).
-
-    Raises: LogTruncationError; UnknownLeaderEpochError when the consumer has heard of a later leader than this
-    one.
-    """
-    if leader_epoch > log.lineage.latest_epoch:
-        raise UnknownLeaderEpochError(
-            f"{what}: the last record was read in leader epoch {leader_epoch}, the leader knows of "
-            f"{log.lineage.latest_epoch} only"
-        )
-    divergent = divergent_offset(log, offset, leader_epoch)
-    if divergent is not None:
-        raise LogTruncationError(
-            f"{what}: what was read up to offset {offset}, in leader epoch {leader_epoch}, is not the log any "
-            "more: an unclean election has put another history in its place from offset "
-            f"{divergent} on; go on from there, and undo what was made of the records behind it",
-            divergent,
-        )
-
-
-def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | None:
-    """Up to which offset the log of a leader, who knows the epoch or a later one, is what a consumer has read that
-    has come to ``offset`` with a last record of ``leader_epoch``; None where it is all of it: that epoch is in the
-    log and does not end before the offset (KIP-320).
-
-    After several unclean elections the histories may part earlier: the consumer does not say where the epoch of
-    its last record began. (Nor does Kafka's.)
-    """
-    floor, end = _floor(log.lineage, leader_epoch), _end(log.lineage, leader_epoch, log.log_end)
-    if end < offset:
-        return end
-    if floor is None or floor.epoch == leader_epoch:
-        return None
-    return floor.start_offset  # the epoch is lost, and what was read of it lay among this one's records
-
-
-def _floor(lineage: Lineage, leader_epoch: int) -> EpochStart | None:
-    """The last epoch of the log at or below this one."""
-    return next((entry for entry in reversed(lineage.entries) if entry.epoch <= leader_epoch), None)
-
-
-def _end(lineage: Lineage, leader_epoch: int, log_end: int) -> int:
-    end = lineage.end_of(leader_epoch)
-    return log_end if end is None else end
+    leader_epoch = whole(leader_epoch, "leader epoch", 0)
+    image = context.metadata.image()
+    site = context.site(image.view(image.topic(topic).topic_id, partition))
+    if current_leader_epoch is not None and current_leader_epoch != site.epoch:
+        kind = FencedLeaderEpochError if current_leader_epoch < site.epoch else UnknownLeaderEpochError
+        raise kind(f"{site}: the leader epoch is {site.epoch}, the call says {current_leader_epoch}")
+    replica = site.leader
+    log = replica.log()
+    check_not_fenced(replica, log.listing, site.epoch)
+    check_whole(replica, log)
+    return end_for_consumers(str(site), log, site.epoch, leader_epoch)

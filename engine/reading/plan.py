@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from engine.reading.damaged import unreadable, with_remedy
-from partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError
-from partitions.lookup import Piece, TimeRange
-from partitions.paths import DataName
+from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError
+from stratalog.partitions.lookup import Piece, TimeRange
+from stratalog.partitions.paths import DataName
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):

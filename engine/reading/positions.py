@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
-from partitions.errors import InvalidCallError, OffsetOutOfRangeError
-from partitions.numbers import whole
-from partitions.offsets import OffsetSpec
-from partitions.spelling import did_you_mean
+from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.spelling import did_you_mean
 
 POSITIONS: Mapping[str, OffsetSpec] = {spec.name.lower().replace("_", "-"): spec for spec in OffsetSpec}
 """The named positions of ListOffsets, as they are written: ``earliest-pending-upload`` ..."""
+
+RESETS = ("none", "earliest", "latest")
+"""Of auto.offset.reset, with Kafka's words: where to go on when retention was faster."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, UTC where it names no zone"

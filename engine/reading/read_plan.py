@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
-from engine.reading.plan import FileRange
-from engine.reading.positions import time_text
-from partitions.lookup import TimeRange
-from partitions.transactions import Isolation
+from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.reading.positions import time_text
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import TimeRange
+from stratalog.partitions.printable import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +141,7 @@ class ReadPlan(Sequence[FileRange]):
         for one in self.partitions:
             lines.append(f"{one.topic}-{one.partition} [{one.start}, {one.end})")
             lines += [f"  {_file(part, dict(one.racks))}" for part in one.files]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 def _file(part: FileRange, racks: dict[int, str | None]) -> str:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from engine.reading.offsets_for_epoch import check_knows_end, divergent_offset
-from engine.reading.subscription import Subscription
-from engine.state.group_commits import TopicPartition
-from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
-from partitions.listing import ReplicaLog
+from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.replicas.offsets_for_epoch import check_knows_end, divergent_offset
+from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.listing import ReplicaLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class StreamOffsets:
                 data.get("initial") is True,
                 None if began is None else _positions_from_json(began),
             )
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
             raise InvalidCallError(
                 f"the checkpoint was not written by a stream of this format, it says {data!r}: give the query "
                 "another checkpointLocation"

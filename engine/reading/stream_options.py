@@ -6,19 +6,19 @@ credentials from the environment of whoever reads them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from engine.reading.positions import time_of
-from engine.reading.subscription import Subscription
-from engine.state.group_commits import TopicPartition
-from partitions.errors import InvalidCallError
-from partitions.offsets import OffsetSpec
-from partitions.spelling import check_options
-from partitions.transactions import Isolation, isolation_of
+from stratalog.engine.reading.positions import time_of
+from stratalog.engine.reading.subscription import Subscription
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.spelling import check_options
 
 Start = OffsetSpec | datetime | Mapping[TopicPartition, int | OffsetSpec | datetime]
 """Where a new stream begins: in all partitions, or in each one."""
@@ -160,7 +160,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
 def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
     """What the text says. Raises: ``wrong`` when it is no JSON object, or an empty one."""
     try:
-        data = json.loads(text)
+        data = parse_json(text)
     except ValueError:
         raise wrong from None
     if not isinstance(data, dict) or not data:

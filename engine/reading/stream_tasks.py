@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from partitions.lookup import Piece
+from stratalog.partitions.lookup import Piece
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.bounds import ReadQuery
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Subscription:
     def topics(self, names: Collection[str], internal: Collection[str]) -> list[str]:
         """The topics that are read; a pattern chooses among ``names``, and matches no internal one.
 
-        Raises: as ``engine.reading.bounds.ReadQuery.chosen``.
+        Raises: as ``stratalog.engine.reading.bounds.ReadQuery.chosen``.
         """
         return ReadQuery(topics=self.names, pattern=self.pattern).chosen(names, internal)
 

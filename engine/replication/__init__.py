@@ -12,6 +12,8 @@ afterwards, or lists first and checks the metadata afterwards, as the protocol's
     watermark advance the high watermark by proof
     damage    replicas that hold less than they once did, and whose fault it is
     snapshots which snapshot of a replica counts, and how followers get the leader's (KIP-630)
+    unreadable records that cannot be read from a copy: what is said, and going on to another copy
+    replica_selector which replica a reader reads from: the plugin of KIP-392, and the two that ship
     throttle  a bound on the bytes that a task copies in a second
 
 Where this differs from the protocol's text
@@ -29,6 +31,7 @@ Where this differs from the protocol's text
       leaves the ISR and is healed").
     * Followers are listed together, and the leader once after them. Where a follower's last file is the leader's
       by name and size, nothing of the follower is opened.
-    * The first folder of a path is not the directory id but the incarnation's *home* (``partitions.paths``): a
-      root that was put back from an older copy has the id of the original, whose zombies must not write there.
+    * The first folder of a path is not the directory id but the incarnation's *home*
+      (``stratalog.partitions.paths``): a root that was put back from an older copy has the id of the original,
+      whose zombies must not write there.
 """

@@ -1,7 +1,7 @@
 """Append: records at the end of the leader's log, then on every member of the maximal ISR.
 
 Steps 1 to 5 of the protocol's Append (section 2), under one view; a Spark task does them. Steps 6 and 7
-(the linearizable read, the high watermark) are done once for all partitions (``engine.operations.appending``).
+(the linearizable read, the high watermark) are done once for all partitions (``stratalog.engine.records``).
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from engine.replication.damage import is_damage_of
-from engine.replication.leader import leader_log
-from engine.replication.site import Site
-from engine.replication.sync import SyncOptions, sync_followers
-from partitions.clock import Clock
-from partitions.digest import RecordsDigest
-from partitions.errors import (
+from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.sync import SyncOptions, sync_followers
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.digest import RecordsDigest
+from stratalog.partitions.errors import (
     DuplicateSequenceNumberError,
     InvalidRecordError,
     NotEnoughReplicasError,
     RetriableError,
     StratalogError,
 )
-from partitions.listing import ReplicaLog
-from partitions.paths import DataName
-from partitions.producers import (
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.producers import (
     ProducerAppend,
     ProducerEntry,
     after_append,
@@ -36,11 +36,11 @@ from partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from partitions.replica import EndState, blaming
-from partitions.runner import Failed, Runner
-from partitions.segment_footer import TransactionPart
-from partitions.segment_writer import SegmentWriter
-from partitions.store import StagedWriter
+from stratalog.partitions.replica import EndState, blaming
+from stratalog.partitions.runner import Failed, Runner
+from stratalog.partitions.segment_footer import TransactionPart
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store import StagedWriter
 
 _ATTEMPTS = 50
 
@@ -80,6 +80,9 @@ class NotAppended:
     error: StratalogError
     tried: bool
     """Whether a file of it may be in the leader's folder all the same, and count now or later."""
+    ours: bool
+    """Whether such a file may be of this very call. Of a duplicate that could not be synced it is not: an earlier
+    attempt has put it there."""
 
 
 AppendOutcome = Appended | Raced | NotAppended
@@ -160,15 +163,15 @@ def append(
     try:
         appended = _append_to_leader(site, producer, batches, options, attempt, clock)
     except DuplicateSequenceNumberError as error:  # it may have been appended before
-        return NotAppended(error, tried=True)
+        return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
-        return NotAppended(error, attempt.tried)
+        return NotAppended(error, attempt.tried, ours=attempt.tried)
     if isinstance(appended, Raced) or not options.acks_all:
         return appended
     try:
         return replace(appended, missed=replicate(site, copies))
     except StratalogError as error:
-        return NotAppended(error, tried=True)
+        return NotAppended(error, tried=True, ours=attempt.tried)
 
 
 def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:

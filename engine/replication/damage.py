@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from partitions.errors import CorruptionError, LogGapError, StratalogError
-from partitions.listing import Link, ReplicaLog
-from partitions.replica import Replica, blaming
+from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogError
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.replica import Replica, blaming
 
 
 def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
@@ -38,6 +39,16 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
                 f"{replica}: the high watermark reached {log.promised}, but the log ends at {log.log_end}: "
                 "its storage has lost committed records; heal it from another replica"
             )
+
+
+def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
+    """The error of a register of an epoch above that of the metadata, which was read after it was listed."""
+    error = CorruptionError(
+        f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
+        "ever committed: nobody of ours wrote it; run verify --deep --heal"
+    )
+    error.broker_id = replica.broker_id
+    return error
 
 
 def check_members(
@@ -76,6 +87,27 @@ def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: Rep
                 f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
                 f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files"
             )
+
+
+def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
+    """The local starts of a leader and of a member of its ISR lie in the log that both hold: what is below one was
+    committed. A register of another start was written by nobody of ours; nobody follows it, and drops its log.
+
+    Raises: CorruptionError with whom to blame.
+    """
+    if mine.local_start > log.log_end:
+        with blaming(follower):
+            raise CorruptionError(_foreign_start(follower, mine, log.log_end))
+    if (mine.chain or mine.promised) and mine.log_end < log.local_start > log.promised:
+        with blaming(leader):
+            raise CorruptionError(_foreign_start(leader, log, mine.log_end))
+
+
+def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> str:
+    return (
+        f"{replica} has the register {LocalStartName(log.local_start)}, and the log of a replica that is in sync "
+        f"with it ends at {end}: nobody of ours wrote it; delete it, or reassign the replica away and back"
+    )
 
 
 def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, promised: int) -> LogGapError:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from engine.replication.damage import check_members, check_whole
-from engine.replication.site import Site
-from partitions.errors import (
+from stratalog.engine.replication.damage import check_members, check_whole
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.errors import (
     CorruptionError,
     FencedLeaderEpochError,
     RetriableError,
     SourceChangedError,
     StratalogError,
 )
-from partitions.listing import Listing, ReplicaLog
-from partitions.paths import EpochName
-from partitions.replica import Replica, blaming
+from stratalog.partitions.listing import Listing, ReplicaLog
+from stratalog.partitions.paths import EpochName
+from stratalog.partitions.register import REGISTER_BYTES
+from stratalog.partitions.replica import Replica, blaming
 
 _ATTEMPTS = 5
 
@@ -74,7 +76,7 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
     if follower.store.create(name, content):
         return
     try:
-        held = follower.store.read(name)
+        held = read_bounded(follower.store, name, REGISTER_BYTES)
     except FileNotFoundError as error:  # the root was lost meanwhile
         raise SourceChangedError(f"{follower}: {EpochName(epoch)} was there and is gone; list it again") from error
     if held != content:

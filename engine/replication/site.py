@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from engine.metadata.image import PartitionView
-from partitions.errors import LeaderNotAvailableError, UnknownBrokerError
-from partitions.replica import Replica
-from partitions.store import Store
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.partitions.errors import LeaderNotAvailableError, UnknownBrokerError
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class SiteWork:
     site: Site
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``engine.context.Work``: those of the partition's brokers."""
+        """See ``stratalog.engine.driver.context.Work``: those of the partition's brokers."""
         return self.site.stores.values()
 
     def __str__(self) -> str:

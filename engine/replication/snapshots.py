@@ -10,19 +10,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from engine.replication.leader import check_not_fenced
-from engine.replication.site import Site
-from partitions.errors import CorruptSegmentError, StratalogError
-from partitions.listing import DataFile, ReplicaLog
-from partitions.paths import CheckpointName, DataName, base_name, parse_name
-from partitions.replica import Replica, blaming
-from partitions.segment import read_segment
-from partitions.store import StoredObject
-from snapshots.fetch import Fetched, NotFetched, SnapshotFetch, Wanted, fetch_snapshots
-from snapshots.messages import RESPONSE_MAX_BYTES
-from snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
-from snapshots.snapshot_id import EMPTY, SnapshotId
-from snapshots.source import HostedPartition, SnapshotSource
+from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.errors import (
+    CorruptSegmentError,
+    StratalogError,
+    UnknownLeaderEpochError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.listing import DataFile, ReplicaLog
+from stratalog.partitions.paths import CheckpointName, DataName, base_name, parse_name
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.store import StoredObject
+from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, Fetched, Source, fetch_snapshot
+from stratalog.snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
 
 def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[CheckpointName, StoredObject]]:
@@ -39,7 +42,7 @@ def checkpoints_of(log: ReplicaLog, until: int | None = None) -> list[tuple[Chec
 
 def usable_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Usable:
     """The latest snapshot of the replica's log that verifies, with an end offset up to ``until``, and the later
-    ones that are damaged. Raises: as ``snapshots.reader.latest_usable``.
+    ones that are damaged. Raises: as ``stratalog.snapshots.reader.latest_usable``.
     """
     return latest_usable(
         replica.store,
@@ -59,7 +62,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     """The greatest snapshot of the replica that verifies, where it is greater than its log: it was fetched, the
     log not started at its end yet (KIP-630, "Changes to Leader Election"). Else None.
 
-    Raises: as ``snapshots.reader.latest_usable``.
+    Raises: as ``stratalog.snapshots.reader.latest_usable``.
     """
     last_epoch = log.lineage.epoch_at(log.log_end - 1) if log.log_end else None
     end = SnapshotId(log.log_end, last_epoch or 0)
@@ -163,39 +166,29 @@ def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
     """
     leader = site.leader
 
-    def discover() -> Wanted | None:
+    def check_leader() -> None:
+        """The folder as it is at each chunk: another replica may lead by then."""
+        listing = leader.list()
+        if listing.joined_epoch == 0:
+            raise UnknownTopicOrPartitionError(f"{leader} has never led, or is gone")
+        check_not_fenced(leader, listing, site.epoch)
+        if listing.joined_epoch < site.epoch:
+            raise UnknownLeaderEpochError(f"{leader} does not know leader epoch {site.epoch} yet: try again")
+
+    def discover() -> Source | None:
         log = leader.log()
         check_not_fenced(leader, log.listing, site.epoch)
         with blaming(leader):
             _, usable = mend_where_damaged(site, leader, log)
-        return None if usable.snapshot is None else Wanted(usable.snapshot.snapshot_id, site.epoch)
-
-    def hosted(topic_id: str, partition: int) -> HostedPartition | None:
-        """The leader as it is at each request: another one may lead by then."""
-        joined = leader.list().joined_epoch
-        if joined == 0:  # nobody ever led with this folder, or it is gone
+        if usable.snapshot is None:
             return None
-        return HostedPartition(
-            store=leader.store,
-            folder=leader.folder,
-            broker_id=leader.broker_id,
-            leader=site.view.leader,
-            leader_epoch=joined,
-        )
+        return Source(leader.store, leader.folder, usable.snapshot.snapshot_id, check_leader)
 
-    source = SnapshotSource(hosted)
-    fetch = SnapshotFetch(
+    return fetch_snapshot(
         follower.store,
         follower.folder,
-        topic_id=follower.topic_id,
+        discover,
+        owner=follower.topic_id,
         partition=follower.partition,
-        discover=discover,
+        max_bytes=RESPONSE_MAX_BYTES,
     )
-    fetch_snapshots([fetch], source.answer, replica_id=follower.broker_id, max_bytes=RESPONSE_MAX_BYTES)
-    match fetch.outcome:
-        case NotFetched(error):
-            raise error
-        case Fetched():
-            return fetch.outcome
-        case _:
-            return None

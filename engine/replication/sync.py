@@ -8,28 +8,28 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from engine.replication.damage import check_promise, first_lost
-from engine.replication.leader import check_not_fenced, join, leader_log
-from engine.replication.site import Site
-from engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
-from engine.replication.throttle import Throttle
-from engine.replication.watermark import record_high_watermark
-from partitions.errors import (
+from stratalog.engine.replication.damage import check_promise, check_starts, first_lost
+from stratalog.engine.replication.leader import check_not_fenced, join, leader_log
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.replication.watermark import record_high_watermark
+from stratalog.partitions.errors import (
     CorruptSegmentError,
     LogGapError,
     OffsetOutOfRangeError,
     RemoteNotReadyError,
     SourceChangedError,
 )
-from partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
-from partitions.paths import DataName, LocalStartName
-from partitions.producers import ProducerEntry, encode
-from partitions.replica import Replica, blaming
-from partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
-from partitions.segment import read_segment
-from partitions.segment_check import check_copy
-from partitions.store import Staged, Store
-from tiering.bootstrap import (
+from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
+from stratalog.partitions.paths import DataName, LocalStartName
+from stratalog.partitions.producers import ProducerEntry, encode
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_check import check_copy
+from stratalog.partitions.store import Staged, Store
+from stratalog.tiering.bootstrap import (
     FromLeader,
     FromRemote,
     LastTiered,
@@ -39,7 +39,7 @@ from tiering.bootstrap import (
     auxiliary_state,
     fetch_origin,
 )
-from tiering.remote_segment import RemoteSegment
+from stratalog.tiering.remote_segment import RemoteSegment
 
 _ATTEMPTS = 5
 _GROUP_FILES = 32
@@ -184,6 +184,8 @@ def _sync_once(
         join(follower, leader, site.epoch, log)
     mine = _resolve(follower, before, log)
     check_promise(follower, mine, leader, log)
+    if follower_id in site.view.isr:
+        check_starts(follower, mine, leader, log)
     _check_boundaries(leader, log, mine)
 
     # 3. Where to start.

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import threading
 
-from partitions.clock import Clock
-from partitions.errors import InvalidCallError
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import InvalidCallError
 
 _BURST_S = 1.0
 

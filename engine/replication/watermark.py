@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 
-from engine.replication.site import Site
-from partitions.errors import OutcomeUnknownError, RetriableError
-from partitions.paths import WatermarkName
-from partitions.replica import Replica
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.errors import OutcomeUnknownError, RetriableError, StratalogError
+from stratalog.partitions.listing import ReplicaLog, promised_by
+from stratalog.partitions.paths import WatermarkName
+from stratalog.partitions.replica import Replica
 
 
 def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
@@ -17,6 +19,19 @@ def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     the log up to ``offset`` after joining, and has found the view unchanged by a linearizable read.
     """
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
+
+
+def with_known_watermark(site: Site, log: ReplicaLog) -> ReplicaLog:
+    """The leader's log, with the high watermark that the rest of the ISR has written down, where none stands on
+    the leader itself: its registers are gone, or nothing was ever acknowledged. (A missing file is no empty log.)
+    """
+    if log.listing.watermarks or not log.chain:
+        return log
+    known = log.high_watermark
+    for broker in sorted({*site.view.isr} - {site.view.leader}):
+        with suppress(StratalogError):
+            known = max(known, promised_by(site.replica(broker).list(), log.lineage))
+    return replace(log, high_watermark=min(known, log.log_end))
 
 
 def advance_high_watermark(site: Site, offset: int) -> None:

@@ -18,9 +18,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
-from engine.spark.failures import CONNECTION_ERRORS, why_given_up
-from partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
-from partitions.growth import ADDED
+from stratalog.engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from stratalog.engine.spark.sql import identifier
+from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
+from stratalog.partitions.growth import ADDED
 
 PARTITION = "__partition"
 _REFUSED = "stratalog refuses the record: "
@@ -106,7 +107,7 @@ def _named(frame: DataFrame, column: ColumnOrName, what: str) -> Column:
     if isinstance(column, Column):
         return column
     if column in frame.columns:
-        return frame[f"`{column.replace('`', '``')}`"]  # a name may have dots in it
+        return frame[identifier(column)]  # a name may have dots in it
     if column.split(".")[0] not in frame.columns:
         raise InvalidRecordError(f"{what}: column {column!r} is not in the DataFrame, it has {frame.columns}")
     return frame[column]
@@ -144,7 +145,7 @@ def _plain(data_type: DataType) -> str:
 
 
 def _grew(narrow: DataType, wide: DataType) -> bool:
-    """As ``partitions.growth.grew``, of Spark's types."""
+    """As ``stratalog.partitions.growth.grew``, of Spark's types."""
     if not (isinstance(narrow, StructType) and isinstance(wide, StructType)):
         return _plain(narrow) == _plain(wide)
     fields = list(zip(narrow, wide, strict=False))
@@ -184,7 +185,7 @@ def _value(frame: DataFrame, column: ColumnOrName | None, wanted: DataType, what
     fields = [
         F.lit(None).cast(f.dataType).alias(f.name)
         if f.name in absent
-        else _typed(frame, F.col(f"`{f.name}`"), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
+        else _typed(frame, F.col(identifier(f.name)), f.dataType, f"{what}: value column {f.name!r}").alias(f.name)
         for f in wanted
     ]
     return F.struct(*fields).cast(wanted)

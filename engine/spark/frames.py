@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 
 
 class ArrowStream(Protocol):

@@ -17,12 +17,12 @@ from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
 
-from engine.reading.damaged import unreadable, with_remedy
-from partitions import paths
-from partitions.errors import CorruptSegmentError, SourceChangedError, StorageError, StratalogError
-from partitions.listing import DataFile
-from partitions.segment_check import check_segment
-from partitions.store import Store
+from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError, StratalogError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.store import Store
 
 _CONDITION = "FAILED_READ_FILE"
 _GONE = "FAILED_READ_FILE.FILE_NOT_EXIST"

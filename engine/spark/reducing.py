@@ -4,14 +4,14 @@
     -> one task that streams the files in their order, and keeps the records at these places
 
 Aggregation and sort spill to disk, and see keys and places only; Python sees one batch at a time, and records go
-through it as they stand in the files. The same fold as ``engine.state.latest_by_key``, and the same rows in the
-same order.
+through it as they stand in the files. The same fold as ``stratalog.engine.state.latest_by_key``, and the same rows
+in the same order.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from engine.operations.snapshots.partition import (
+from stratalog.engine.reading.plan import PartitionPieces, file_ranges
+from stratalog.engine.replication.snapshots import checkpoints_of
+from stratalog.engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from stratalog.engine.spark.read_errors import read_errors
+from stratalog.engine.spark.scanning import pinned_files, scan
+from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.engine.state import latest_by_key
+from stratalog.engine.state.latest_by_key import without_tombstones
+from stratalog.engine.upkeep.snapshots.partition import (
     Made,
     Planned,
     SnapshotWork,
@@ -34,25 +42,17 @@ from engine.operations.snapshots.partition import (
     reason_not_to,
     tombstone_horizon_us,
 )
-from engine.reading.plan import PartitionPieces, file_ranges
-from engine.replication.snapshots import checkpoints_of
-from engine.spark.failures import CONNECTION_ERRORS, why_given_up
-from engine.spark.read_errors import read_errors
-from engine.spark.scanning import pinned_files, scan
-from engine.spark.types import record_schema, spark_type
-from engine.state import latest_by_key
-from engine.state.latest_by_key import without_tombstones
-from partitions.errors import RetriableError, StratalogError
-from partitions.growth import fitted
-from partitions.listing import DataFile, ReplicaLog
-from partitions.lookup import Piece
-from partitions.paths import DataName
-from partitions.records import RECORD_COLUMNS, type_to_json
-from partitions.replica import blaming
-from partitions.segment import read_batches
-from partitions.segment_tail import check_tail
-from snapshots.reader import Snapshot
-from snapshots.snapshot_id import SnapshotId
+from stratalog.partitions.errors import RetriableError, StratalogError
+from stratalog.partitions.growth import fitted
+from stratalog.partitions.listing import DataFile, ReplicaLog
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import RECORD_COLUMNS, type_to_json
+from stratalog.partitions.replica import blaming
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segment_tail import check_tail
+from stratalog.snapshots.reader import Snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
 
 _ROWS_AT_ONCE = 2048
 _PLACE = "__place"
@@ -89,7 +89,7 @@ class _Source:
 
 
 def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planned, Made | None]:
-    """As ``engine.operations.snapshots.partition.make_snapshot``, whatever the size of the partition.
+    """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition.
 
     Raises: as that; RetriableError when Spark gave the job up.
     """
@@ -132,19 +132,6 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
     return pinned_files(spark).schema(with_control).parquet(*uris).where(F.col("control").isNull()).drop("control")
 
 
-def snapshot_frame(
-    spark: SparkSession, topic: str, files: Mapping[int, tuple[str, int]], schema: StructType
-) -> DataFrame:
-    """The records of the snapshots ``files``, by partition (address, end offset), with the columns ``topic,
-    partition, end_offset, timestamp, key, value, headers``."""
-    ends = F.create_map(*(F.lit(number) for partition, (_, end) in files.items() for number in (partition, end)))
-    rows = snapshot_rows(spark, [uri for uri, _ in files.values()], schema) if files else None
-    if rows is None:
-        rows, ends = spark.createDataFrame([], schema), F.create_map(F.lit(0), F.lit(0))
-    end_offset = F.element_at(ends, F.col("partition")).cast("bigint").alias("end_offset")
-    return rows.select(F.lit(topic).alias("topic"), "partition", end_offset, *RECORD_COLUMNS)
-
-
 def _keys(spark: SparkSession, source: _Source) -> DataFrame:
     """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0)."""
     work, log, leader = source.work, source.log, source.work.site.leader
@@ -183,7 +170,8 @@ def _placed(rows: DataFrame, place: Column, *, touched: int) -> DataFrame:
 
 
 def _changed(keys: DataFrame) -> int:
-    """How many records have changed since the latest snapshot (``snapshots.policy.counts_as_changed``)."""
+    """How many records have changed since the latest snapshot
+    (``stratalog.snapshots.policy.counts_as_changed``)."""
     touched = keys.groupBy("key").agg(F.sum(_TOUCHED).alias("touched"), F.min(_TOUCHED).alias("new"))
     changed = (F.col("touched") > 1) | ((F.col("touched") > 0) & (F.col("new") == 0))
     return touched.where(changed).count()
@@ -208,7 +196,7 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
     results = places.mapInArrow(task, "result binary").collect()
     if not results:  # of no rows Spark makes no task
         return _write_all(_Places(iter(())), source, snapshot_id, horizon_us)
-    match pickle.loads(bytes(results[0][0])):
+    match pickle.loads(bytes(results[0][0])):  # noqa: S301 - by Spark from a worker of this driver, as its own
         case StratalogError() as error:
             raise error
         case (int() as records, bool() as new):

@@ -10,11 +10,11 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engine.context import R, W
-from engine.spark.failures import CONNECTION_ERRORS, why_given_up
-from partitions.errors import EnvironmentUnusableError, RetriableError
-from partitions.runner import Failed, Outcome, ThreadRunner
-from partitions.store import StoreCounts
+from stratalog.engine.driver.context import R, W
+from stratalog.engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from stratalog.partitions.errors import EnvironmentUnusableError, RetriableError
+from stratalog.partitions.runner import Failed, Outcome, ThreadRunner
+from stratalog.partitions.store import StoreCounts
 
 ITEM_THREADS = 2
 """Items of a slice at once: while one waits for a disk or a server, the other copies."""
@@ -50,8 +50,8 @@ class SparkRunner:
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1
     ) -> Iterator[Outcome[W, R]]:
-        """See ``partitions.runner.Runner.run``; heavy items are started first. A job that Spark gave up is a
-        RetriableError of each of its items.
+        """See ``stratalog.partitions.runner.Runner.run``; heavy items are started first. A job that Spark gave up
+        is a RetriableError of each of its items.
         """
         listed = list(items)
         slices = pack(listed, slice_count(len(listed), self._cores), weigh)

@@ -5,7 +5,8 @@ filter of ours; files of which a part counts carry a filter on partition and off
 file only the pages that hold the range are read. So does the filter on ``timestamp`` of a plan of times. Spark
 splits large files at row groups, and shares them out to tasks.
 
-Parquet checks pages, and nothing else: the rest of a file (``partitions.segment_tail``) was checked before.
+Parquet checks pages, and nothing else: the rest of a file (``stratalog.partitions.segment_tail``) was checked
+before.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import IntegerType, StructField, StructType
 
-from engine.reading.plan import FileRange
-from engine.reading.read_plan import ReadPlan
-from engine.spark.types import record_schema, spark_type
-from partitions.errors import SourceChangedError
-from partitions.lookup import TimeRange
-from partitions.records import ABORTED
-from partitions.transactions import Isolation
+from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.engine.spark.types import record_schema, spark_type
+from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import TimeRange
+from stratalog.partitions.records import ABORTED
 
 PAGE_CHECKS = "parquet.page.verify-checksum.enabled"
 """Parquet's own, for Hadoop's conf: as an option of a reader it holds for what that reads, and nothing else."""
+_GLOBS = "__globPaths__"
 _JOIN_ABOVE = 200  # ranges; beyond that a filter expression costs more than a broadcast join
 
 
@@ -83,15 +85,16 @@ def scan(
 
 def pinned_files(spark: SparkSession) -> DataFrameReader:
     """A reader of files that must be there, whole, whatever the session and Hadoop's conf say: records are never
-    skipped without a sign (``spark.sql.files.ignore*``), and pages are compared with their checksums.
+    skipped without a sign (``spark.sql.files.ignore*``), and pages are compared with their checksums. An address
+    is that of one file, whatever its folders are called: it is no pattern.
     """
     return spark.read.options(
-        **{"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true"}
+        **{"ignoreMissingFiles": "false", "ignoreCorruptFiles": "false", PAGE_CHECKS: "true", _GLOBS: "false"}
     )
 
 
 def _visible(isolation: Isolation) -> Column:
-    """Of files that say what became of transactions (``partitions.transactions.visible``)."""
+    """Of files that say what became of transactions (``stratalog.partitions.transactions.visible``)."""
     seen = F.col("control").isNull()
     return seen if isolation is Isolation.READ_COMMITTED else seen | (F.col("control") == ABORTED)
 

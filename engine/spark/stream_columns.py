@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 from pyspark.sql.types import DataType, StringType, StructField, StructType
 
-from partitions.errors import InvalidCallError
-from partitions.spelling import did_you_mean
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.spelling import did_you_mean
 
 TOPIC = "topic"
 _BATCH_BYTES = 4 * 1024 * 1024

@@ -11,10 +11,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from engine.reading.stream_options import source_options
-from engine.spark.stream_sink import StreamSink, sink_options
-from engine.spark.stream_source import StreamReader, source_schema
-from partitions.errors import InvalidCallError
+from stratalog.engine.reading.stream_options import source_options
+from stratalog.engine.spark.stream_sink import StreamSink, sink_options
+from stratalog.engine.spark.stream_source import StreamReader, source_schema
+from stratalog.partitions.errors import InvalidCallError
 
 FORMAT = "stratalog"
 

@@ -28,20 +28,16 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from engine.cluster import Cluster
-from engine.context import Context
-from engine.operations.appending.append import (
-    append_batches,
-    append_frame,
-    check_producer,
-    who_appends,
-)
-from engine.reading.stream_options import known, required, topic_option
-from engine.report import Report
-from engine.spark.appending import RecordColumns
-from partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
-from partitions.producers import OnChangedReplay
-from partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.driver.report import Report
+from stratalog.engine.reading.stream_options import known, required, topic_option
+from stratalog.engine.records.append import append_batches, check_producer, who_appends
+from stratalog.engine.spark.append_frame import append_frame
+from stratalog.engine.spark.appending import RecordColumns
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError, OutOfOrderSequenceNumberError
+from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.records import HEADERS, RECORD_COLUMNS, TIMESTAMP
 
 _QUERY_ID = "sql.streaming.queryId"
 """Spark's local property: the id in the checkpoint of the query that runs."""
@@ -91,7 +87,7 @@ class StreamWriter:
     def append(self, batch: DataFrame, batch_id: int) -> Report:
         """Append a batch, and say what was done: partitions that have it already are ``duplicate``.
 
-        Raises: as ``engine.operations.appending.append.append_frame``.
+        Raises: as ``stratalog.engine.spark.append_frame.append_frame``.
         """
         query_id = batch.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
         who = who_appends(
@@ -201,7 +197,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         if not tasks:
             return
         rows = pa.concat_tables([pa.ipc.open_stream(task.data).read_all() for task in tasks])
-        cluster = Cluster.open(self._options.cluster)
+        context = open_driver(self._options.cluster)
         who = who_appends(
             query_producer(self._options.producer, tasks[0].query_id),
             batchId,
@@ -209,7 +205,7 @@ class StreamSink(DataSourceStreamArrowWriter):
             recent=True,
         )
         batches = by_partition(rows, self._options.topic)
-        report = append_batches(cluster._context, self._options.topic, batches, who)
+        report = append_batches(context, self._options.topic, batches, who)
         with_remedy(report, batchId).raise_for_failures()
 
 

@@ -21,15 +21,15 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from engine.cluster import Cluster
-from engine.operations.reading.plan_read import check_same_types
-from engine.operations.streaming.progress import StreamProgress
-from engine.operations.streaming.read import StreamTask, read_task
-from engine.operations.streaming.source import StreamSource, topics_of
-from engine.reading.stream_offsets import StreamOffsets
-from engine.reading.stream_options import SourceOptions
-from engine.spark.stream_columns import conformed, parquet_columns, stream_schema
-from engine.spark.types import record_schema, spark_type
+from stratalog.engine.driver.opening import open_driver
+from stratalog.engine.reading.plan_read import check_same_types
+from stratalog.engine.reading.stream_offsets import StreamOffsets
+from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.engine.reading.stream_progress import StreamProgress
+from stratalog.engine.reading.stream_read import StreamTask, read_task
+from stratalog.engine.reading.stream_source import StreamSource, topics_of
+from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from stratalog.engine.spark.types import record_schema, spark_type
 
 
 def source_schema(options: SourceOptions) -> StructType:
@@ -38,7 +38,7 @@ def source_schema(options: SourceOptions) -> StructType:
     Raises: UnknownTopicOrPartitionError; InvalidCallError for columns that there are not, and for topics whose
         records do not fit in one frame.
     """
-    topics = topics_of(Cluster.open(options.cluster).image, options.topics)
+    topics = topics_of(open_driver(options.cluster).metadata.image(), options.topics)
     check_same_types(topics)
     records = record_schema(spark_type(topics[0].key_schema), spark_type(topics[0].value_schema))
     if not options.include_headers:
@@ -55,7 +55,7 @@ class Slice(InputPartition):
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query's source. Offsets are ``engine.reading.stream_offsets``."""
+    """A query's source. Offsets are ``stratalog.engine.reading.stream_offsets``."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         """Touches no storage."""
@@ -69,7 +69,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _open(self) -> tuple[StreamSource, StreamProgress | None]:
         if self._opened is None:
-            context = Cluster.open(self._options.cluster)._context
+            context = open_driver(self._options.cluster)
             group = self._options.group
             progress = None if group is None else StreamProgress(context, group)
             self._opened = StreamSource(context, self._options), progress

@@ -15,9 +15,9 @@ import re
 from collections.abc import Collection, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructField, StructType
 
-from partitions.errors import InvalidCallError
+from stratalog.engine.spark.sql import identifier, literal
+from stratalog.partitions.errors import InvalidCallError
 
 
 def create_view(name: str, frame: DataFrame) -> None:
@@ -37,13 +37,11 @@ def create_range_function(
     """
     view = f"{check_name(name)}_records"
     frame.createOrReplaceTempView(view)
-    columns = ", ".join(f"r.{field.name}" for field in frame.schema)
-    # Of a function's result SQL knows nullable columns only.
-    result = StructType([StructField(field.name, field.dataType) for field in frame.schema])
-    nothing = ", ".join(f"CAST(NULL AS {field.dataType.simpleString()})" for field in frame.schema)
+    columns = ", ".join(f"r.{identifier(field.name)}" for field in frame.schema)
+    nothing = ", ".join("NULL" for _ in frame.schema)  # of the types of the view, by which no text has to say them
     spark.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION {name}(topic STRING, partition INT, start BIGINT, end BIGINT) "
-        f"RETURNS TABLE ({result.toDDL()}) RETURN SELECT {columns} FROM {view} AS r "
+        f"RETURNS TABLE RETURN SELECT {columns} FROM {view} AS r "
         f"WHERE r.topic = {name}.topic AND r.partition = {name}.partition "
         f"AND r.offset >= {name}.start AND r.offset < {name}.end "
         f"UNION ALL SELECT {nothing} FROM (SELECT {_wrong(name, partitions)} AS wrong) "
@@ -54,27 +52,23 @@ def create_range_function(
 def _wrong(function: str, partitions: Mapping[str, Collection[int]]) -> str:
     """An expression that says what is wrong with a call; NULL when nothing is."""
     topic, partition, start, end = (f"{function}.{each}" for each in ("topic", "partition", "start", "end"))
-    topics = ", ".join(map(_text, partitions))
+    topics = ", ".join(map(literal, partitions))
     other_partition = " ".join(
-        f"WHEN {_text(each)} THEN {partition} NOT IN ({', '.join(map(str, sorted(numbers)))})"
+        f"WHEN {literal(each)} THEN {partition} NOT IN ({', '.join(map(str, sorted(numbers)))})"
         for each, numbers in partitions.items()
     )
-    of_topic = _text(f"{function}: topic ")
+    of_topic = literal(f"{function}: topic ")
     return (
         f"CASE WHEN {topic} IS NULL OR {partition} IS NULL OR {start} IS NULL OR {end} IS NULL "
-        f"THEN {_text(f'{function}: topic, partition, start and end must all be given')} "
+        f"THEN {literal(f'{function}: topic, partition, start and end must all be given')} "
         f"WHEN {topic} NOT IN ({topics}) "
-        f"THEN {of_topic} || {topic} || {_text(' is not among what it reads: ' + ', '.join(partitions))} "
+        f"THEN {of_topic} || {topic} || {literal(' is not among what it reads: ' + ', '.join(partitions))} "
         f"WHEN CASE {topic} {other_partition} END "
         f"THEN {of_topic} || {topic} || ' has no partition ' || {partition} || ' among what it reads' "
         f"WHEN {start} < 0 OR {start} > {end} "
-        f"THEN {_text(f'{function}: start must be at least 0 and at most end, not ')} || {start} || ' and ' || "
+        f"THEN {literal(f'{function}: start must be at least 0 and at most end, not ')} || {start} || ' and ' || "
         f"{end} END"
     )
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def check_name(name: str) -> str:

@@ -2,9 +2,9 @@
 
 Purpose
     A log of state is short because a snapshot stands for its beginning. That works for whatever is a fold over
-    a log (``snapshots.state_machine`` has the laws); these are the folds. The log alone decides: who appends
-    looks first, and afterwards asks the fold whether what he appended counted. So no coordinator has to run,
-    and of any number of drivers that act at once the log makes one history.
+    a log (``stratalog.snapshots.state_machine`` has the laws); these are the folds. The log alone decides: who
+    appends looks first, and afterwards asks the fold whether what he appended counted. So no coordinator has to
+    run, and of any number of drivers that act at once the log makes one history.
 
         consumer_offsets    what groups have committed, and     of __consumer_offsets, by group
                             what transactions have pending

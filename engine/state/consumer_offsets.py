@@ -21,7 +21,9 @@ from typing import assert_never
 
 import msgspec
 
-from partitions.errors import CorruptionError
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.identity import TopicIdPartition
 
 
 class _Tagged(
@@ -128,15 +130,12 @@ OffsetsRecord = (
     OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMetadata | _OfProducers | (ProducerMetadata)
 )
 
-TopicPartition = tuple[str, int]
-"""Topic id and partition."""
-
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
     """What is known of one group."""
 
-    offsets: Mapping[TopicPartition, OffsetCommit]
+    offsets: Mapping[TopicIdPartition, OffsetCommit]
     latest_commit: int
     """Where in the log its latest commit stands, of those that count."""
     expires_ms: int
@@ -189,11 +188,11 @@ class ConsumerOffsets:
                 groups.pop(name, None)
         return ConsumerOffsets(groups, offset, producers)
 
-    def unstable(self, group: str) -> dict[TopicPartition, str]:
+    def unstable(self, group: str) -> dict[TopicIdPartition, str]:
         """The partitions for which transactions that are not over have offsets of the group, and the producer ids
         of these."""
         return {
-            (topic_id, partition): producer_id
+            TopicIdPartition(topic_id, partition): producer_id
             for producer_id, producer in self.producers.items()
             for name, topic_id, partition in producer.pending
             if name == group
@@ -223,7 +222,7 @@ class ConsumerOffsets:
     def load(cls, records: Iterable[OffsetsRecord], offset: int) -> ConsumerOffsets:
         """The state as of ``offset`` that was dumped as ``records``."""
         groups: dict[str, GroupState] = {}
-        offsets: dict[str, dict[TopicPartition, OffsetCommit]] = {}
+        offsets: dict[str, dict[TopicIdPartition, OffsetCommit]] = {}
         producers: dict[str, ProducerState] = {}
         pending: dict[str, dict[GroupPartition, OffsetCommit]] = {}
         for record in records:
@@ -237,7 +236,7 @@ class ConsumerOffsets:
                     held = offsets[name] = {}
                     groups[name] = GroupState(held, record.latest_commit, record.expires_ms, record.member_epoch)
                 case OffsetCommit(group=name) if name in offsets:
-                    offsets[name][record.topic_id, record.partition] = record
+                    offsets[name][TopicIdPartition(record.topic_id, record.partition)] = record
                 case _:
                     raise CorruptionError(f"a snapshot of committed offsets holds {record}, which is no state")
         return cls(groups, offset, producers)
@@ -264,7 +263,7 @@ class ConsumerOffsets:
         return found
 
 
-def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicPartition]) -> list[OffsetsRecord]:
+def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicIdPartition]) -> list[OffsetsRecord]:
     """What to append to forget what the group has committed for these partitions, as it was seen."""
     return [
         ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit)
@@ -317,7 +316,7 @@ class _Draft:
     """One group in the middle of a fold; its offsets are copied once, however many records change them."""
 
     def __init__(self, group: GroupState | None) -> None:
-        self._offsets: dict[TopicPartition, OffsetCommit] = {} if group is None else dict(group.offsets)
+        self._offsets: dict[TopicIdPartition, OffsetCommit] = {} if group is None else dict(group.offsets)
         self._latest_commit = None if group is None else group.latest_commit
         self._expires_ms = 0 if group is None else group.expires_ms
         self._member_epoch = None if group is None else group.member_epoch
@@ -350,7 +349,7 @@ class _Draft:
     def _commit(self, offset: int, record: OffsetCommit) -> None:
         if is_stale(record.member_epoch, self._member_epoch):
             return  # it counts for nothing
-        key = record.topic_id, record.partition
+        key = TopicIdPartition(record.topic_id, record.partition)
         present = self._offsets.get(key)
         if present is not None and present.at > record.at:
             return  # it was pending so long that a later one has overtaken it
@@ -364,7 +363,7 @@ class _Draft:
         self._offsets, self._latest_commit, self._expires_ms, self._member_epoch = {}, None, 0, None
 
     def _remove(self, topic_id: str, partition: int) -> None:
-        self._offsets.pop((topic_id, partition), None)
+        self._offsets.pop(TopicIdPartition(topic_id, partition), None)
         if not self._offsets and self._member_epoch is None:
             self._forget()
 
@@ -377,8 +376,6 @@ def is_stale(member_epoch: int | None, present: int | None) -> bool:
 # ------------------------------------------------------------------------------------- as bytes
 
 _encoder = msgspec.json.Encoder()
-_decoder: msgspec.json.Decoder[OffsetsRecord] = msgspec.json.Decoder(OffsetsRecord)
-_keys = msgspec.json.Decoder(list[str | int])
 
 
 def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
@@ -405,8 +402,9 @@ def decode(key: bytes | None, value: bytes | None) -> OffsetsRecord:
     """
     try:
         if value is not None:
-            return _decoder.decode(value)
-        match _keys.decode(key or b""):
+            found: OffsetsRecord = parse_json(value, OffsetsRecord)
+            return found
+        match parse_json(key or b"", list[str | int]):
             case [str() as group, str() as topic_id, int() as partition]:
                 return OffsetTombstone(group=group, topic_id=topic_id, partition=partition)
     except ValueError as error:

@@ -10,17 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import SupportsIndex
 
-from engine.state.internal_topics import check_name
-from partitions.errors import (
+from stratalog.engine.state.internal_topics import check_name
+from stratalog.partitions.errors import (
     InvalidCallError,
     InvalidGroupIdError,
     OffsetMetadataTooLargeError,
     UnknownTopicOrPartitionError,
 )
-from partitions.numbers import whole
-
-TopicPartition = tuple[str, int]
-"""A topic's name and a partition of it."""
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.numbers import whole
 
 MAX_GROUP_LENGTH = 255
 _LAST_EPOCH = (1 << 31) - 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.settings import SNAPSHOT, ClusterConfig
-from partitions.errors import InvalidCallError, InvalidTopicError
-from partitions.paths import METADATA_TOPIC
+from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.topic_config import SNAPSHOT
+from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
+from stratalog.partitions.paths import METADATA_TOPIC
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"

@@ -8,13 +8,13 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from engine.state import consumer_offsets, transaction_state
-from engine.state.consumer_offsets import ConsumerOffsets, OffsetsRecord
-from engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from engine.state.transaction_state import TransactionRecord, TransactionStates
-from partitions.errors import CorruptionError, InvalidCallError
-from partitions.records import HEADERS, TIMESTAMP
-from snapshots.state_machine import Codec, Load
+from stratalog.engine.state import consumer_offsets, transaction_state
+from stratalog.engine.state.consumer_offsets import ConsumerOffsets, OffsetsRecord
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from stratalog.engine.state.transaction_state import TransactionRecord, TransactionStates
+from stratalog.partitions.errors import CorruptionError, InvalidCallError
+from stratalog.partitions.records import HEADERS, TIMESTAMP
+from stratalog.snapshots.state_machine import Codec, Load
 
 R = TypeVar("R")
 M = TypeVar("M", bound="KeyedMachine[Any]")
@@ -22,7 +22,8 @@ T = TypeVar("T")
 
 
 class KeyedMachine(Protocol[T]):
-    """A state machine whose snapshots hold the same kind of records as its log (``snapshots.state_machine``)."""
+    """A state machine whose snapshots hold the same kind of records as its log
+    (``stratalog.snapshots.state_machine``)."""
 
     @property
     def next_offset(self) -> int:
@@ -30,11 +31,11 @@ class KeyedMachine(Protocol[T]):
         ...
 
     def apply(self, offset: int, records: Iterable[T]) -> Self:
-        """See ``snapshots.state_machine.StateMachine``."""
+        """See ``stratalog.snapshots.state_machine.StateMachine``."""
         ...
 
     def dump(self) -> Iterator[T]:
-        """See ``snapshots.state_machine.StateMachine``."""
+        """See ``stratalog.snapshots.state_machine.StateMachine``."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Topics of users with ``cleanup.policy=snapshot``: the latest record of each key, as a fold over a partition.
 
-On Arrow, in memory: for what fits there. ``engine.spark.reducing`` is the same fold for what does not. Records
-without a key are in no snapshot, as Kafka's cleaner keeps none. The order of the rows is that in which the
+On Arrow, in memory: for what fits there. ``stratalog.engine.spark.reducing`` is the same fold for what does not.
+Records without a key are in no snapshot, as Kafka's cleaner keeps none. The order of the rows is that in which the
 latest records stand in the log. Pure.
 """
 
@@ -14,9 +14,9 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from partitions.errors import InvalidConfigError
-from partitions.growth import fitted
-from partitions.records import RECORD_COLUMNS, type_from_json
+from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.growth import fitted
+from stratalog.partitions.records import RECORD_COLUMNS, type_from_json
 
 BATCH_ROWS = 16_384
 """Of the batches of a dump."""
@@ -69,7 +69,8 @@ class Reduced(NamedTuple):
 
     table: pa.Table
     changed: int
-    """How many records of snapshots the later part has changed (``snapshots.policy.counts_as_changed``)."""
+    """How many records of snapshots the later part has changed
+    (``stratalog.snapshots.policy.counts_as_changed``)."""
 
 
 def record_schema(schema: pa.Schema) -> pa.Schema:

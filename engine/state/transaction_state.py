@@ -17,7 +17,9 @@ from enum import StrEnum
 
 import msgspec
 
-from partitions.errors import CorruptionError
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.identity import TopicIdPartition
 
 
 class State(StrEnum):
@@ -48,9 +50,6 @@ VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
 }
 """From which states a transactional id may come into one. A new id begins as Empty."""
 
-TopicPartition = tuple[str, int]
-"""Topic id and partition."""
-
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct
@@ -63,7 +62,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """Grows by one with every producer that takes the id over, and when it is decided how a transaction ends: in
     the states Prepare* it is that of the markers."""
     state: State
-    partitions: tuple[TopicPartition, ...] = ()
+    partitions: tuple[TopicIdPartition, ...] = ()
     timeout_ms: int
     start_ms: int | None = None
     """When the transaction in progress began; None without one."""
@@ -142,7 +141,6 @@ def follows(record: Transaction, present: Transaction | None) -> bool:
 # ------------------------------------------------------------------------------------- as bytes
 
 _encoder = msgspec.json.Encoder()
-_decoder = msgspec.json.Decoder(Transaction)
 
 
 def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
@@ -158,7 +156,7 @@ def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
     """
     try:
         name = (key or b"").decode()
-        record = TransactionTombstone(name) if value is None else _decoder.decode(value)
+        record = TransactionTombstone(name) if value is None else parse_json(value, Transaction)
     except ValueError as error:
         raise CorruptionError(f"no record of a transaction: {key!r}: {value!r} ({error})") from error
     if not name or record.transactional_id != name:

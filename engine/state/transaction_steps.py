@@ -12,14 +12,15 @@ from collections.abc import Iterable
 
 from msgspec.structs import replace
 
-from engine.state.transaction_state import ENDING, VALID_PREVIOUS, State, TopicPartition, Transaction
-from partitions.errors import (
+from stratalog.engine.state.transaction_state import ENDING, VALID_PREVIOUS, State, Transaction
+from stratalog.partitions.errors import (
     ConcurrentTransactionsError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
     InvalidTxnStateError,
     ProducerFencedError,
 )
+from stratalog.partitions.identity import TopicIdPartition
 
 LAST_EPOCH = 32_766
 """Of a producer id; whoever takes the transactional id over after it gets a new producer id."""
@@ -84,7 +85,7 @@ def add_partitions(
     transactional_id: str,
     producer_id: str,
     producer_epoch: int,
-    partitions: Iterable[TopicPartition],
+    partitions: Iterable[TopicIdPartition],
     now_ms: int,
 ) -> Transaction | None:
     """The transaction also writes to these partitions; the first ones begin it.

@@ -4,8 +4,9 @@ The contract is ``protocol.Store``; one suite (``tests/unit/test_store_contract_
 to it. ``open_store(uri, options)`` picks the implementation by scheme.
 """
 
-from partitions.store.opening import open_store
-from partitions.store.protocol import (
+from stratalog.partitions.store.opening import open_store
+from stratalog.partitions.store.protocol import (
+    LEFT_ALONE,
     Staged,
     StagedCopy,
     StagedWriter,
@@ -16,6 +17,7 @@ from partitions.store.protocol import (
 )
 
 __all__ = [
+    "LEFT_ALONE",
     "Staged",
     "StagedCopy",
     "StagedWriter",

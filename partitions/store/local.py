@@ -1,9 +1,9 @@
 """Storage on a POSIX file system: ``file://``.
 
-A file is written under a temporary name in ``.staging`` of the same root, made durable, and then
-*linked* to its name: ``link`` refuses a name that is taken, ``rename`` would replace it silently. The
-name is durable before anybody is told about it: the folder is synced, and so is every folder on the
-way that this process has not synced before.
+A file is written under a temporary name in ``.staging`` of the same root, made durable, and then *linked* to its
+name (``local_staged``). Every name is walked from the root without following a link (``local_folder``): links,
+FIFOs, devices and other volumes that somebody has put there are named and left alone, and no call reads, writes or
+deletes outside the root.
 
 On NFS, mount with ``actimeo=0,lookupcache=none``: a cached listing hides what another client has just
 created, and "write, then check" rests on seeing it.
@@ -11,28 +11,29 @@ created, and "write, then check" rests on seeing it.
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from partitions.clock import Clock, SystemClock
-from partitions.errors import (
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
-    InvalidCallError,
+    CorruptionError,
+    CorruptSegmentError,
     LogDirError,
-    OutcomeUnknownError,
     SourceChangedError,
     StorageError,
-    UnsupportedStoreError,
 )
-from partitions.identity import NewId, random_id
-from partitions.store.local_birth import birth_of
-from partitions.store.local_copy import copy_file
-from partitions.store.local_scan import (
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.paths import probe_name
+from stratalog.partitions.store.local_birth import birth_of
+from stratalog.partitions.store.local_copy import copy_file
+from stratalog.partitions.store.local_folder import READ, RootFolder, SpecialFileError, kind_of
+from stratalog.partitions.store.local_rights import NOT_ALLOWED, failure_of, not_allowed
+from stratalog.partitions.store.local_scan import (
+    CrowdedFolderError,
     Entry,
     Listed,
     at_once,
@@ -42,9 +43,10 @@ from partitions.store.local_scan import (
     scan_folder,
     version_of,
 )
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
-from partitions.store.reader import RangeReader
-from partitions.store.rules import (
+from stratalog.partitions.store.local_staged import StagedFile, StagedFileWriter, translated, write_all
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
+from stratalog.partitions.store.reader import RangeReader
+from stratalog.partitions.store.rules import (
     STAGING_FOLDER,
     Tally,
     byte_range,
@@ -55,15 +57,9 @@ from partitions.store.rules import (
     settle,
 )
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
 PIECE_BYTES = 8 * 1024 * 1024
-WRITE_BUFFER_BYTES = 1024 * 1024
 
 _CLOCK = SystemClock()
-_NO_HARD_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS})
-_NO_ANSWER = frozenset({errno.EIO, errno.ETIMEDOUT})
 
 
 class LocalStore:
@@ -78,10 +74,9 @@ class LocalStore:
         self.uri = f"file://{self.root}"
         self._clock = clock
         self._new_id = new_id
-        self._staging = os.path.join(self.root, STAGING_FOLDER)
+        self._folder = RootFolder(self.root)
         self._tally = Tally()
         self.counts = self._tally.counts
-        self._durable_folders: set[str] = set()
 
     def __repr__(self) -> str:
         return f"LocalStore({self.root!r})"
@@ -91,30 +86,30 @@ class LocalStore:
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``."""
-        staged = StagedFile(self, name)
+        staged = StagedFile(self._folder, check_name(name), self._new_id, self._tally)
         try:
-            with _translated("write", staged.target):
-                _write_all(staged.descriptor, data, 0)
+            with translated("write", staged.target):
+                write_all(staged.descriptor, data, 0)
             return staged.commit()
         finally:
             staged.abort()
 
     def stage_writer(self, name: str) -> StagedWriter:
         """See ``Store.stage_writer``."""
-        return _StagedFileWriter(self, name)
+        return StagedFileWriter(self._folder, check_name(name), self._new_id, self._tally)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
         """See ``Store.stage_copy``. From another ``LocalStore`` one pass from file to file; else pieces are read
         a few at once."""
-        staged = StagedFile(self, name)
+        staged = StagedFile(self._folder, check_name(name), self._new_id, self._tally)
         try:
             if isinstance(source, LocalStore):
-                self._copy_local(source.path_of(source_object.name), source_object, staged)
+                source._copy_to(staged, source_object)
             else:
 
                 def put(_index: int, start: int, data: bytes, _crc32: int) -> None:
-                    with _translated("write", staged.target):
-                        _write_all(staged.descriptor, data, start)
+                    with translated("write", staged.target):
+                        write_all(staged.descriptor, data, start)
 
                 staged.crc32 = copy_in_pieces(source, source_object, PIECE_BYTES, put)
             staged.seal()
@@ -132,10 +127,10 @@ class LocalStore:
         """See ``Store.read``."""
         path = self.path_of(name)
         self._tally.add(reads=1)
-        with _translated("read", path, missing_is_missing=True):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with _looking("read", path):
+            descriptor, now = self._folder.open_file(name)
             try:
-                low, high = byte_range(start, end, os.fstat(descriptor).st_size)
+                low, high = byte_range(start, end, now.st_size)
                 data = _read_all(descriptor, low, high)
             finally:
                 os.close(descriptor)
@@ -145,21 +140,25 @@ class LocalStore:
     def stat(self, name: str) -> StoredObject:
         """See ``Store.stat``."""
         path = self.path_of(name)
+        folder, _, last = name.rpartition("/")
         self._tally.add(reads=1)
-        with _translated("look for", path, missing_is_missing=True):
-            now = os.stat(path)
-        if not stat.S_ISREG(now.st_mode):
-            raise FileNotFoundError(path)
+        with _looking("look for", path), self._folder.folder(folder) as above:
+            now = os.stat(last, dir_fd=above, follow_symlinks=False)
+            if stat.S_ISDIR(now.st_mode):
+                raise FileNotFoundError(path)
+            if not stat.S_ISREG(now.st_mode):
+                raise SpecialFileError(path, kind_of(now.st_mode))
+            born = birth_of(last, above)
         version = version_of(now.st_ino, now.st_mtime_ns, now.st_size)
-        return StoredObject(name, now.st_size, now.st_mtime_ns // 1_000_000, version, birth_of(path))
+        return StoredObject(name, now.st_size, now.st_mtime_ns // 1_000_000, version, born)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
         """See ``Store.open``. The reader keeps the file's bytes, also when its name is deleted."""
         path = self.path_of(source_object.name)
-        descriptor = _open_listed(path, source_object)
+        descriptor = self._open_listed(source_object)
 
         def fetch(start: int, end: int) -> bytes:
-            with _translated("read", path):
+            with translated("read", path):
                 data = _read_all(descriptor, start, end)
             self._tally.add(reads=1, read_bytes=len(data))
             return data
@@ -180,34 +179,43 @@ class LocalStore:
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
-        failed = []
-        for path in [self.path_of(name) for name in names]:
-            self._tally.add(deletes=1)
+        by_folder: dict[str, list[str]] = {}
+        for name in names:
+            by_folder.setdefault(check_name(name).rpartition("/")[0], []).append(name)
+        failed: dict[str, OSError] = {}
+        for folder, doomed in by_folder.items():
+            self._tally.add(deletes=len(doomed))
             try:
-                os.unlink(path)
+                with self._folder.folder(folder) as above:
+                    for name in doomed:
+                        self._unlink(above, name, failed)
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                failed.append(f"{path!r} ({error.strerror})")
+                failed[self.path_of(doomed[0])] = error
+        what = f"cannot delete {', '.join(f'{path!r} ({error.strerror})' for path, error in failed.items())}"
+        refused = [path for path, error in failed.items() if error.errno in NOT_ALLOWED]
+        if refused:
+            raise not_allowed("delete", refused[0], what)
         if failed:
-            raise StorageError(f"cannot delete {', '.join(failed)}")
+            raise StorageError(what)
 
     def uri_of(self, name: str) -> str:
         """See ``Store.uri_of``; taken literally, without percent-escapes."""
         return f"file://{self.path_of(name)}"
 
     def path_of(self, name: str) -> str:
-        """The path of an object on this machine.
+        """The path of an object on this machine; what is read there by path is read over links.
 
         Raises: InvalidCallError when ``name`` would lead out of the root.
         """
-        return os.path.join(self.root, check_name(name))
+        return self._folder.path_of(check_name(name))
 
     def check(self) -> None:
         """See ``Store.check``."""
         if not os.path.isdir(self.root):
             raise LogDirError(f"{self.root!r} is no folder: create it, or mount its volume")
-        check_exclusive_create(self, f".check-{self._new_id()}")
+        check_exclusive_create(self, probe_name(self._new_id()))
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
         """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. What is no file
@@ -215,16 +223,17 @@ class LocalStore:
         before_ms = self._clock.now_ms() - older_than_ms
         removed = 0
         with (
-            _translated("sweep", self._staging),
+            translated("sweep", self._folder.path_of(STAGING_FOLDER)),
             suppress(FileNotFoundError),
-            os.scandir(self._staging) as entries,
+            self._folder.folder(STAGING_FOLDER, READ) as staging,
+            os.scandir(staging) as entries,
         ):
             for entry in entries:
                 with suppress(FileNotFoundError):
                     now = entry.stat(follow_symlinks=False)
                     if stat.S_ISREG(now.st_mode) and now.st_mtime_ns // 1_000_000 < before_ms:
                         if not dry_run:
-                            os.unlink(entry.path)
+                            os.unlink(entry.name, dir_fd=staging)
                         removed += 1
         return removed
 
@@ -236,186 +245,88 @@ class LocalStore:
     ) -> Listed:
         """What scans of a folder come to by a rule.
 
-        Raises: BrokerUnreachableError; what the rule raises.
+        Raises: BrokerUnreachableError, CorruptionError; what the rule raises.
         """
-        path = os.path.join(self.root, folder)
 
         def scan() -> Listed:
             self._tally.add(lists=1)
-            return collect(scan_folder(path, folder))
+            return collect(scan_folder(self._folder, folder))
 
         try:
-            listed = rule(scan, path)
+            listed = rule(scan, self._folder.path_of(folder))
             if not listed and not os.path.isdir(self.root):
                 raise BrokerUnreachableError(f"the root {self.root!r} is not there: is its volume mounted?")
+        except (SpecialFileError, CrowdedFolderError) as error:
+            raise CorruptionError(f"cannot list {folder!r} of {self.root!r}: {error.strerror}") from error
         except OSError as error:
+            if error.errno in NOT_ALLOWED:  # the root is there, and not for who asks
+                raise failure_of("list", self._folder.path_of(folder), error) from error
             raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
         return listed
 
-    def _copy_local(self, path: str, source_object: StoredObject, staged: StagedFile) -> None:
-        origin = _open_listed(path, source_object)
+    def _unlink(self, above: int, name: str, failed: dict[str, OSError]) -> None:
+        """Delete one name, or note why it cannot be deleted."""
+        last, path = name.rpartition("/")[2], self._folder.path_of(name)
         try:
-            with _translated("copy to", staged.target):
+            kind = kind_of(os.stat(last, dir_fd=above, follow_symlinks=False).st_mode)
+            if kind:
+                raise SpecialFileError(path, kind)
+            os.unlink(last, dir_fd=above)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            failed[path] = error
+
+    def _copy_to(self, staged: StagedFile, source_object: StoredObject) -> None:
+        """Copy a listed file of this store into one that is staged, maybe in another."""
+        origin = self._open_listed(source_object)
+        try:
+            with translated("copy to", staged.target):
                 staged.crc32 = copy_file(origin, staged.descriptor, source_object.size_bytes)
-            _must_be(origin, source_object, path)
+            _must_be(os.fstat(origin), source_object, self.path_of(source_object.name))
         finally:
             os.close(origin)
 
-    # What follows is for the staged files below.
+    def _open_listed(self, listed: StoredObject) -> int:
+        """A descriptor of the listed file.
 
-    def _new_temporary(self) -> tuple[str, int]:
-        """A fresh file in the staging folder: its path, and a descriptor to write to."""
-        path = os.path.join(self._staging, self._new_id())
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        with _translated("create", path):
-            try:
-                return path, os.open(path, flags, 0o666)
-            except FileNotFoundError:
-                with suppress(FileExistsError):
-                    os.mkdir(self._staging)
-                return path, os.open(path, flags, 0o666)
-
-    def _give_name(self, temporary: str, target: str) -> bool:
-        """Link a durable temporary file to its name, durably. False: the name is taken."""
-        folder = os.path.dirname(target)
-        with _translated("create", target):
-            self._make_durable(folder)
-            try:
-                created = _link(temporary, target)
-            except FileNotFoundError:
-                self._durable_folders.clear()  # somebody removed a folder that we knew
-                self._make_durable(folder)
-                created = _link(temporary, target)
+        Raises: SourceChangedError, CorruptSegmentError, StorageError.
+        """
+        path = self.path_of(listed.name)
         try:
-            # Also when the name is taken: its creator may not have come to this point yet, and our caller
-            # is going to act on what it finds there.
-            _sync_folder(folder)
-        except OSError as error:
-            raise OutcomeUnknownError(f"{target!r} is there but may not survive: {error.strerror}") from error
-        return created
-
-    def _take_name(self, temporary: str, target: str) -> None:
-        """Move a durable temporary file to its name, durably, whatever is there."""
-        folder = os.path.dirname(target)
-        with _translated("replace", target):
-            self._make_durable(folder)
-            os.replace(temporary, target)
-            _sync_folder(folder)
-
-    def _make_durable(self, folder: str) -> None:
-        """Make the folder and those above it, up to the root, and have each survive a power cut. Folders
-        found in place are synced too, once: whoever made them may not have come to that."""
-        if folder in self._durable_folders or folder == self.root:
-            return
-        parent = os.path.dirname(folder)
-        self._make_durable(parent)
-        with suppress(FileExistsError):
-            os.mkdir(folder)
-        _sync_folder(parent)
-        self._durable_folders.add(folder)
-
-
-class StagedFile:
-    """A file in the staging folder of a ``LocalStore``; ``Staged``, and ``StagedCopy`` once ``crc32`` is told."""
-
-    def __init__(self, store: LocalStore, name: str) -> None:
-        self.target = store.path_of(name)
-        self._store = store
-        self._temporary, self.descriptor = store._new_temporary()
-        self._state = "open"
-        self.size_bytes = 0
-        self.crc32 = 0
-
-    def seal(self) -> None:
-        """Make the bytes durable and close the file: nothing is written from here on."""
-        if self._state != "open":
-            return
-        with _translated("write", self.target):
-            now = os.fstat(self.descriptor)
-            milliseconds = now.st_mtime_ns // 1_000_000
-            unique_ns = milliseconds * 1_000_000 + int(self._store._new_id(), 16) % 1_000_000
-            os.utime(self.descriptor, ns=(now.st_atime_ns, unique_ns))
-            os.fsync(self.descriptor)
-        self.size_bytes = now.st_size
-        self._close()
-        self._state = "sealed"
-
-    def commit(self) -> bool:
-        if self._state == "done":
-            raise InvalidCallError(f"{self.target!r} was committed or aborted before")
+            with translated("open", path):
+                try:
+                    descriptor, now = self._folder.open_file(listed.name)
+                except FileNotFoundError as error:
+                    raise SourceChangedError(f"{path!r} is gone since it was listed: list it again") from error
+                except SpecialFileError as error:
+                    raise CorruptSegmentError(error.strerror) from error
+        except CorruptSegmentError as error:
+            error.file = listed.name
+            raise
         try:
-            self.seal()
-            created = self._store._give_name(self._temporary, self.target)
-        finally:
-            self.abort()
-        self._store._tally.add(creates=1, written_bytes=self.size_bytes if created else 0)
-        return created
-
-    def replace(self) -> None:
-        try:
-            self.seal()
-            self._store._take_name(self._temporary, self.target)
-        finally:
-            self.abort()
-        self._store._tally.add(creates=1, written_bytes=self.size_bytes)
-
-    def abort(self) -> None:
-        if self._state == "done":
-            return
-        if self._state == "open":
-            self._close()
-        self._state = "done"
-        with suppress(OSError):  # what cannot be removed now is swept later
-            os.unlink(self._temporary)
-
-    def _close(self) -> None:
-        os.close(self.descriptor)
-
-
-class _StagedFileWriter(StagedFile):
-    """A staged file with a buffered writer in front; ``StagedWriter``."""
-
-    def __init__(self, store: LocalStore, name: str) -> None:
-        super().__init__(store, name)
-        self.file: BinaryIO = io.BufferedWriter(_TranslatingFile(self.descriptor, self.target), WRITE_BUFFER_BYTES)
-
-    def seal(self) -> None:
-        if self._state == "open":
-            self.file.close()
-        super().seal()
-
-    def abort(self) -> None:
-        with suppress(StorageError):  # closing flushes, and the disk may be full
-            self.file.close()
-        super().abort()
-
-
-class _TranslatingFile(io.FileIO):
-    """A file whose failures name the object that it is going to be."""
-
-    def __init__(self, descriptor: int, target: str) -> None:
-        super().__init__(descriptor, "wb", closefd=False)  # who closes this may not be who seals the file
-        self._target = target
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        with _translated("write", self._target):
-            return super().write(data)
+            _must_be(now, listed, path)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
 
 
 @contextmanager
-def _translated(action: str, path: str, missing_is_missing: bool = False) -> Iterator[None]:
-    """Turn what the system refuses into StorageError; let FileNotFoundError through where it says so."""
+def _looking(action: str, path: str) -> Iterator[None]:
+    """As ``translated``; a name that is not there is FileNotFoundError, one that is no file CorruptionError."""
     try:
         yield
+    except FileNotFoundError:
+        raise
+    except SpecialFileError as error:
+        raise CorruptionError(error.strerror) from error
     except OSError as error:
-        if missing_is_missing and isinstance(error, FileNotFoundError):
-            raise
-        raise StorageError(f"cannot {action} {path!r}: {error.strerror}") from error
+        raise failure_of(action, path, error) from error
 
 
-def _must_be(descriptor: int, listed: StoredObject, path: str) -> None:
+def _must_be(now: os.stat_result, listed: StoredObject, path: str) -> None:
     """Raises: SourceChangedError when the open file is not the one that was listed."""
-    now = os.fstat(descriptor)
     same = (
         now.st_size == listed.size_bytes
         if not listed.version
@@ -423,59 +334,6 @@ def _must_be(descriptor: int, listed: StoredObject, path: str) -> None:
     )
     if not same:
         raise SourceChangedError(f"{path!r} is not the file that was listed: list it again")
-
-
-def _open_listed(path: str, listed: StoredObject) -> int:
-    """A descriptor of the listed file.
-
-    Raises: SourceChangedError, StorageError.
-    """
-    try:
-        with _translated("open", path, missing_is_missing=True):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError as error:
-        raise SourceChangedError(f"{path!r} is gone since it was listed: list it again") from error
-    try:
-        _must_be(descriptor, listed, path)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def _link(temporary: str, target: str) -> bool:
-    """Give a file a second name. False: the name is taken.
-
-    Raises: OSError, UnsupportedStoreError without hard links, OutcomeUnknownError.
-    """
-    try:
-        os.link(temporary, target)
-    except FileExistsError:
-        # NFS repeats a request whose answer was lost, and is told of its own success: both names are of one file.
-        # (Their number tells nothing: whoever copies a root by hard links gives the temporary file more of them.)
-        return os.path.samefile(temporary, target)
-    except OSError as error:
-        if error.errno in _NO_HARD_LINKS:
-            raise UnsupportedStoreError(f"no hard links, hence no exclusive create, at {target!r}") from error
-        if error.errno in _NO_ANSWER:
-            raise OutcomeUnknownError(f"linking {target!r}: {error.strerror}") from error
-        raise
-    return True
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _write_all(descriptor: int, data: bytes, start: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, start)
-        view, start = view[written:], start + written
 
 
 def _read_all(descriptor: int, start: int, end: int) -> bytes:

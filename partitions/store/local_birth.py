@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from functools import cache
 
-_AT_FDCWD = -100
+_AT_SYMLINK_NOFOLLOW = 0x100
 _STATX_BTIME = 0x800
 _STATX_BYTES = 256
 _MASK = struct.Struct("=I")
@@ -23,14 +23,14 @@ _BIRTH_AT = 80
 _Statx = Callable[[int, bytes, int, int, ctypes.Array[ctypes.c_char]], int]
 
 
-def birth_of(path: str) -> str:
-    """The time of birth of a file in nanoseconds, as text; empty where system or file system do not tell, or
-    the file is not there."""
+def birth_of(name: str, folder: int) -> str:
+    """The time of birth of a file in nanoseconds, as text; ``folder`` is a descriptor of the folder it is in.
+    Empty where system or file system do not tell, or the file is not there."""
     statx = _statx()
     if statx is None:
         return ""
     answer = ctypes.create_string_buffer(_STATX_BYTES)
-    if statx(_AT_FDCWD, os.fsencode(path), 0, _STATX_BTIME, answer) != 0:
+    if statx(folder, os.fsencode(name), _AT_SYMLINK_NOFOLLOW, _STATX_BTIME, answer) != 0:
         return ""
     (mask,) = _MASK.unpack_from(answer)
     if not mask & _STATX_BTIME:

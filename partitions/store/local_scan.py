@@ -3,35 +3,94 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
-from partitions.store.protocol import StoredObject
-from partitions.store.rules import STAGING_FOLDER
+from stratalog.partitions import paths
+from stratalog.partitions.store.local_folder import READ, RootFolder, kind_of
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.rules import STAGING_FOLDER
 
+MOST_STRANGERS = 1_000
+"""Files of others in the folder of a log: each listing passes them, and an append makes several."""
+MOST_STRANGERS_ELSEWHERE = 100_000
+"""Files of others below a root that is listed as a whole, or in a folder that others may use, too."""
+DEEPEST = 32
+"""Folders inside each other; ours are four deep."""
+
+
+class CrowdedFolderError(OSError):
+    """A folder holds so much of others that it is not listed."""
+
+    def __init__(self, path: str, what: str) -> None:
+        super().__init__(f"{path!r} holds {what}")
+        self.strerror = str(self)
+
+
+Seen = tuple[str, int, int, int, str]
+"""A name as it was looked at: size, mtime in nanoseconds, inode, and what it is if it is no file."""
 Entry = tuple[str, os.DirEntry[str]]
-"""A file as a scan found it, by its name in the store."""
-Seen = tuple[str, int, int, int]
-"""A file as it was looked at: name, size, mtime in nanoseconds, inode."""
+"""A name as a scan found it, from the root on. It is no folder, or one of another volume."""
 
 Listed = TypeVar("Listed", list[Seen], frozenset[str])
 
 
-def scan_folder(folder: str, prefix: str) -> Iterator[Entry]:
-    """Every file below a folder, once; but for those that are staged. Raises: OSError."""
+def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
+    """Every name below a folder (with ``/`` at its end; empty: the root), once; but for what is staged. Links are
+    names, and other volumes too, which are not entered. A folder that is not there has none.
+
+    The time that a scan takes, and what a listing keeps in memory, are bounded by what is ours: names of others
+    are counted, and more than ``MOST_STRANGERS`` in the folder of a log, or ``MOST_STRANGERS_ELSEWHERE``, are too
+    many.
+
+    Raises: CrowdedFolderError, SpecialFileError, OSError.
+    """
     try:
-        entries = os.scandir(folder)
+        descriptor = root.open_folder(folder.rstrip("/"), READ)
     except (FileNotFoundError, NotADirectoryError):
         return
-    with entries:
+    strangers = 0
+    most = MOST_STRANGERS if paths.is_log_folder(folder.rstrip("/")) else MOST_STRANGERS_ELSEWHERE
+    try:
+        for name, entry in _scan(root, descriptor, folder, os.fstat(descriptor).st_dev, 0):
+            if not paths.may_be_ours(entry.name):
+                strangers += 1
+                if strangers > most:
+                    raise CrowdedFolderError(
+                        os.path.join(root.path, name.rpartition("/")[0]),
+                        f"more than {most} files of others: move them out of there, nothing can be listed before",
+                    )
+            yield name, entry
+    finally:
+        os.close(descriptor)
+
+
+def _scan(root: RootFolder, descriptor: int, folder: str, device: int, depth: int) -> Iterator[Entry]:
+    if depth > DEEPEST:
+        raise CrowdedFolderError(
+            os.path.join(root.path, folder), "folders inside each other without end: move them out of there"
+        )
+    with os.scandir(descriptor) as entries:
         for entry in entries:
-            name = prefix + entry.name
-            if entry.is_dir(follow_symlinks=False):
-                if name != STAGING_FOLDER:
-                    yield from scan_folder(entry.path, name + "/")
-            elif entry.is_file(follow_symlinks=False):
+            name = folder + entry.name
+            if name == STAGING_FOLDER:
+                continue
+            if not entry.is_dir(follow_symlinks=False):
                 yield name, entry
+            else:
+                try:
+                    below = os.open(entry.name, READ | os.O_NOFOLLOW, dir_fd=descriptor)
+                except FileNotFoundError:
+                    continue
+                try:
+                    if os.fstat(below).st_dev == device:
+                        yield from _scan(root, below, name + "/", device, depth + 1)
+                    else:
+                        yield name, entry
+                finally:
+                    os.close(below)
 
 
 def names_of(entries: Iterator[Entry]) -> frozenset[str]:
@@ -40,12 +99,16 @@ def names_of(entries: Iterator[Entry]) -> frozenset[str]:
 
 
 def in_order(entries: Iterator[Entry]) -> list[Seen]:
-    """What the files are, by name; those that have vanished are left out."""
+    """What the names lead to, by name; those that have vanished are left out."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
             now = entry.stat(follow_symlinks=False)
-            found.append((name, now.st_size, now.st_mtime_ns, now.st_ino))
+            if stat.S_ISREG(now.st_mode):
+                found.append((name, now.st_size, now.st_mtime_ns, now.st_ino, ""))
+            else:
+                special = "a mount point" if stat.S_ISDIR(now.st_mode) else kind_of(now.st_mode)
+                found.append((name, 0, now.st_mtime_ns, now.st_ino, special))
     return sorted(found)
 
 
@@ -57,8 +120,8 @@ def at_once(scan: Callable[[], Listed], where: str) -> Listed:
 def objects(seen: Sequence[Seen]) -> list[StoredObject]:
     """As the store tells of them."""
     return [
-        StoredObject(name, size, mtime_ns // 1_000_000, version_of(inode, mtime_ns, size))
-        for name, size, mtime_ns, inode in seen
+        StoredObject(name, size, mtime_ns // 1_000_000, version_of(inode, mtime_ns, size), special=special)
+        for name, size, mtime_ns, inode, special in seen
     ]
 
 

@@ -9,11 +9,12 @@ from typing import BinaryIO, NoReturn
 
 from isal import isal_zlib
 
-from partitions.clock import Clock, SystemClock
-from partitions.errors import InvalidCallError, SourceChangedError
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
-from partitions.store.reader import RangeReader
-from partitions.store.rules import Tally, byte_range, check_exclusive_create, check_name, folder_prefix
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError
+from stratalog.partitions.paths import probe_name
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject
+from stratalog.partitions.store.reader import RangeReader
+from stratalog.partitions.store.rules import Tally, byte_range, check_exclusive_create, check_name, folder_prefix
 
 _CLOCK = SystemClock()
 
@@ -138,7 +139,7 @@ class MemoryStore:
 
     def check(self) -> None:
         """See ``Store.check``."""
-        check_exclusive_create(self, f".check-{threading.get_ident()}")
+        check_exclusive_create(self, probe_name(str(threading.get_ident())))
 
 
 class _StagedBytes:

@@ -2,7 +2,7 @@
 
 Names are relative to the root, parts joined by ``/``. Objects are written once: a name is created
 atomically and exclusively, is never changed, and is free again after its deletion. Calls have a
-deadline and bounded retries inside; what still fails is raised as one of ``partitions.errors``:
+deadline and bounded retries inside; what still fails is raised as one of ``stratalog.partitions.errors``:
 ``StorageError`` (nothing known to have changed), ``StoreTimeoutError``, ``OutcomeUnknownError``.
 Stores are thread-safe. Those of real storage can be pickled (a Spark task opens its own connections).
 """
@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import BinaryIO, Protocol
+
+LEFT_ALONE = "nobody of ours makes one; it is left alone, take it away"
+"""What to do about what is no file, in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,9 @@ class StoredObject:
     """When a file system made the file, where it tells: only ``Store.stat`` asks for it. A copy that keeps all
     that ``version`` is made of (``cp -a`` of a file whose inode is free again) was born at another time.
     """
+    special: str = ""
+    """What has the name where that is no file: ``a symbolic link``, ``a FIFO``, ``a mount point``. Somebody else
+    put it there: it has no bytes, is never read, followed or deleted, and the name is taken all the same."""
 
 
 @dataclass(slots=True)
@@ -105,8 +111,9 @@ class StagedCopy(Staged, Protocol):
     @property
     def crc32(self) -> int:
         """CRC-32 of all bytes, taken of the very buffers that were written or sent (or told by a server of what it
-        has copied itself). Whoever knows what it has to be (``partitions.segment_check``) compares before
-        ``commit``: storage that gave out other bytes than were written is found here, and nothing gets the name.
+        has copied itself). Whoever knows what it has to be (``stratalog.partitions.segment_check``) compares
+        before ``commit``: storage that gave out other bytes than were written is found here, and nothing gets the
+        name.
         """
         ...
 
@@ -173,7 +180,7 @@ class Store(Protocol):
         """The bytes ``[start, end)`` of an object, to its end when ``end`` is None; a negative
         ``start`` counts from the end.
 
-        Raises: FileNotFoundError, StorageError.
+        Raises: FileNotFoundError, StorageError; CorruptionError where what has the name is no file.
         """
         ...
 
@@ -182,7 +189,7 @@ class Store(Protocol):
         has it, but for ``born``, and for fractions of a second of ``modified_ms`` on object stores: compare
         those with what another ``stat`` said.
 
-        Raises: FileNotFoundError, StorageError.
+        Raises: as ``read``.
         """
         ...
 
@@ -190,7 +197,7 @@ class Store(Protocol):
         """A seekable reader of the listed object; on object stores every read is one ranged request.
 
         Raises: SourceChangedError when the object is gone, or is not the one that was listed
-        (at the latest at the first read).
+        (at the latest at the first read); CorruptSegmentError where what has the name is no file.
         """
         ...
 
@@ -199,7 +206,9 @@ class Store(Protocol):
         by name. Repeats until two listings in a row agree where one listing is no snapshot
         (protocol section 1). Staged objects are not listed. A missing folder is empty.
 
-        Raises: BrokerUnreachableError when the root itself is not there, ListingUnstableError.
+        Raises: BrokerUnreachableError when the root itself is not there; StorageAuthorizationError when it may not
+            be listed; ListingUnstableError; CorruptionError where what should be the folder is a link or another
+            volume, or where it holds more of others than is passed over.
         """
         ...
 
@@ -215,7 +224,7 @@ class Store(Protocol):
         """As ``list``, looking once: what was there all the while is in it, what came or went meanwhile may be.
         For folders that are too large, or too busy, for two listings to agree.
 
-        Raises: BrokerUnreachableError.
+        Raises: BrokerUnreachableError, CorruptionError.
         """
         ...
 
@@ -228,9 +237,9 @@ class Store(Protocol):
         ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete in bulk; a name that is not there is no error.
+        """Delete in bulk; a name that is not there is no error. What is no file stays.
 
-        Raises: StorageError naming what could not be deleted.
+        Raises: StorageError naming what could not be deleted; the others are gone.
         """
         ...
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import BinaryIO, NoReturn
 
-from partitions.errors import InvalidCallError
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 
 class ReadOnlyStore:

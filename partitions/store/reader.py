@@ -1,4 +1,4 @@
-"""A seekable file over whatever answers ranged reads."""
+"""A seekable file over whatever answers ranged reads; a range of one, all of it."""
 
 from __future__ import annotations
 
@@ -6,8 +6,22 @@ import io
 from collections.abc import Callable
 from typing import TYPE_CHECKING, BinaryIO, cast
 
+from stratalog.partitions.errors import SourceChangedError
+
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
+
+
+def read_range(source: BinaryIO, start: int, end: int, what: str) -> bytes:
+    """Exactly the bytes ``[start, end)`` of a listed object, which ``what`` names.
+
+    Raises: SourceChangedError where it does not have all of them any more; as ``source``.
+    """
+    source.seek(start)
+    data = source.read(end - start)
+    if len(data) != end - start:
+        raise SourceChangedError(f"{what} has lost bytes: it ended at byte {start + len(data)}; list it again")
+    return data
 
 
 class RangeReader(io.RawIOBase):

@@ -5,6 +5,8 @@ The stores differ in how they reach bytes; a rule that must not differ between t
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,7 @@ from typing import TypeVar
 
 from isal import isal_zlib
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     InvalidCallError,
     ListingUnstableError,
     LogDirError,
@@ -23,8 +25,8 @@ from partitions.errors import (
     StorageAuthorizationError,
     UnsupportedStoreError,
 )
-from partitions.store.crc32 import PiecewiseCrc32
-from partitions.store.protocol import Store, StoreCounts, StoredObject
+from stratalog.partitions.store.crc32 import PiecewiseCrc32
+from stratalog.partitions.store.protocol import Store, StoreCounts, StoredObject
 
 STAGING_FOLDER = ".staging"
 """Where stores on file systems keep bytes that have no name yet; a name in it is refused by all."""
@@ -33,7 +35,9 @@ LISTING_ATTEMPTS = 20
 TRANSFER_THREADS = 2
 """Of one object. Several objects travel at once: with four each, a tier run was slower, and the server busier."""
 
+_log = logging.getLogger(__name__)
 _FORBIDDEN_PARTS = frozenset({"", ".", ".."})
+_CONTROL_CHARACTERS = re.compile(r"[\0-\x1f\x7f]")
 
 T = TypeVar("T")
 
@@ -50,6 +54,14 @@ def check_name(name: str) -> str:
             f"or '..', outside {STAGING_FOLDER!r}"
         )
     return name
+
+
+def special_key(name: str) -> str:
+    """What an object is whose key is below the root, and which no name in a store can be for: empty where one can.
+    The requests of S3 cannot say each control character."""
+    if _FORBIDDEN_PARTS.isdisjoint(name.split("/")) and not _CONTROL_CHARACTERS.search(name):
+        return ""
+    return "an object with an empty, '.' or '..' part, or a control character, in its key"
 
 
 def folder_prefix(prefix: str) -> str:
@@ -171,7 +183,7 @@ def run_pieces(actions: Sequence[Callable[[], None]]) -> None:
 
 
 def check_exclusive_create(store: Store, probe: str) -> None:
-    """Create ``probe`` twice in a store and delete it: what ``Store.check`` rests on.
+    """Create ``probe`` twice in a store and delete it, where that is allowed: what ``Store.check`` rests on.
 
     Raises: StorageAuthorizationError, LogDirError when the store refuses to write, UnsupportedStoreError when it
         lets the second creation through.
@@ -180,7 +192,7 @@ def check_exclusive_create(store: Store, probe: str) -> None:
         first = store.create(probe, b"first")
         second = store.create(probe, b"second")
         kept = store.read(probe)
-        store.delete([probe])
+        drop_probes(store, [probe])
     except StorageAuthorizationError:
         raise
     except (RetriableError, OutcomeUnknownError, FileNotFoundError) as error:
@@ -190,3 +202,15 @@ def check_exclusive_create(store: Store, probe: str) -> None:
             f"{store.uri} is a store without exclusive create: a name that was taken could be created "
             "again, and concurrent drivers would overwrite each other's records"
         )
+
+
+def drop_probes(store: Store, probes: Sequence[str]) -> None:
+    """Delete what was created to find out how a store behaves. Whoever may not delete leaves it there, for
+    ``vacuum``, and the log says so: a few bytes under a name that means nothing to anybody.
+
+    Raises: StorageError.
+    """
+    try:
+        store.delete(probes)
+    except StorageAuthorizationError as error:
+        _log.warning("probes stay in %s, which harms nobody: %s", store.uri, error)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import BinaryIO
 
 from isal import isal_zlib
 
-from partitions.clock import Clock, SystemClock
-from partitions.errors import (
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     LogDirError,
     RetriableError,
@@ -24,25 +25,27 @@ from partitions.errors import (
     StorageError,
     UnsupportedStoreError,
 )
-from partitions.identity import NewId, random_id
-from partitions.paths import is_top_folder, join
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
-from partitions.store.reader import RangeReader
-from partitions.store.rules import (
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.paths import is_probe, is_top_folder, join, probe_name
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
+from stratalog.partitions.store.reader import RangeReader
+from stratalog.partitions.store.rules import (
     STAGING_FOLDER,
     Tally,
     byte_range,
     check_exclusive_create,
     check_name,
     copy_in_pieces,
+    drop_probes,
     folder_prefix,
     run_pieces,
     settle,
+    special_key,
 )
-from partitions.store.s3_bucket import Bucket, only_if
-from partitions.store.s3_connection import EndpointUnreachableError, Refused, S3Connection
-from partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
-from partitions.store.s3_upload import (
+from stratalog.partitions.store.s3_bucket import Bucket, only_if
+from stratalog.partitions.store.s3_connection import EndpointUnreachableError, Refused, S3Connection
+from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
+from stratalog.partitions.store.s3_upload import (
     MOST_PARTS,
     Place,
     StagedBytes,
@@ -169,7 +172,7 @@ class S3Store:
                 return b""
             if answer.code in ("NoSuchKey", "404"):
                 raise FileNotFoundError(self.uri_of(name)) from refused
-            raise refused.as_error(f"cannot read {self.uri_of(name)}") from refused
+            raise refused.as_error(f"cannot read {self.uri_of(name)}", "read", self.uri_of(name)) from refused
 
     def stat(self, name: str) -> StoredObject:
         """See ``Store.stat``."""
@@ -178,7 +181,7 @@ class S3Store:
         except Refused as refused:
             if refused.answer.status == 404:
                 raise FileNotFoundError(self.uri_of(name)) from refused
-            raise refused.as_error(f"cannot look for {self.uri_of(name)}") from refused
+            raise refused.as_error(f"cannot look for {self.uri_of(name)}", "read", self.uri_of(name)) from refused
         return StoredObject(name, found.size_bytes, found.modified_ms, found.version)
 
     def open(self, source_object: StoredObject) -> BinaryIO:
@@ -193,7 +196,7 @@ class S3Store:
                 uri = self.uri_of(source_object.name)
                 if refused.answer.status in (412, 416) or refused.answer.code == "NoSuchKey":
                     raise SourceChangedError(f"{uri} is not the object that was listed") from refused
-                raise refused.as_error(f"cannot read {uri}") from refused
+                raise refused.as_error(f"cannot read {uri}", "read", uri) from refused
 
         if source_object.size_bytes == 0:  # no read will ever find out
             self._must_exist(source_object)
@@ -214,7 +217,10 @@ class S3Store:
         try:
             _, listed = look(partial(self._list_once, folder), where)
         except Refused as refused:
-            raise BrokerUnreachableError(str(refused.as_error(f"cannot list {where}"))) from refused
+            error = refused.as_error(f"cannot list {where}", "list", where)
+            if isinstance(error, StorageAuthorizationError):  # the root is there, and not for who asks
+                raise error from refused
+            raise BrokerUnreachableError(str(error)) from refused
         except EndpointUnreachableError as error:
             raise BrokerUnreachableError(f"cannot list {where}: {error}") from error
         return listed
@@ -238,7 +244,7 @@ class S3Store:
         try:
             self._objects.look()
         except Refused as refused:
-            error = refused.as_error(f"the bucket {self.bucket!r} cannot be used")
+            error = refused.as_error(f"the bucket {self.bucket!r} cannot be used", "list", self.uri)
             if isinstance(error, StorageAuthorizationError):
                 raise error from refused
             raise LogDirError(str(error)) from refused
@@ -246,19 +252,18 @@ class S3Store:
             raise
         except RetriableError as error:
             raise LogDirError(f"the bucket {self.bucket!r} cannot be used: {error}") from error
-        probe = f".check-{self._new_id()}"
-        check_exclusive_create(self, probe)
+        check_exclusive_create(self, probe_name(self._new_id()))
         try:
-            damaged = self._keeps_damaged_bytes(probe)
-            taken = []
+            damaged = self._keeps_damaged_bytes(probe_name(self._new_id()))
+            taken, large = [], probe_name(self._new_id())
             for _ in range(2):
-                upload = StagedUpload(self._place(probe), self._complete_exclusively)
+                upload = StagedUpload(self._place(large), self._complete_exclusively)
                 try:
                     upload.put_part(0, b"probe", isal_zlib.crc32(b"probe"))
                     taken.append(not upload.commit())
                 finally:
                     upload.abort()
-            self.delete([probe])
+            drop_probes(self, [large])
         except StorageAuthorizationError:
             raise
         except RetriableError as error:
@@ -275,12 +280,12 @@ class S3Store:
             )
 
     def _keeps_damaged_bytes(self, probe: str) -> bool:
-        """Whether the server takes an object with a checksum that is not its own. Leaves nothing behind."""
+        """Whether the server takes an object with a checksum that is not its own."""
         try:
             put_exclusively(self._place(probe), b"damaged", isal_zlib.crc32(b"sent"))
         except StorageError:
             return False
-        self.delete([probe])
+        drop_probes(self, [probe])
         return True
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
@@ -293,7 +298,7 @@ class S3Store:
 
         def ours(key: str) -> bool:
             folder = key[len(root) :].partition("/")[0]
-            return folder == STAGING_FOLDER or is_top_folder(folder)
+            return folder == STAGING_FOLDER or is_top_folder(folder) or is_probe(folder)
 
         try:
             begun = [u for u in self._objects.uploads(root) if u.begun_ms < before_ms and ours(u.key)]
@@ -301,7 +306,8 @@ class S3Store:
                 self._objects.abort(upload)
             _, staged = self._objects.list(root + STAGING_FOLDER + "/")
         except Refused as refused:
-            raise refused.as_error(f"cannot sweep {self.uri}") from refused
+            where = self.uri_of(STAGING_FOLDER)
+            raise refused.as_error(f"cannot sweep {self.uri}", "delete", where) from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
         self._objects.delete([] if dry_run else old)
         return len(begun) + len(old)
@@ -318,7 +324,7 @@ class S3Store:
         root = self.prefix and self.prefix + "/"
         pages, listed = self._objects.list(root + folder)
         named = (
-            StoredObject(o.name[len(root) :], o.size_bytes, o.modified_ms, o.version)
+            replace(o, name=o.name[len(root) :], special=special_key(o.name[len(root) :]))
             for o in listed
             if not o.name.endswith("/") and not o.name.startswith(STAGING_FOLDER + "/", len(root))
         )
@@ -332,7 +338,8 @@ class S3Store:
                 raise SourceChangedError(
                     f"{self.uri_of(listed.name)} is not the object that was listed"
                 ) from refused
-            raise refused.as_error(f"cannot look for {self.uri_of(listed.name)}") from refused
+            uri = self.uri_of(listed.name)
+            raise refused.as_error(f"cannot look for {uri}", "read", uri) from refused
 
     def _copy_on_server(self, source: S3Store, listed: StoredObject, upload: StagedUpload) -> bool:
         """False: the server does not tell what it has copied; the parts are to be put instead."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from partitions.errors import RetriableError, StorageError
-from partitions.store.protocol import StoredObject
-from partitions.store.rules import Tally
-from partitions.store.s3_connection import PASSING_CODES, Refused, S3Connection
+from stratalog.partitions.errors import RetriableError, StorageAuthorizationError, StorageError
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.rules import Tally
+from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, Refused, S3Connection
 
 KEYS_PER_DELETE = 1000
 
@@ -103,17 +103,17 @@ class Bucket:
     def delete(self, keys: Sequence[str]) -> None:
         """Delete in bulk; a key that is not there is no error.
 
-        Raises: StorageError naming what could not be deleted.
+        Raises: StorageError naming what could not be deleted, StorageAuthorizationError where that is refused.
         """
 
-        def attempt(batch: Sequence[str], client: Any) -> Sequence[str]:
+        def attempt(batch: Sequence[str], client: Any) -> Sequence[tuple[str, str]]:
             self._tally.add(deletes=1)
             request = {"Quiet": True, "Objects": [{"Key": key} for key in batch]}
             errors = client.delete_objects(Bucket=self.name, Delete=request).get("Errors", [])
             for error in errors:
                 if error["Code"] in PASSING_CODES:  # one of a thousand: ask for all of them again
                     raise ClientError({"Error": {"Code": error["Code"]}}, "DeleteObjects")
-            return [f"{error['Key']} ({error['Code']})" for error in errors if error["Code"] != "NoSuchKey"]
+            return [(error["Key"], error["Code"]) for error in errors if error["Code"] != "NoSuchKey"]
 
         for start in range(0, len(keys), KEYS_PER_DELETE):
             batch = keys[start : start + KEYS_PER_DELETE]
@@ -121,11 +121,22 @@ class Bucket:
             try:
                 failed = self.connection.repeatable(what, partial(attempt, batch))
             except Refused as refused:
-                raise refused.as_error(f"cannot {what}") from refused
+                raise refused.as_error(f"cannot {what}", "delete", f"s3://{self.name}/{batch[0]}") from refused
+            except StorageAuthorizationError:
+                raise
             except RetriableError as error:
                 raise StorageError(f"cannot {what}: {error}") from error
             if failed:
-                raise StorageError(f"cannot delete {', '.join(failed)} of s3://{self.name}")
+                named = ", ".join(f"{key} ({code})" for key, code in failed)
+                refused_key = next((key for key, code in failed if code in NOT_ALLOWED), None)
+                if refused_key is None:
+                    raise StorageError(f"cannot delete {named} of s3://{self.name}")
+                raise StorageAuthorizationError(
+                    f"cannot delete {named} of s3://{self.name}: the credentials do not allow it: let their owner "
+                    "delete there (s3:DeleteObject), or use others",
+                    "delete",
+                    f"s3://{self.name}/{refused_key}",
+                )
 
     def uploads(self, key_prefix: str) -> Iterator[Upload]:
         """Every uncompleted upload whose key starts so.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -35,15 +35,16 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
-from partitions.clock import Clock
-from partitions.errors import (
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
     OutcomeUnknownError,
+    Right,
     StorageAuthenticationError,
     StorageAuthorizationError,
     StorageError,
     StoreTimeoutError,
 )
-from partitions.store.protocol import StoreOptions
+from stratalog.partitions.store.protocol import StoreOptions
 
 POOL_CONNECTIONS = 64
 CONNECT_TIMEOUT_S = 10.0
@@ -75,7 +76,15 @@ _UNKNOWN_CALLER = frozenset(
         *("ExpiredToken", "ExpiredTokenException", "InvalidToken", "TokenRefreshRequired", "InvalidSecurity"),
     }
 )
-_NOT_ALLOWED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
+NOT_ALLOWED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
+
+_ACTIONS: Mapping[Right, str] = {
+    "list": "s3:ListBucket",
+    "read": "s3:GetObject",
+    "create": "s3:PutObject",
+    "delete": "s3:DeleteObject",
+}
+"""What it takes, as policies have it."""
 
 _SHOW_CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) where this runs, executors included, "
@@ -103,18 +112,22 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         super().__init__(f"{answer.status} {answer.code}" if named else f"{answer.status}")
         self.answer = answer
 
-    def as_error(self, what: str) -> StorageError:
-        """The error for ``what`` was tried, by its name where it is about who asks."""
+    def as_error(self, what: str, right: Right, path: str) -> StorageError:
+        """The error for ``what`` was tried, by its name where it is about who asks: ``right`` is what it takes,
+        on ``path``."""
         status, code = self.answer.status, self.answer.code
         if status == 401 or code in _UNKNOWN_CALLER:
             return StorageAuthenticationError(
                 f"{what}: {self}: the server does not accept the credentials: {_SHOW_CREDENTIALS}"
             )
-        if code in _NOT_ALLOWED or code == "403":
+        if code in NOT_ALLOWED or code == "403":
             unless = "" if code != "403" else ", or they are wrong; it does not say which"
+            hidden = "; or nothing is there, and whoever may not list is not told" if right == "read" else ""
             return StorageAuthorizationError(
-                f"{what}: {self}: the credentials do not allow it{unless}: let their owner get, put, list and "
-                "delete there, or use others"
+                f"{what}: {self}: the credentials do not allow it{unless}{hidden}: let their owner {right} there "
+                f"({_ACTIONS[right]}), or use others",
+                right,
+                path,
             )
         return StorageError(f"{what}: {self}")
 

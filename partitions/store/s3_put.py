@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from isal import isal_zlib
 
-from partitions.errors import InvalidCallError, SourceChangedError
-from partitions.store.protocol import Store, StoredObject
-from partitions.store.s3_upload import Place, crc32_text, name_exclusively
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError
+from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.store.s3_upload import Place, crc32_text, name_exclusively
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
 """What is larger goes up in parts: of a request that fails, all bytes are sent again. (S3 takes up to 5 GB.)"""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from isal import isal_zlib
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     InvalidCallError,
     OutcomeUnknownError,
     RetriableError,
@@ -35,9 +35,9 @@ from partitions.errors import (
     StorageError,
     StoreTimeoutError,
 )
-from partitions.store.crc32 import PiecewiseCrc32
-from partitions.store.rules import Tally
-from partitions.store.s3_connection import Refused, S3Connection
+from stratalog.partitions.store.crc32 import PiecewiseCrc32
+from stratalog.partitions.store.rules import Tally
+from stratalog.partitions.store.s3_connection import Refused, S3Connection
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -111,7 +111,7 @@ def name_exclusively(place: Place, attempt: Callable[[Any], None]) -> bool:
                 if _exists(place):
                     return False
                 raise OutcomeUnknownError(f"create {place.uri}: {refused}; read before you retry") from refused
-            raise refused.as_error(f"cannot create {place.uri}") from refused
+            raise refused.as_error(f"cannot create {place.uri}", "create", place.uri) from refused
         else:
             return True
     raise StorageError(f"cannot create {place.uri}: {CONFLICT_ATTEMPTS} conflicts in a row, and nobody made it")
@@ -139,7 +139,9 @@ def _request(place: Place, action: str, attempt: Callable[[Any], Any]) -> Any:
     what = f"{action} {place.uri}"
     try:
         return place.connection.repeatable(what, attempt)
-    except (Refused, StoreTimeoutError) as failure:
+    except Refused as refused:
+        raise refused.as_error(f"cannot {what}", "create", place.uri) from refused
+    except StoreTimeoutError as failure:
         raise StorageError(f"cannot {what}: {failure}") from failure
 
 
@@ -243,7 +245,8 @@ class StagedUpload:
         except Refused as refused:
             if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
                 raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
-            raise refused.as_error(f"cannot copy s3://{bucket}/{key}") from refused
+            what = f"cannot copy s3://{bucket}/{key} to {self._place.uri}"
+            raise refused.as_error(what, "create", self._place.uri) from refused
         if "ChecksumCRC32" not in part:
             return False
         self._arrived(index, part, crc32_of_text(part["ChecksumCRC32"]), end - start)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.report import Value, text_table
+from stratalog.engine.driver.report import Value, text_table
 from tests.crashes.victim import LOOK_EVERY_S, Victim
 from tests.crashes.world import TOPIC, World
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from engine import Cluster
+from stratalog import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -60,7 +60,7 @@ def writer_of(
 
 def main(way: str, file: str, checkpoint: str, source: str, target: str) -> None:
     """Everything that there is."""
-    from jobs.session import spark_session
+    from stratalog.jobs.session import spark_session
 
     spark = spark_session("stream")
     given = {"cluster": file, "topic": source, "startingOffsets": "earliest", "maxRowsPerTrigger": str(ROWS)}

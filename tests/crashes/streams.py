@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from engine import Cluster
-from engine.replication.site import Site
-from partitions.offsets import OffsetSpec
-from partitions.records import physical_schema
+from stratalog import Cluster
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.records import physical_schema
 from tests.crashes.stream_driver import ROWS
 from tests.crashes.victim import LOOK_EVERY_S, Victim
 from tests.spark.spark_cluster import write_cluster_file

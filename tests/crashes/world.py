@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from engine import Cluster
-from engine.replication.site import Site
-from partitions.replica import Replica
-from partitions.store.rules import STAGING_FOLDER
+from stratalog import Cluster
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.store.rules import STAGING_FOLDER
 from tests.spark.reading_back import read_back
 from tests.spark.spark_cluster import TIERED, write_cluster_file
 

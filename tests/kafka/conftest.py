@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.benchmarks.kafka_server import PINS, running_kafka
-from jobs.jars import jar_folder, missing_jars
+from bench.kafka_server import PINS, running_kafka
+from stratalog.jobs.jars import jar_folder, missing_jars
 from tests.kafka.both import Both
 from tests.kafka.kafka_clients import KafkaClients
 from tests.kafka.kafka_log import KafkaLog

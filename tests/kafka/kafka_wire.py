@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import KafkaError, KafkaException
 from py4j.java_gateway import JavaGateway
 
-from jobs.benchmarks.kafka_server import PINS
-from jobs.jars import class_path, jar_folder
-from jobs.java import find_java
+from bench.kafka_server import PINS
+from stratalog.jobs.jars import class_path, jar_folder
+from stratalog.jobs.java import find_java
 from tests.kafka.log import LATER_MS
 
 _WAIT_S = 60.0

@@ -10,12 +10,12 @@ from typing import ParamSpec, TypeVar
 
 import pyarrow as pa
 
-from engine import FoundOffset, OffsetAndMetadata, OffsetSpec, StratalogError, UnknownOffset
-from engine.operations.transactions.transact import OpenTransaction
-from engine.report import OperationFailedError, Report
-from partitions.offsets import Answer
-from partitions.records import physical_schema
-from partitions.transactions import Isolation
+from stratalog import FoundOffset, OffsetAndMetadata, OffsetSpec, StratalogError, UnknownOffset
+from stratalog.engine.driver.report import OperationFailedError, Report
+from stratalog.engine.records.transact import BatchTransaction
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import Answer
+from stratalog.partitions.records import physical_schema
 from tests.kafka.log import LATER_MS, At, Code, Committed, Found, Got, Log, Transaction
 from tests.unit.cluster_harness import LiveCluster
 
@@ -180,7 +180,7 @@ class OurLog(Log):
 class _OurTransaction(Transaction):
     """Each is an incarnation of its own here."""
 
-    def __init__(self, log: OurLog, transaction: OpenTransaction, timeout_ms: int) -> None:
+    def __init__(self, log: OurLog, transaction: BatchTransaction, timeout_ms: int) -> None:
         self._log, self._transaction, self._timeout_ms = log, transaction, timeout_ms
 
     @answers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.replicas.in_sync import lags
+from stratalog.engine.replicas.in_sync import lags
 from tests.kafka.both import Both
 from tests.kafka.kafka_clients import KafkaClients
 from tests.kafka.log import Log, Trace

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from engine import FoundOffset, OffsetSpec
-from jobs.benchmarks.kafka_server import KafkaNode, broker_properties
-from jobs.benchmarks.s3_server import HOST, free_ports
-from partitions.identity import random_id
+from bench.kafka_server import KafkaNode, broker_properties
+from bench.s3_server import HOST, free_ports
+from stratalog import FoundOffset, OffsetSpec
+from stratalog.partitions.identity import random_id
 from tests.kafka import kafka_clients, our_log
 from tests.kafka.kafka_clients import CLIENT, only, wait_until
 from tests.kafka.kafka_log import ANY_TIME

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from engine.metadata.commands import Decision, RegisterBroker
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import VoterId
-from engine.metadata.voter_commands import AddVoter, RemoveVoter
-from engine.quorum.inspection import inspect
-from engine.quorum.upkeep import keep_up
-from partitions.errors import (
+from stratalog.engine.metadata.commands import Decision, RegisterBroker
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
+from stratalog.engine.quorum.inspection import inspect
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     NoMajorityError,

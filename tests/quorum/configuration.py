@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.configuration import Event, Operation, Plan, operations_of
 
+READERS_IN = 4
+"""Every so many seeds there is a process that may only read."""
 FOR_EVER = 10**12
 """A lag after which the log start moves, in ms: never within a run."""
+
+KEYS_IN = 3
+"""So many seeds have one whose cluster has a key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,17 +27,21 @@ class Configuration(Plan):
     lag_ms: int = 0
     attempts: int = 6
     courtesy: int = 2
-    """See ``engine.quorum.log.Patience``."""
+    """See ``stratalog.engine.quorum.log.Patience``."""
     zombie_rate: float = 0.0
     """How often a process stops before a call that changes something until others have claimed twice."""
     late_rate: float = 0.0
     """How many of the lost answers are of calls that take effect later."""
     slow: int = 0
     """The broker whose calls take ten times as long; 0: none."""
+    refused: frozenset[tuple[int, int]] = frozenset()
+    """Slots, and brokers whose roots their processes may only read."""
     real_files: bool = False
     """Whether files are what they are in storage, or stand-ins for them (see ``remembering``)."""
     chunk_bytes: int = 0
     """Snapshots above this size are fetched in chunks; 0: those that are so in the product."""
+    key: bool = False
+    """Whether the cluster has a key; a stranger without it writes to a voter then."""
 
 
 def directed(*slots: str, **given: object) -> Configuration:
@@ -62,6 +71,12 @@ THEMES: Sequence[Theme] = (
         "losses", (*_BASE, ("snapshot", 2), ("replace", 5), ("change", 1)), ("wipe", "cut", "damage"), weight=16
     ),
     Theme("damage", (*_BASE, ("snapshot", 5), ("open", 4)), ("damage", "damage", "damage_all", "cut"), weight=12),
+    Theme(
+        "strangers",
+        (*_BASE, ("snapshot", 3), ("open", 5), ("describe", 1)),
+        ("stranger", "stranger", "stranger", "cut"),
+        weight=12,
+    ),
     Theme("outage", (*_BASE, ("describe", 1)), ("outage", "outage", "cut"), weight=8),
 )
 
@@ -83,7 +98,7 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
     faulty = rng.random() < 0.75
     events = _events(rng, theme, voters, slots, horizon) if faulty else ()
     changing = any(one.action in ("replace", "change") for slot in operations for one in slot)
-    return Configuration(
+    made = Configuration(
         seed=seed,
         operations=operations,
         events=events,
@@ -107,6 +122,37 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
         slow=rng.choice((0, 0, 0, 1)) and rng.randint(1, voters),
         real_files=seed % 10 == 0,
         chunk_bytes=2000 if seed % 20 == 0 else 0,
+    )
+    made = with_key(made) if seed % KEYS_IN == 0 else made
+    return with_readers(made) if seed % READERS_IN == 0 else made
+
+
+def with_key(configuration: Configuration) -> Configuration:
+    """The same of a cluster with a key; somebody who does not have it writes to one voter, again and again."""
+    rng = random.Random(f"stranger {configuration.seed}")
+    broker = rng.randint(1, configuration.voters)
+    forged = [(rng.randrange(configuration.horizon), "forge", broker) for _ in range(rng.randint(1, 6))]
+    events = tuple(sorted((*configuration.events, *forged)))
+    return replace(configuration, key=True, events=events, tags=configuration.tags | {"key"})
+
+
+def with_readers(configuration: Configuration) -> Configuration:
+    """The same with one slot more, whose processes may read alone; sometimes other slots may not write to single
+    voters."""
+    rng = random.Random(f"readers {configuration.seed}")
+    slot = len(configuration.operations)
+    brokers = range(1, configuration.voters + configuration.others + 1)
+    refused = {(slot, broker) for broker in brokers}
+    if rng.random() < 0.3:
+        refused.add((rng.randrange(slot), rng.choice(brokers)))
+    reading = [Operation("read"), Operation("read"), Operation("read"), Operation("describe"), Operation("commit")]
+    operations = [Operation("open", (rng.randint(0, 9),)) if rng.random() < 0.4 else rng.choice(reading)]
+    operations += rng.choices(reading, k=rng.randint(2, 5))
+    return replace(
+        configuration,
+        operations=(*configuration.operations, tuple(operations)),
+        refused=frozenset(refused),
+        tags=configuration.tags | {"readers"},
     )
 
 

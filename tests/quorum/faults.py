@@ -12,10 +12,21 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from engine.metadata.records import VoterId
-from partitions.paths import BROKER_FILE, CheckpointName, DataName, base_name, voter_path
-from partitions.root import BrokerFile
-from tests.quorum.remembering import broker_file_of, parsed_name
+from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, VoterId
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.numbers import GREATEST_EPOCH
+from stratalog.partitions.paths import (
+    BROKER_FILE,
+    GREATEST_OFFSET,
+    CheckpointName,
+    ClaimName,
+    DataName,
+    Name,
+    base_name,
+    voter_path,
+)
+from stratalog.partitions.root import BrokerFile
+from tests.quorum.remembering import broker_file_of, encoded, parsed_name, stand_in_for_batch
 from tests.simulation.roots import Root
 
 if TYPE_CHECKING:
@@ -41,6 +52,8 @@ class Events:
         self.restart = lambda slot: None
         """Starts the job of a slot again."""
         self._formatted = 0
+        self.forged: list[tuple[Root, str]] = []
+        """What a stranger has left."""
 
     def apply(self, what: str, target: int) -> None:
         """One event."""
@@ -57,7 +70,9 @@ class Events:
         self._world.page = 0
 
     def mend_everything(self) -> None:
-        """What was away for ever is there again."""
+        """What was away for ever is there again; what a stranger left is removed."""
+        for root, path in self.forged:
+            root.delete(path)
         self.gone.clear()
         self.calm()
 
@@ -179,6 +194,28 @@ class Events:
         self._flip(root, directory, self._rng.choice(names))
         return None
 
+    def _stranger(self, broker: int) -> bool | None:
+        """Somebody writes to a voter's folder what nobody of ours would."""
+        directory = self._world.directory_of(broker)
+        if not directory or not self.may_lose(broker):
+            return False
+        self.lost.add(directory)
+        root, rng = self._world.roots[broker], self._rng
+        for _ in range(rng.randint(1, 4)):
+            name = f"{voter_path(directory)}/{self._name_of_a_stranger()}"
+            if root.get(name) is None:
+                root.create(name, rng.randbytes(rng.choice((0, 1, 24, 300))), self._world.now_ms())
+                self.damaged.setdefault(directory, set()).add(base_name(name))
+        return None
+
+    def _name_of_a_stranger(self) -> ClaimName | DataName | CheckpointName:
+        """Far above what is known, or near it."""
+        rng, world = self._rng, self._world
+        epoch = rng.choice((GREATEST_EPOCH, world.claims + 5_000_000, world.claims + rng.randint(-2, 3)))
+        offset = rng.choice((GREATEST_OFFSET, world.history.end + rng.randint(-3, 3)))
+        epoch, offset = max(epoch, 1), max(offset, 1)
+        return rng.choice((ClaimName(epoch), DataName(offset, None, epoch), CheckpointName(offset, epoch)))
+
     def _is_elsewhere(self, name: DataName, broker: int) -> bool:
         return any(
             voter.broker_id != broker
@@ -220,6 +257,48 @@ class Events:
             path = f"{voter_path(voter.directory_id)}/{latest}"
             self._flip(world.roots[voter.broker_id], voter.directory_id, path)
         return None
+
+    def _forge(self, broker: int) -> bool | None:
+        """Somebody without the key of the cluster adds a file to a voter: under a name that comes next, or that he
+        has made up; with content that would be right if it were signed, or that was signed for another name.
+        (What he deletes is storage that shows an earlier state of itself: against that a key is no help.)
+        """
+        world, rng = self._world, self._rng
+        directory = world.directory_of(broker)
+        if not directory or not self.may_lose(broker):
+            return False
+        end, epoch = world.history.end, world.claims + rng.choice((0, 0, 1, 1, 2, 5))
+        name: Name = rng.choice(
+            (
+                DataName(end, None, epoch),
+                DataName(end, None, epoch),
+                DataName(max(0, end - rng.randint(1, 3)), None, epoch),
+                ClaimName(epoch + rng.choice((0, 1, 2, 1000))),
+                ClaimName(epoch + 1, f"{rng.getrandbits(128):032x}"),
+                CheckpointName(end, epoch),
+                CheckpointName(end + rng.randint(1, 3), epoch),
+                CheckpointName(max(1, end - rng.randint(0, 3)), max(1, epoch - 1)),
+            )
+        )
+        root, folder = world.roots[broker], voter_path(directory)
+        path = f"{folder}/{name}"
+        self.lost.add(directory)
+        if root.create(path, self._forged(root, folder, name), world.now_ms()):
+            self.forged.append((root, path))
+            if not isinstance(name, ClaimName):
+                self.damaged.setdefault(directory, set()).add(str(name))
+        return None
+
+    def _forged(self, root: Root, folder: str, name: Name) -> bytes:
+        records = [ConfigRecord(resource=ConfigResource.CLUSTER, name="", key="evil", value="1")]
+        signed = [data for path, (_, data) in root.folders.get(folder, {}).items() if path.endswith(".parquet")]
+        if isinstance(name, DataName):
+            if signed and self._rng.random() < 0.3:
+                return self._rng.choice(signed)
+            lineage = Lineage([(name.epoch, name.base_offset)] if name.base_offset else [(name.epoch, 0)])
+            encode = encoded if self._world.configuration.real_files else stand_in_for_batch
+            return encode("c", name, lineage, records, 0)
+        return b"somebody"
 
     def _flip(self, root: Root, directory: str, path: str) -> None:
         """The object stays the same one for whoever listed it: so a disk rots."""

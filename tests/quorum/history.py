@@ -6,11 +6,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import RegisterBrokerRecord, VoterId, VotersRecord
-from engine.quorum.batch import Batch
-from engine.quorum.state import LogState
-from partitions.paths import CheckpointName, DataName
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import RegisterBrokerRecord, VoterId, VotersRecord
+from stratalog.engine.quorum.batch import Batch
+from stratalog.engine.quorum.state import LogState
+from stratalog.partitions.paths import CheckpointName, DataName
 from tests.quorum.remembering import decoded, fold
 from tests.simulation.scheduler import Violation
 

@@ -10,20 +10,23 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-import engine.quorum.checkpoints
-import engine.quorum.client
-import engine.quorum.contents
-import engine.quorum.log
-import engine.quorum.state
-import engine.quorum.upkeep
-import engine.quorum.voter
-from engine.quorum.client import MetadataClient
-from engine.quorum.electorate import Electorate
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter
+import stratalog.engine.quorum.checkpoints
+import stratalog.engine.quorum.client
+import stratalog.engine.quorum.contents
+import stratalog.engine.quorum.damage
+import stratalog.engine.quorum.log
+import stratalog.engine.quorum.proof
+import stratalog.engine.quorum.state
+import stratalog.engine.quorum.upkeep
+import stratalog.engine.quorum.voter
+from stratalog.engine.quorum.claim import Claim
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.electorate import Electorate
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
 from tests.quorum import variants
-from tests.quorum.configuration import FOR_EVER, Configuration, configuration_of, directed
+from tests.quorum.configuration import FOR_EVER, Configuration, configuration_of, directed, with_readers
 from tests.quorum.running import Run, run_configuration
 from tests.quorum.schedule import Script
 from tests.quorum.variants import all_of, everywhere, patched
@@ -143,13 +146,13 @@ MUTATIONS: Sequence[Mutation] = (
         "claim: then list the claimed majority",
         all_of(
             patched(MetadataLog, "_survey", variants.survey_and_remember),
-            patched(engine.quorum.log, "looks_at", variants.looks_from_before),
+            patched(stratalog.engine.quorum.log, "looks_at", variants.looks_from_before),
         ),
     ),
     Mutation(
         "claim: any log",
         "claim: the log with the greatest (epoch of the last file, log end)",
-        everywhere(engine.quorum.state.greatest_of, variants.first_of),
+        everywhere(stratalog.engine.quorum.state.greatest_of, variants.first_of),
     ),
     Mutation(
         "claim: of two",
@@ -159,13 +162,13 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "snapshots are no log",
         "claim: snapshots counting as log up to their end",
-        patched(engine.quorum.voter, "_last", variants.last_batch),
+        patched(stratalog.engine.quorum.voter, "last_of", variants.last_batch),
         theme="snapshots",
     ),
     Mutation(
         "offset before epoch",
         "claim: the greatest by the epoch first",
-        everywhere(engine.quorum.voter.position_of, variants.by_offset),
+        everywhere(stratalog.engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
         first=261,
@@ -174,7 +177,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "snapshot after the batch",
         "a batch is after the snapshot that it goes on from",
-        everywhere(engine.quorum.voter.position_of, variants.snapshot_after_batch),
+        everywhere(stratalog.engine.quorum.voter.position_of, variants.snapshot_after_batch),
         directed=_SNAPSHOTS,
     ),
     # --------------------------------------------------------------------------- commit
@@ -201,6 +204,7 @@ MUTATIONS: Sequence[Mutation] = (
         "the end alone counts",
         "commit, read: a voter counts when it has every file of the log",
         patched(LogState, "held_by", variants.held_by_its_end),
+        first=61,
     ),
     Mutation(
         "landed batches are not recognised",
@@ -214,9 +218,28 @@ MUTATIONS: Sequence[Mutation] = (
         patched(MetadataLog, "_is_settled", variants.always),
     ),
     Mutation(
+        "a last batch that may be committed is passed over",
+        "read alone: nothing beyond the answer was committed before the read began",
+        patched(stratalog.engine.quorum.proof, "_may_be_committed", variants.never),
+        shaped=with_readers,
+    ),
+    Mutation(
+        "a claimant may have left it out",
+        "read alone: of every epoch above the answer's a batch is seen whose lineage includes it",
+        patched(stratalog.engine.quorum.proof, "_includes", variants.always),
+        shaped=with_readers,
+        first=541,
+    ),
+    Mutation(
+        "a minority holds it",
+        "read alone: a majority holds the answer",
+        patched(stratalog.engine.quorum.proof, "_is_kept", variants.always),
+        shaped=with_readers,
+    ),
+    Mutation(
         "hints are believed",
         "a hint is believed where the log goes on from it",
-        patched(engine.quorum.contents, "_lies_on", variants.always),
+        patched(stratalog.engine.quorum.contents, "_lies_on", variants.always),
         theme="caches",
         first=181,
         seeds=2000,
@@ -232,13 +255,13 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "the latest snapshot is deleted",
         "upkeep 4: never the latest snapshot",
-        patched(engine.quorum.upkeep, "doomed_on", variants.doomed_with_the_latest),
+        patched(stratalog.engine.quorum.upkeep, "doomed_on", variants.doomed_with_the_latest),
         theme="snapshots",
     ),
     Mutation(
         "the greatest claim is deleted",
         "upkeep 4: never the greatest claim",
-        patched(engine.quorum.upkeep, "doomed_on", variants.doomed_with_all_claims),
+        patched(stratalog.engine.quorum.upkeep, "doomed_on", variants.doomed_with_all_claims),
         theme="snapshots",
         first=500,
         seeds=300,
@@ -247,8 +270,8 @@ MUTATIONS: Sequence[Mutation] = (
         "deleted without a snapshot",
         "upkeep 4: a voter loses nothing that its own snapshot does not stand for",
         all_of(
-            patched(engine.quorum.upkeep, "doomed_on", variants.doomed_wherever),
-            patched(engine.quorum.upkeep, "log_start_of", variants.latest_of_any),
+            patched(stratalog.engine.quorum.upkeep, "doomed_on", variants.doomed_wherever),
+            patched(stratalog.engine.quorum.upkeep, "log_start_of", variants.latest_of_any),
         ),
         theme="snapshots",
         seeds=600,
@@ -256,23 +279,29 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "copies are not verified",
         "upkeep 3: read back and verify every copy",
-        patched(engine.quorum.upkeep, "verify_checkpoint", variants.nothing),
+        patched(stratalog.engine.quorum.upkeep, "verify_checkpoint", variants.nothing),
         directed=_ROTTING,
         shaped=_at_random_times,
     ),
     Mutation(
         "the log starts at the latest snapshot",
         "upkeep 4: at the second latest, until the latest is old",
-        patched(engine.quorum.upkeep, "log_start_of", variants.latest_of_all),
+        patched(stratalog.engine.quorum.upkeep, "log_start_of", variants.latest_of_all),
         directed=_ROTTING,
         shaped=_at_random_times,
     ),
     Mutation(
         "damage is copied",
         "a snapshot is verified before it is copied",
-        everywhere(engine.quorum.checkpoints.copy_checkpoint, variants.copy_as_it_is),
+        everywhere(stratalog.engine.quorum.checkpoints.copy_checkpoint, variants.copy_as_it_is),
         shaped=_damaged,
         theme="snapshots",
+    ),
+    Mutation(
+        "strangers are followed",
+        "damage: nobody follows epochs that are far ahead",
+        patched(stratalog.engine.quorum.damage, "FAR_AHEAD", 10**12),
+        theme="strangers",
     ),
     # --------------------------------------------------------------------------- voters
     Mutation(
@@ -284,7 +313,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "a majority of either electorate",
         "a commit of a change counts when a majority of each of the two electorates shows it",
-        lambda: variants.patch.object(engine.quorum.log, "all", any, create=True),
+        lambda: variants.patch.object(stratalog.engine.quorum.log, "all", any, create=True),
         theme="voters",
         seeds=1000,
     ),
@@ -292,10 +321,10 @@ MUTATIONS: Sequence[Mutation] = (
         "a change on top of a change",
         "a change of voters goes on from something that is committed",
         all_of(
-            patched(MetadataLog, "_check_change", variants.nothing),
+            patched(Claim, "check_change", variants.nothing),
             patched(MetadataClient, "change_voters", variants.change_without_commit),
             # Of the two electorates the new one alone, as in Raft: where both count, it takes three such changes.
-            lambda: variants.patch.object(engine.quorum.log, "all", variants.the_last, create=True),
+            lambda: variants.patch.object(stratalog.engine.quorum.log, "all", variants.the_last, create=True),
         ),
         directed=_CHANGING,
         script=_TWO_CHANGES,

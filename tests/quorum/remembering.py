@@ -11,41 +11,48 @@ import hashlib
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from io import BytesIO
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 from unittest.mock import patch
 
 import msgspec
 
-import engine.metadata.fold
-import engine.quorum.checkpoints
-import engine.quorum.contents
-import engine.quorum.log
-import partitions.root
-import snapshots.reader
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord
-from engine.quorum.batch import Batch, decode_batch, encode_batch
-from partitions.clock import Clock
-from partitions.errors import CorruptSegmentError, StratalogError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile
-from partitions.paths import DataName, base_name, join, parse_name
-from partitions.segment import Segment
-from partitions.store import Store
-from partitions.store.protocol import StoredObject
-from snapshots.reader import Snapshot, verify_snapshot
-from snapshots.snapshot_id import SnapshotId
+import stratalog.engine.metadata.fold
+import stratalog.engine.quorum.checkpoints
+import stratalog.engine.quorum.contents
+import stratalog.engine.quorum.log
+import stratalog.partitions.root
+import stratalog.snapshots.reader
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.quorum.batch import KIND, Batch, decode_batch, encode_batch
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import DataName, base_name, join, parse_name
+from stratalog.partitions.segment import Segment
+from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.segment_writer import Sign
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.snapshots.reader import Snapshot, verify_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
 
 _MOST = 4096
 _PARQUET = b"PAR1"
+_DIGEST_BYTES = 24
 
 _stand_ins: dict[bytes, object] = {}
 
 parsed_name = lru_cache(maxsize=65536)(parse_name)
-broker_file_of = lru_cache(maxsize=_MOST)(lambda data: msgspec.json.decode(data, type=partitions.root.BrokerFile))
+broker_file_of = lru_cache(maxsize=_MOST)(
+    lambda data: msgspec.json.decode(data, type=stratalog.partitions.root.BrokerFile)
+)
 
 
 @lru_cache(maxsize=_MOST)
@@ -71,16 +78,26 @@ def decoded(cluster_id: str, name: DataName, data: bytes, what: str) -> Batch:
 
 @lru_cache(maxsize=_MOST)
 def _encoded(
-    cluster_id: str, name: DataName, lineage: Lineage, records: tuple[MetadataRecord, ...], now_ms: int
+    cluster_id: str,
+    name: DataName,
+    lineage: Lineage,
+    records: tuple[MetadataRecord, ...],
+    now_ms: int,
+    key: ClusterKey | None,
 ) -> bytes:
-    return encode_batch(cluster_id, name, lineage, records, now_ms)
+    return encode_batch(cluster_id, name, lineage, records, now_ms, key)
 
 
 def encoded(
-    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+    cluster_id: str,
+    name: DataName,
+    lineage: Lineage,
+    batch: Sequence[MetadataRecord],
+    now_ms: int,
+    key: ClusterKey | None = None,
 ) -> bytes:
     """As ``encode_batch``."""
-    return _encoded(cluster_id, name, lineage, tuple(batch), now_ms)
+    return _encoded(cluster_id, name, lineage, tuple(batch), now_ms, key)
 
 
 class _Bytes:
@@ -88,7 +105,6 @@ class _Bytes:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self._held = snapshots.reader._Held(data, "")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Bytes) and self.data == other.data
@@ -96,9 +112,11 @@ class _Bytes:
     def __hash__(self) -> int:
         return hash(self.data)
 
-    @property
-    def held(self) -> snapshots.reader._Held:
-        return self._held
+    def open(self, stored: StoredObject) -> BytesIO:
+        return BytesIO(self.data)
+
+    def uri_of(self, name: str) -> str:
+        return ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +143,7 @@ class _ReadOnce(Snapshot):
 def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot | StratalogError:
     stored = StoredObject(name, len(data.data), 0, "")
     try:
-        found = verify_snapshot(data.held, stored, owner=owner, partition=partition)
+        found = verify_snapshot(data, stored, owner=owner, partition=partition)
     except StratalogError as error:
         return error
     return _ReadOnce(**{field: getattr(found, field) for field in Snapshot.__dataclass_fields__})
@@ -133,10 +151,11 @@ def _verified(data: _Bytes, name: str, owner: str, partition: int) -> Snapshot |
 
 def verified(source: object, stored: StoredObject, *, owner: str, partition: int) -> Snapshot:
     """As ``verify_snapshot`` of bytes that are in memory."""
-    assert isinstance(source, snapshots.reader._Held)
-    if not source._data.startswith(_PARQUET):
-        return _stand_in(_ReadOnce, source._data, source.uri_of(stored.name))
-    found = _verified(_Bytes(source._data), base_name(stored.name), owner, partition)
+    assert isinstance(source, stratalog.snapshots.reader._Held)
+    data = source._fetch(0, source._size_bytes)
+    if not data.startswith(_PARQUET):
+        return replace(_stand_in(_ReadOnce, data, source.uri_of(stored.name)), _source=source)
+    found = _verified(_Bytes(data), base_name(stored.name), owner, partition)
     if isinstance(found, Snapshot):
         return found
     raise type(found)(f"{source.uri_of(stored.name)}: {found}")
@@ -145,10 +164,26 @@ def verified(source: object, stored: StoredObject, *, owner: str, partition: int
 # -------------------------------------------------------------------------------- stand-ins
 
 
-def _put(value: object, *content: object) -> bytes:
-    data = hashlib.blake2b(repr(content).encode(), digest_size=24).digest()
+def _put(value: object, sign: Sign | None, *content: object) -> bytes:
+    """A stand-in; a signed one has its tag behind it."""
+    data = hashlib.blake2b(repr(content).encode(), digest_size=_DIGEST_BYTES).digest()
+    if sign is not None:
+        data += sign(hashlib.sha256(data).digest()).encode()
     _stand_ins[data] = value
     return data
+
+
+def check_any(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> None:
+    """As ``check_signature_of``, of stand-ins, too."""
+    if data.startswith(_PARQUET):
+        check_signature_of(key, kind, name, data, what)
+    elif key is not None:
+        digest = hashlib.sha256(data[:_DIGEST_BYTES]).digest()
+        key.check(kind, name, digest, data[_DIGEST_BYTES:].decode("latin-1"), what)
+
+
+def _check_any_file(key: ClusterKey | None, kind: str, name: str, file: BinaryIO, what: str) -> None:
+    check_any(key, kind, name, file.read(), what)
 
 
 def _stand_in(kind: type[Any], data: bytes, what: str) -> Any:
@@ -158,11 +193,18 @@ def _stand_in(kind: type[Any], data: bytes, what: str) -> Any:
     return found
 
 
-def _stand_in_for_batch(
-    cluster_id: str, name: DataName, lineage: Lineage, batch: Sequence[MetadataRecord], now_ms: int
+def stand_in_for_batch(
+    cluster_id: str,
+    name: DataName,
+    lineage: Lineage,
+    batch: Sequence[MetadataRecord],
+    now_ms: int,
+    key: ClusterKey | None = None,
 ) -> bytes:
-    made = Batch(name, name.base_offset + len(batch), lineage, tuple(batch), now_ms)
-    return _put(made, cluster_id, str(name), lineage, made.records, now_ms)
+    """As ``encode_batch``."""
+    made = Batch(name, name.base_offset + len(batch), lineage, tuple(batch), now_ms, key is not None)
+    sign = None if key is None else partial(key.tag, KIND, str(name))
+    return _put(made, sign, cluster_id, str(name), lineage, made.records, now_ms)
 
 
 class _StandInWriter:
@@ -180,7 +222,9 @@ class _StandInWriter:
         last_contained_log_timestamp_ms: int,
         schema: object,
         clock: Clock,
+        sign: Sign | None,
     ) -> None:
+        self._sign = sign
         self._what = snapshot_id, lineage, last_contained_log_timestamp_ms, clock.now_ms()
         self._staged = store.stage_writer(join(folder, str(snapshot_id.name)))
         self._rows: list[tuple[bytes | None, bytes | None]] = []
@@ -202,19 +246,21 @@ class _StandInWriter:
             lineage=lineage,
             last_contained_log_timestamp_ms=timestamp_ms,
             records=len(self._rows),
-            size_bytes=24,
+            size_bytes=_DIGEST_BYTES,
             created_ms=now_ms,
             producers={},
             segment=nothing,
             stored=nothing,
+            signed=self._sign is not None,
             _source=nothing,
             _file=nothing,
             _rows=self._rows,
             _values=[value for _, value in self._rows],
         )
-        data = _put(made, *self._what, self._rows)
-        listed = DataFile(DataName(0, None, snapshot_id.epoch), StoredObject(str(snapshot_id.name), 24, 0, ""))
-        object.__setattr__(made, "segment", Segment(listed, nothing, nothing, zlib.crc32(data)))
+        data = _put(made, self._sign, *self._what, self._rows)
+        stored = StoredObject(str(snapshot_id.name), len(data), 0, "")
+        listed = DataFile(DataName(0, None, snapshot_id.epoch), stored)
+        object.__setattr__(made, "segment", Segment(listed, nothing, nothing, b"", 0, zlib.crc32(data), ""))
         self._staged.file.write(data)
         return self._staged.commit()
 
@@ -225,14 +271,16 @@ def remembered(*, real_files: bool, chunk_bytes: int = 0) -> Iterator[None]:
     ``chunk_bytes``: snapshots above this size are fetched in chunks.
     """
     patches: list[tuple[object, str, object]] = [
-        (engine.quorum.contents, "decode_batch", decoded),
-        (engine.quorum.log, "encode_batch", encoded if real_files else _stand_in_for_batch),
-        (snapshots.reader, "verify_snapshot", verified),
+        (stratalog.engine.quorum.contents, "decode_batch", decoded),
+        (stratalog.engine.quorum.log, "encode_batch", encoded if real_files else stand_in_for_batch),
+        (stratalog.engine.quorum.contents, "check_signature_of", check_any),
+        (stratalog.engine.quorum.checkpoints, "check_signature", _check_any_file),
+        (stratalog.snapshots.reader, "verify_snapshot", verified),
     ]
     if chunk_bytes:
-        patches.append((engine.quorum.checkpoints, "RESPONSE_MAX_BYTES", chunk_bytes))
+        patches.append((stratalog.engine.quorum.checkpoints, "RESPONSE_MAX_BYTES", chunk_bytes))
     if not real_files:
-        patches.append((engine.quorum.checkpoints, "SnapshotWriter", _StandInWriter))
+        patches.append((stratalog.engine.quorum.checkpoints, "SnapshotWriter", _StandInWriter))
     _stand_ins.clear()
     with ExitStack() as stack:
         for target, name, variant in patches:
@@ -242,4 +290,4 @@ def remembered(*, real_files: bool, chunk_bytes: int = 0) -> Iterator[None]:
 
 def fold(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
     """As the product folds."""
-    return engine.metadata.fold.apply(image, offset, records)
+    return stratalog.engine.metadata.fold.apply(image, offset, records)

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from engine.quorum.upkeep import keep_up
-from partitions.errors import StratalogError
+from stratalog.engine.quorum.patience import Patience
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import StorageAuthorizationError, StratalogError
 from tests.quorum import actions
 from tests.quorum.actions import Actor
 from tests.quorum.configuration import FOR_EVER, Configuration, configuration_of
 from tests.quorum.remembering import remembered
 from tests.quorum.schedule import InTurnButWaiting, QuorumSchedule
-from tests.quorum.world import World
+from tests.quorum.world import READER, World
 from tests.simulation.running import Result
 from tests.simulation.scheduler import Decision, Driver, Replay, Strategy, Violation
 
@@ -47,6 +48,8 @@ class Run:
                 self._note_event("the faults are over")
                 world.events.calm()
                 self._finish("a process")
+                if configuration.refused:
+                    self._alone("a reader", self._look_on, READER)
                 self._alone("one alone", self._go_on)
                 world.events.mend_everything()
                 self._alone("the operator", self._bring_in_order)
@@ -97,7 +100,7 @@ class Run:
         if not self.world.scheduler.run(in_turn, _MOST_STEPS):
             raise Violation(f"I7: {who} does not come to an end, though nothing fails")
 
-    def _alone(self, name: str, work: Any) -> None:
+    def _alone(self, name: str, work: Any, slot: int = -1) -> None:
         def main(driver: Driver) -> None:
             actor = Actor(driver, self.world.process(driver))
             driver.operation = name
@@ -106,12 +109,25 @@ class Run:
             except StratalogError as error:
                 raise Violation(f"I7: {name}, though nothing fails: {type(error).__name__}: {error}") from error
 
-        self.world.scheduler.spawn(name, -1, main)
+        self.world.scheduler.spawn(name, slot, main)
         self._finish(name)
 
+    def _look_on(self, actor: Actor) -> None:
+        """Who may only read gets an answer, or is told that it takes another right."""
+        try:
+            actor.process.open(self.world.remembered[0])
+            actions.read(actor)
+        except StorageAuthorizationError:
+            self.world.counts["readers who cannot tell"] += 1
+        else:
+            self.world.counts["readers who can tell"] += 1
+
     def _go_on(self, actor: Actor) -> None:
-        """A minority may be away for ever."""
+        """A minority may be away for ever. What a stranger has left there costs claimants a few more rounds,
+        and a person waits for them."""
         world = self.world
+        if self.configuration.tags & {"strangers", "key"}:
+            actor.process.attempts = Patience().attempts
         actor.process.open(world.remembered[0])
         actions.read(actor)
         actions.commit(actor)

@@ -6,8 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from partitions.errors import BrokerUnreachableError, OutcomeUnknownError, StorageError, StoreTimeoutError
-from partitions.paths import BROKER_FILE
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    OutcomeUnknownError,
+    Right,
+    StorageAuthorizationError,
+    StorageError,
+    StoreTimeoutError,
+)
+from stratalog.partitions.paths import BROKER_FILE
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
 from tests.simulation.stores import Note, SimStore
@@ -28,6 +35,10 @@ class Surroundings(Protocol):
 
     def failed(self) -> None:
         """A call has failed."""
+        ...
+
+    def may_write(self, driver: Driver, root: Root) -> bool:
+        """Whether the driver has the right to change the root."""
         ...
 
     def intends(self, root: Root, name: str, data: bytes) -> None:
@@ -68,6 +79,10 @@ class QuorumStore(SimStore):
             self._around.failed()
             raise BrokerUnreachableError(f"{self.uri} does not answer")
         changes = what in ("create", "commit", "delete")
+        if what in ("create", "commit", "delete") and not self._around.may_write(driver, root):
+            self._note(driver, what, root.place, name, "not allowed")
+            right: Right = "delete" if what == "delete" else "create"
+            raise StorageAuthorizationError(f"{self.uri}: {name}: not allowed", right, self.uri_of(name))
         if verdict is Verdict.REFUSE or (root.full and changes and what != "delete"):
             self._note(driver, what, root.place, name, "refused")
             self._around.failed()

@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from engine.metadata.commands import RegisterBroker
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic
-from engine.quorum.batch import decode_batch
-from engine.quorum.client import MetadataClient
-from partitions.clock import SystemClock
-from partitions.errors import TopicAlreadyExistsError
-from partitions.lineage import Lineage
-from partitions.paths import DataName, parse_name
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
+from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
+from stratalog.engine.quorum.batch import decode_batch
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import TopicAlreadyExistsError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName, parse_name
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import CLUSTER, Quorum
 

@@ -9,18 +9,18 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord
-from engine.metadata.voter_commands import AddVoter, RemoveVoter
-from engine.quorum import upkeep
-from engine.quorum.client import MetadataClient
-from engine.quorum.electorate import Electorate
-from engine.quorum.log import MetadataLog, Settled
-from engine.quorum.state import LogState
-from engine.quorum.upkeep import VoterUpkeep
-from engine.quorum.voter import Position, Voter, VoterListing, VoterLook, position_of
-from partitions.errors import NotControllerError, OutcomeUnknownError, RetriableError, StratalogError
-from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
+from stratalog.engine.quorum import upkeep
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.electorate import Electorate
+from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import VoterUpkeep
+from stratalog.engine.quorum.voter import Position, Voter, VoterListing, VoterLook, position_of
+from stratalog.partitions.errors import NotControllerError, OutcomeUnknownError, RetriableError, StratalogError
+from stratalog.partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
 from tests.simulation.variants import all_of, patched
 
 __all__ = ["all_of", "everywhere", "patched"]
@@ -34,7 +34,7 @@ def everywhere(original: Any, variant: Any) -> Callable[[], AbstractContextManag
         places = [
             (module, name)
             for module_name, module in list(sys.modules.items())
-            if module_name.startswith("engine.quorum")
+            if module_name.startswith("stratalog.engine.quorum")
             for name, value in vars(module).items()
             if value is original
         ]
@@ -80,7 +80,7 @@ def survey_and_remember(log: MetadataLog, **how: bool) -> Any:
     return survey
 
 
-def looks_from_before(voters: Iterable[Voter]) -> list[VoterLook]:
+def looks_from_before(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
     """The looks from before the claim serve after it."""
     chosen = [(id(voter.store), voter.directory_id) for voter in voters]
     return [_before[voter] for voter in chosen if voter in _before]

@@ -11,16 +11,18 @@ from typing import Any
 import msgspec
 from greenlet import getcurrent
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import MetadataRecord
-from engine.quorum.bootstrap import bootstrap, find_log
-from engine.quorum.checkpoints import read_checkpoint
-from engine.quorum.client import MetadataClient
-from engine.quorum.log import MetadataLog, Patience, Settled
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter
-from partitions.errors import CorruptionError
-from partitions.paths import (
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.quorum.bootstrap import bootstrap, find_log
+from stratalog.engine.quorum.checkpoints import read_checkpoint
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.electorate import Survey
+from stratalog.engine.quorum.log import MetadataLog, Patience, Settled
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.paths import (
     BROKER_FILE,
     METADATA_TOPIC,
     CheckpointName,
@@ -30,8 +32,8 @@ from partitions.paths import (
     folder_of,
     voter_path,
 )
-from partitions.root import BrokerFile
-from partitions.store import Store
+from stratalog.partitions.root import BrokerFile
+from stratalog.partitions.store import Store
 from tests.quorum.configuration import Configuration
 from tests.quorum.faults import Events, directory_in
 from tests.quorum.history import CLUSTER, History
@@ -41,7 +43,10 @@ from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Violation
 from tests.simulation.stores import Note, SimStore
 
+READER = -2
+"""The slot of a process that may read alone, when the faults are over."""
 START_MS = 1_700_000_000_000
+KEY = ClusterKey(CLUSTER, [b"the key of the simulated cluster"])
 
 
 class WatchedLog(MetadataLog):
@@ -71,6 +76,11 @@ class WatchedLog(MetadataLog):
             self.world.believed(self.last_known, self.who)
             self.world.history.check_read(image, known)
         return image
+
+    def _proven(self, survey: Survey) -> LogState:
+        state = super()._proven(survey)
+        self.world.counts["proofs"] += 1
+        return state
 
     def commit(self, records: Sequence[MetadataRecord]) -> ClusterImage:
         image = super().commit(records)
@@ -128,12 +138,13 @@ class Process:
         self.world = world
         self.name = name
         self.rng = random.Random(f"{world.configuration.seed} {name}")
+        self.attempts = world.configuration.attempts
         self.threads: list[Driver] = []
         self.clock = Clock(world)
         self.stores: dict[int, Store] = {broker: world.view(root) for broker, root in world.roots.items()}
         self._ids = iter(range(1, 1_000_000))
         self._prefix = world.new_number()
-        self.start([Voter(*one) for one in world.voters_at_first(self.stores)], LogState())
+        self.start([Voter(*one, world.key) for one in world.voters_at_first(self.stores)], LogState())
 
     def new_id(self) -> str:
         """An id that no other process makes."""
@@ -148,10 +159,11 @@ class Process:
             clock=self.clock,
             rng=self.rng,
             new_id=self.new_id,
-            patience=Patience(attempts=configuration.attempts, courtesy=configuration.courtesy),
+            patience=Patience(attempts=self.attempts, courtesy=configuration.courtesy),
             stores=self.stores,
             hint=hint,
             note=self.world.heard,
+            key=self.world.key,
         )
         log.world, log.who = self.world, self.name
         self.client = Client(log, Lock(self.world))
@@ -162,7 +174,8 @@ class Process:
         Raises: as ``find_log``.
         """
         named = sorted(voter.broker_id for voter in self.world.history.image.voters)
-        found = find_log(CLUSTER, named, self.stores, cached=cached, note=self.world.heard, as_logged=True)
+        heard, key = self.world.heard, self.world.key
+        found = find_log(CLUSTER, named, self.stores, cached=cached, note=heard, as_logged=True, key=key)
         self.world.remembered.append(found.state)
         self.start(found.voters, found.state)
 
@@ -171,7 +184,8 @@ class World:
     """One run's quorum."""
 
     def __init__(self, configuration: Configuration, note: Note, note_event: Callable[[str], None]) -> None:
-        formatted = _formatted(configuration.voters, configuration.others)
+        formatted = _formatted(configuration.voters, configuration.others, configuration.key)
+        self.key = KEY if configuration.key else None
         self.configuration = configuration
         self.ms = START_MS
         self.page = configuration.page
@@ -265,15 +279,19 @@ class World:
                     thread.kill()
 
     def may_lack_what_is_damaged(self, began: int) -> bool:
-        """Whether a file is damaged somewhere, and a call has failed since step ``began``: of a voter that might
-        have had it whole."""
-        return bool(self.events.damaged) and self.failed_at >= began
+        """Whether a file is damaged somewhere, and a call has failed since step ``began``, or some driver may not
+        write to a voter: to one that might have had it whole."""
+        return bool(self.events.damaged) and (self.failed_at >= began or bool(self.configuration.refused))
 
     # ------------------------------------------------------------------------ what stores tell
 
     def failed(self) -> None:
         """A call has failed."""
         self.failed_at = self.scheduler.step
+
+    def may_write(self, driver: Driver, root: Root) -> bool:
+        """Whether the driver has the right to change the root."""
+        return driver.slot != READER and (driver.slot, int(root.place)) not in self.configuration.refused
 
     def send(self, what: str, root: Root, name: str, effect: Callable[[], object]) -> None:
         """A call that takes effect later."""
@@ -358,7 +376,7 @@ class World:
 class _Formatted:
     """A quorum as it is when its log was begun."""
 
-    def __init__(self, voters: int, others: int) -> None:
+    def __init__(self, voters: int, others: int, key: ClusterKey | None) -> None:
         self.roots = {broker: Root(str(broker)) for broker in range(1, voters + others + 1)}
         self.history = History()
         nobody = Driver("format", 0, lambda _: None)
@@ -373,10 +391,11 @@ class _Formatted:
         self.voters = {broker: directory_in(self.roots[broker]) for broker in range(1, voters + 1)}
         log = MetadataLog(
             CLUSTER,
-            [Voter(broker, stores[broker], directory) for broker, directory in self.voters.items()],
+            [Voter(broker, stores[broker], directory, key) for broker, directory in self.voters.items()],
             clock=_Stopped(),
             rng=random.Random(0),
             new_id=lambda: f"{0xB0000000:032x}",
+            key=key,
         )
         bootstrap(CLUSTER, log, log.voters, {})
         for root in self.roots.values():
@@ -400,5 +419,5 @@ class _Stopped:
 
 
 @lru_cache(maxsize=64)
-def _formatted(voters: int, others: int) -> _Formatted:
-    return _Formatted(voters, others)
+def _formatted(voters: int, others: int, key: bool) -> _Formatted:
+    return _Formatted(voters, others, KEY if key else None)

@@ -8,30 +8,30 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from engine.context import Context
-from engine.metadata.commands import FenceBroker
-from engine.metadata.partition_commands import AlterPartition
-from engine.operations import topics
-from engine.operations.appending.append import append_batches, who_appends
-from engine.operations.brokers import bring_up
-from engine.operations.brokers.fence import fence, unfence
-from engine.operations.healing.heal import heal
-from engine.operations.quorum import snapshot_metadata
-from engine.operations.replicas.bootstrap import bootstrap
-from engine.operations.replicas.elect import elect
-from engine.operations.replicas.in_sync import without
-from engine.operations.replicas.merge import merge
-from engine.operations.replicas.reassign import cancel, reassign
-from engine.operations.replicas.replicate import replicate
-from engine.operations.retention.retain import retain
-from engine.operations.retention.vacuum import vacuum
-from engine.operations.tiering.tier import tier
-from engine.operations.verification.verify import verify
-from engine.report import Report
-from partitions.errors import CorruptionError, StratalogError
-from partitions.paths import base_name
-from partitions.producers import ProducerAppend
-from partitions.records import physical_schema
+from stratalog.engine.admin import topics
+from stratalog.engine.admin.quorum import snapshot_metadata
+from stratalog.engine.brokers import bring_up
+from stratalog.engine.brokers.fence import fence, unfence
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.commands import FenceBroker
+from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.replicas.in_sync import without
+from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.replication.bootstrap import bootstrap
+from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.merge import merge
+from stratalog.engine.upkeep.replication.reassign import cancel, reassign
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.retention.retain import retain
+from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.tiering.tier import tier
+from stratalog.engine.upkeep.verification.verify import verify
+from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.paths import base_name
+from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.records import physical_schema
 from tests.simulation import reading, transacting
 from tests.simulation.configuration import Operation, Shape
 from tests.simulation.oracle import Key

@@ -13,26 +13,26 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-import engine.quorum.contents
-import engine.quorum.voter
-import engine.replication.append
-import partitions.listing
-import partitions.segment
-from engine.metadata.records import MetadataRecord, decode
-from engine.quorum.batch import Batch, decode_batch
-from engine.replication.append import AppendOptions, ReplayableBatches
-from engine.replication.site import Site
-from partitions.clock import Clock
-from partitions.errors import SourceChangedError
-from partitions.lineage import Lineage
-from partitions.listing import ReplicaLog
-from partitions.paths import DataName, base_name, parse_name
-from partitions.producers import ProducerAppend
-from partitions.replica import EndState
-from partitions.segment_footer import FOOTER_KEY, SegmentFooter
-from partitions.store import StagedWriter, Store
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import StoredObject
+import stratalog.engine.quorum.contents
+import stratalog.engine.quorum.voter
+import stratalog.engine.replication.append
+import stratalog.partitions.listing
+import stratalog.partitions.segment
+from stratalog.engine.metadata.records import MetadataRecord, decode
+from stratalog.engine.quorum.batch import Batch, decode_batch
+from stratalog.engine.replication.append import AppendOptions, ReplayableBatches
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import SourceChangedError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.paths import DataName, base_name, parse_name
+from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.replica import EndState
+from stratalog.partitions.segment_footer import FOOTER_KEY, SegmentFooter
+from stratalog.partitions.store import StagedWriter, Store
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
 
 _MOST = 4096
 
@@ -125,8 +125,8 @@ def _footer(store: Store, stored: StoredObject, what: str) -> pq.FileMetaData:
     return _footer_in(data, replace(stored, name=base_name(stored.name), version="", modified_ms=0))
 
 
-_read_parquet_footer = partitions.segment._read_parquet_footer
-_encode = engine.replication.append._encode
+_read_parquet_footer = stratalog.partitions.segment._read_parquet_footer
+_encode = stratalog.engine.replication.append._encode
 _encoded: dict[Hashable, bytes] = {}
 
 
@@ -165,9 +165,11 @@ def _encode_once(
 def remembered() -> Iterator[None]:
     """Inside, the product's pure work on bytes is remembered too: names, metadata batches, footers, encoding."""
     with ExitStack() as stack:
-        stack.enter_context(patch.object(engine.quorum.contents, "decode_batch", _decode_batch_of_any_voter))
-        stack.enter_context(patch.object(engine.quorum.voter, "parse_name", parsed_name))
-        stack.enter_context(patch.object(partitions.listing, "parse_name", parsed_name))
-        stack.enter_context(patch.object(partitions.segment, "_read_parquet_footer", _footer))
-        stack.enter_context(patch.object(engine.replication.append, "_encode", _encode_once))
+        stack.enter_context(
+            patch.object(stratalog.engine.quorum.contents, "decode_batch", _decode_batch_of_any_voter)
+        )
+        stack.enter_context(patch.object(stratalog.engine.quorum.voter, "parse_name", parsed_name))
+        stack.enter_context(patch.object(stratalog.partitions.listing, "parse_name", parsed_name))
+        stack.enter_context(patch.object(stratalog.partitions.segment, "_read_parquet_footer", _footer))
+        stack.enter_context(patch.object(stratalog.engine.replication.append, "_encode", _encode_once))
         yield

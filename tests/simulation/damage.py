@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from partitions import paths
-from partitions.paths import DataName, base_name, parse_name
+from stratalog.partitions import paths
+from stratalog.partitions.paths import DataName, base_name, parse_name
 from tests.simulation.content import content_of
 from tests.simulation.oracle import Key
 from tests.simulation.roots import Root
@@ -92,6 +92,22 @@ class Copies:
                 if not any(world.damage.is_bad(data) for _, data in entries.values()):
                     found.append(broker)
         return found
+
+    def elsewhere(self, key: Key, broker: int, name: str) -> list[bool]:
+        """The copies that other replicas have of a file: whether each is good."""
+        world = self._world
+        partition = world.invariants.partition(key)
+        found = []
+        for other in () if partition is None else partition.replicas:
+            if other != broker and world.invariants.sound(other):
+                path = f"{world.invariants.folder(other, key)}/{base_name(name)}"
+                found.append(world.roots[other].get(path))
+        return [not world.damage.is_bad(entry[1]) for entry in found if entry is not None]
+
+    def is_unacknowledged(self, key: Key, name: str) -> bool:
+        """Whether a file holds only records that nobody has acknowledged."""
+        parsed, history = parse_name(base_name(name)), self._world.oracle.history(key)
+        return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)
 
     def damaged(self) -> Iterator[tuple[Key, int | None, str]]:
         """Damaged objects that a log, or a remote table, uses now: partition, broker (None: remote), name."""
@@ -177,10 +193,11 @@ class Copies:
         return partition is not None and len(partition.isr) == 1 and early is not None and offset >= early
 
     def is_nobodys_loss(self, damaged: tuple[Key, int | None, str]) -> bool:
-        """Whether a file holds only what nobody has acknowledged, on the last member of an ISR."""
+        """Whether a file holds only what nobody has acknowledged and nobody else has, on the leader of an ISR of
+        which no other member is whole: none can lead without it, and heal touches nothing of the partition.
+        """
         key, broker, name = damaged
-        partition, history = self._world.invariants.partition(key), self._world.oracle.history(key)
-        if broker is None or partition is None or set(partition.isr) != {broker}:
+        partition = self._world.invariants.partition(key)
+        if broker is None or partition is None or broker != partition.leader or self.whole_members(key, broker):
             return False
-        parsed = parse_name(base_name(name))
-        return isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high)
+        return self.is_unacknowledged(key, name) and not self.elsewhere(key, broker, name)

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from engine.operations.brokers import bring_up
-from engine.operations.brokers.brokers import settle_brokers
-from engine.operations.brokers.fence import unfence
-from engine.operations.healing.heal import heal
-from engine.operations.replicas.elect import elect
-from engine.operations.replicas.replicate import replicate
-from engine.operations.retention.retain import retain
-from engine.operations.retention.sweep import CLOSED
-from engine.operations.retention.vacuum import vacuum
-from engine.operations.tiering.tier import tier
-from engine.operations.transactions.admin import finish_transactions
-from engine.operations.verification.verify import verify
-from engine.report import Report
-from engine.state.internal_topics import TRANSACTIONS_TOPIC
-from partitions import paths
-from partitions.errors import StratalogError
-from partitions.paths import BROKER_FILE, DataName
+from stratalog.engine.brokers import bring_up
+from stratalog.engine.brokers.fence import unfence
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records.transactions import finish_transactions
+from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
+from stratalog.engine.upkeep.healing.heal import heal
+from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.retention.retain import retain
+from stratalog.engine.upkeep.retention.sweep import CLOSED
+from stratalog.engine.upkeep.retention.vacuum import vacuum
+from stratalog.engine.upkeep.tiering.tier import tier
+from stratalog.engine.upkeep.verification.verify import verify
+from stratalog.partitions import paths
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.paths import BROKER_FILE, DataName
 from tests.simulation import reading
 from tests.simulation.actions import Actor, append_try, check_report, named_by
 from tests.simulation.content import content_of
@@ -91,15 +91,18 @@ class LoneDriver:
             heal(actor.context)
             if not any(self._world.copies.damaged()):
                 return
-        if all(map(self._world.copies.is_nobodys_loss, self._world.copies.damaged())):
-            self._world.abandon(next(self._world.copies.damaged())[0])
-            return
-        named_by(actor, verify(actor.context, deep=True), set(self._world.copies.damaged()))
-        key, broker, name = next(self._world.copies.damaged())
-        raise Violation(
-            f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not mended, though there are good "
-            f"copies: {heal(actor.context)}"
-        )
+        copies = self._world.copies
+        damaged = list(copies.damaged())
+        named_by(actor, verify(actor.context, deep=True), damaged)
+        excused = {each[0] for each in damaged if copies.is_nobodys_loss(each)}
+        for key, broker, name in damaged:
+            if key not in excused:
+                raise Violation(
+                    f"I8: {name} of {self._world.invariants.name(key)} on {broker} is not mended, though there "
+                    f"are good copies: {heal(actor.context)}"
+                )
+        for key in sorted(excused):
+            self._world.abandon(key)
 
     def _settle(self, actor: Actor) -> None:
         """Replicate until nothing moves any more; a few runs must do."""

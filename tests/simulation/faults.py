@@ -6,7 +6,9 @@ voters stays untouched. (A voter that was put back from an older copy is not fou
 its directory id. So voters are wiped, never restored.) Whatever only is away, or full, comes back before the end.
 
 A bit is flipped only where other bytes of what is committed are good, of a register on another member of the ISR;
-and as long as another member of the ISR is whole. No root is lost that has the last good bytes of a record.
+and as long as another member of the ISR is whole. Of what nobody has acknowledged the only copy may be damaged
+before anybody reads it; of several copies one stays good: they were good when they were made, and nobody reads
+them again. No root is lost that has the last good bytes of a record.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, base_name, parse_name
-from partitions.root import BrokerFile
+from stratalog.partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, base_name, parse_name
+from stratalog.partitions.root import BrokerFile
 from tests.simulation.names import name_in_short
 from tests.simulation.oracle import Key
 
@@ -130,8 +132,8 @@ class Events:
             root = world.remote if broker is None else world.roots[broker]
             if not self._may_flip(key, broker, name):
                 continue
-            parsed, history = parse_name(base_name(name)), world.oracle.history(key)
-            if isinstance(parsed, DataName) and parsed.base_offset >= max(history.acknowledged, history.high):
+            parsed = parse_name(base_name(name))
+            if isinstance(parsed, DataName) and world.copies.is_unacknowledged(key, name):
                 early = world.damage.early.get(key, parsed.base_offset)
                 world.damage.early[key] = min(early, parsed.base_offset)
             at = world.damage.flip(root, name, key, rng.randrange)
@@ -165,4 +167,8 @@ class Events:
             return any(world.roots[m].get(path) is not None for m, path in zip(members, folders, strict=True))
         if isinstance(register, LocalStartName):  # it holds no record; where a log starts any whole member knows
             return bool(members)
+        if broker is not None and world.copies.is_unacknowledged(key, name):
+            copies = world.copies.elsewhere(key, broker, name)
+            if copies and not any(copies):
+                return False
         return bool(members) and world.copies.lost(key, of=(broker, name)) is None

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 import msgspec
 
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.replication.site import Site
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, ReplicaLog, parse, resolve
-from partitions.paths import BROKER_FILE, EpochName
-from partitions.root import BrokerFile, root_identity
-from partitions.store import Store
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, ReplicaLog, parse, resolve
+from stratalog.partitions.paths import BROKER_FILE, EpochName
+from stratalog.partitions.root import BrokerFile, root_identity
+from stratalog.partitions.store import Store
 from tests.simulation.content import Content, content_of, lineage_of
 from tests.simulation.oracle import History, Key, Oracle, Token
 from tests.simulation.roots import Root

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from engine.report import Report
+from stratalog.engine.driver.report import Report
 from tests.simulation.damage import Damage
 from tests.simulation.oracle import Key, Oracle, Token
 from tests.simulation.scheduler import Violation

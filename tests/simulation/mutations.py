@@ -10,26 +10,26 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 
-import engine.metadata.fold
-import engine.operations.appending.acknowledge
-import engine.operations.replicas.merge
-import engine.operations.replicas.replicate
-import engine.operations.retention.tasks
-import engine.operations.tiering.tasks
-import engine.operations.transactions.coordinator
-import engine.quorum.contents
-import engine.quorum.log
-import engine.replication.append
-import engine.replication.sync
-import partitions.lineage
-import partitions.listing
-import partitions.replica
-import partitions.retention
+import stratalog.engine.metadata.fold
+import stratalog.engine.quorum.contents
+import stratalog.engine.quorum.log
+import stratalog.engine.records.acknowledge
+import stratalog.engine.records.coordinator
+import stratalog.engine.replication.append
+import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.replication.merge
+import stratalog.engine.upkeep.replication.replicate
+import stratalog.engine.upkeep.retention.tasks
+import stratalog.engine.upkeep.tiering.tasks
+import stratalog.partitions.lineage
+import stratalog.partitions.listing
+import stratalog.partitions.replica
+import stratalog.partitions.retention
 import tests.simulation.transacting
-from engine.replication.site import Site
-from partitions import paths
-from partitions.lineage import Lineage
-from partitions.replica import Replica
+from stratalog.engine.replication.site import Site
+from stratalog.partitions import paths
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.replica import Replica
 from tests.simulation import variants
 from tests.simulation.configuration import Configuration, configuration_of, small
 from tests.simulation.running import Result, Run
@@ -184,7 +184,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "live merged segments",
         "a merged segment is live only if it ends above the local start",
-        variants.patched(partitions.listing, "is_live", variants.is_live),
+        variants.patched(stratalog.partitions.listing, "is_live", variants.is_live),
         theme="delete",
         shaped=_deleting,
     ),
@@ -199,14 +199,16 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "dead files above the high watermark",
         "a vacuum removes dead files only below the high watermark",
-        variants.patched(engine.operations.retention.tasks, "removable", variants.removable_also_above),
+        variants.patched(stratalog.engine.upkeep.retention.tasks, "removable", variants.removable_also_above),
         directed=_REVIVED,
         script=_REVIVAL,
     ),
     Mutation(
         "append without looking again",
         "append 4: list the leader again, the file must be in the log",
-        variants.patched(engine.replication.append, "_append_to_leader", variants.append_without_looking_again),
+        variants.patched(
+            stratalog.engine.replication.append, "_append_to_leader", variants.append_without_looking_again
+        ),
         shaped=_deleting,
         theme="reuse",
         first=2030,
@@ -214,7 +216,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "not there is not written",
         "a request without an answer may be on its way: its outcome is unknown, also when its file is not there",
-        variants.patched(engine.replication.append, "_commit", variants.not_there_is_not_written),
+        variants.patched(stratalog.engine.replication.append, "_commit", variants.not_there_is_not_written),
         directed=_ON_ITS_WAY,
         seeds=100,
     ),
@@ -222,16 +224,16 @@ MUTATIONS: Sequence[Mutation] = (
         "no sync before the acknowledgement",
         "append 5: sync every other replica of the ISR and of those being added",
         variants.all_of(
-            variants.patched(engine.replication.append, "replicate", variants.nothing_missed),
-            variants.patched(engine.operations.appending.acknowledge, "replicate", variants.nothing_missed),
+            variants.patched(stratalog.engine.replication.append, "replicate", variants.nothing_missed),
+            variants.patched(stratalog.engine.records.acknowledge, "replicate", variants.nothing_missed),
         ),
     ),
     Mutation(
         "no linearizable read",
         "append 6: the partition epoch is read again",
         variants.all_of(
-            variants.patched(engine.operations.appending.acknowledge, "is_current", variants.true),
-            variants.patched(engine.operations.appending.acknowledge, "_same_leader", variants.true),
+            variants.patched(stratalog.engine.records.acknowledge, "is_current", variants.true),
+            variants.patched(stratalog.engine.records.acknowledge, "_same_leader", variants.true),
         ),
     ),
     Mutation(
@@ -245,12 +247,12 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "high watermark without joining",
         "the high watermark counts a replica's log end after it joined",
-        variants.patched(engine.replication.sync, "join", variants.no_join),
+        variants.patched(stratalog.engine.replication.sync, "join", variants.no_join),
     ),
     Mutation(
         "high watermark without a read",
         "the high watermark advances once the partition epoch was found unchanged by a linearizable read",
-        variants.patched(engine.operations.replicas.replicate, "is_current", variants.true),
+        variants.patched(stratalog.engine.upkeep.replication.replicate, "is_current", variants.true),
         directed=_UNSEEN,
         script=_JOINED_UNSEEN,
     ),
@@ -263,14 +265,16 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "copies of names",
         "a copy is of the listed object; the leader is listed again before the copy gets its name",
-        variants.patched(engine.replication.sync, "_copy", variants.copy_of_the_name),
+        variants.patched(stratalog.engine.replication.sync, "_copy", variants.copy_of_the_name),
         directed=_REUSED_NAMES,
         script=_REUSE,
     ),
     Mutation(
         "one sync for both commits",
         "expand 3: list L after the commit of *adding*, and sync F to it",
-        variants.patched(engine.operations.replicas.replicate, "_expand", variants.expand_without_second_sync),
+        variants.patched(
+            stratalog.engine.upkeep.replication.replicate, "_expand", variants.expand_without_second_sync
+        ),
         directed=_EXPANDING,
     ),
     Mutation(
@@ -298,13 +302,13 @@ MUTATIONS: Sequence[Mutation] = (
             (
                 "merges beyond the last stable offset",
                 "merges stop at the last stable offset",
-                engine.operations.replicas.merge,
+                stratalog.engine.upkeep.replication.merge,
                 1,
             ),
             (
                 "the remote tier beyond the last stable offset",
                 "tiering stops at the last stable offset",
-                engine.operations.tiering.tasks,
+                stratalog.engine.upkeep.tiering.tasks,
                 90,
             ),
         )
@@ -312,25 +316,25 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "decisions that count on trust",
         "a change of a transaction's state counts only where it stands behind the state that it rests on",
-        variants.patched(engine.operations.transactions.coordinator, "_following", variants.counted_on_trust),
+        variants.patched(stratalog.engine.records.coordinator, "_following", variants.counted_on_trust),
         theme="transactions",
     ),
     Mutation(
         "a sequence with any records",
         "one producer and sequence stand for one set of records, and another set under them is refused",
-        variants.patched(engine.replication.append, "check_same_records", variants.true),
+        variants.patched(stratalog.engine.replication.append, "check_same_records", variants.true),
         theme="base",
     ),
     Mutation(
         "only the last sequence is known",
         "a sequence that was appended is a duplicate, however many came after it",
-        variants.patched(engine.replication.append, "earlier_attempt", variants.only_the_last_is_known),
+        variants.patched(stratalog.engine.replication.append, "earlier_attempt", variants.only_the_last_is_known),
         theme="base",
     ),
     Mutation(
         "register keeps the last member",
         "another incarnation leaves every ISR, also as the last member",
-        variants.patched(engine.metadata.fold, "_without", variants.without_but_last),
+        variants.patched(stratalog.engine.metadata.fold, "_without", variants.without_but_last),
         directed=_LAST_MEMBER,
     ),
 )

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-import engine.metadata.image
-import engine.operations.replicas.reassign
-import engine.operations.replicas.replicate
-import engine.operations.retention.tasks
-import engine.operations.verification.audit
-import engine.operations.verification.content
-import engine.operations.verification.structure
-import engine.replication.sync
-import partitions.lineage
+import stratalog.engine.metadata.image
+import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.replication.reassign
+import stratalog.engine.upkeep.replication.replicate
+import stratalog.engine.upkeep.retention.tasks
+import stratalog.engine.upkeep.verification.audit
+import stratalog.engine.upkeep.verification.content
+import stratalog.engine.upkeep.verification.structure
+import stratalog.partitions.lineage
 from tests.simulation import variants_of_bytes as variants
 from tests.simulation.configuration import Configuration
 from tests.simulation.mutations import Mutation
@@ -48,47 +48,47 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _unread(
         "copies get their names unchecked",
         "a file is named in a log only after its bytes were compared with the checksum that its writer put down",
-        patched(engine.replication.sync, "check_copy", variants.unchecked),
+        patched(stratalog.engine.replication.sync, "check_copy", variants.unchecked),
     ),
     _unread(
         "dropped before it was read",
         _DROPPED,
-        patched(engine.operations.retention.tasks, "verify_bytes", variants.unchecked),
-        patched(engine.operations.retention.tasks, "verify_remote", variants.unchecked),
+        patched(stratalog.engine.upkeep.retention.tasks, "verify_bytes", variants.unchecked),
+        patched(stratalog.engine.upkeep.retention.tasks, "verify_remote", variants.unchecked),
         theme="tier",
     ),
     _unread(
         "replicas go before the others were read",
         _DROPPED,
-        patched(engine.operations.replicas.reassign, "_check_stand", variants.unchecked),
-        patched(engine.operations.replicas.replicate, "check_joins", variants.nothing_wrong),
+        patched(stratalog.engine.upkeep.replication.reassign, "_check_stand", variants.unchecked),
+        patched(stratalog.engine.upkeep.replication.replicate, "check_joins", variants.nothing_wrong),
         theme="move",
     ),
     _unread(
         "registers without a checksum",
         "a flipped bit of a lineage is no other lineage",
-        patched(partitions.lineage, "unsealed", variants.line_of),
+        patched(stratalog.partitions.lineage, "unsealed", variants.line_of),
     ),
     _unread(
         "checks that overlook damage",
         "a check that misses damage it has read is a violation",
-        patched(engine.operations.verification.content, "check_segment", variants.nothing_bad),
+        patched(stratalog.engine.upkeep.verification.content, "check_segment", variants.nothing_bad),
         theme="checks",
     ),
     _untrue(
         "held against a leader that has not taken over",
         "all that a follower holds came from the leader once both have joined the view's epoch",
-        patched(engine.operations.verification.structure, "_known_of", variants.known_of_any_epoch),
+        patched(stratalog.engine.upkeep.verification.structure, "_known_of", variants.known_of_any_epoch),
     ),
     _untrue(
         "the leader is listed before its followers",
         "a leader holds all that was seen of a follower before",
-        patched(engine.operations.verification.structure, "sorted", variants.leader_first),
-        patched(engine.operations.verification.audit, "_ROUNDS", 1),
+        patched(stratalog.engine.upkeep.verification.structure, "sorted", variants.leader_first),
+        patched(stratalog.engine.upkeep.verification.audit, "_ROUNDS", 1),
     ),
     Mutation(
         "committed below min.insync.replicas",
         "the high watermark does not advance while the ISR has fewer members than min.insync.replicas",
-        patched(engine.metadata.image.PartitionView, "has_min_isr", lambda view, least: True),
+        patched(stratalog.engine.metadata.image.PartitionView, "has_min_isr", lambda view, least: True),
     ),
 )

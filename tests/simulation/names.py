@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from partitions.identity import ID_LENGTH
-from partitions.paths import (
+from stratalog.partitions.identity import ID_LENGTH
+from stratalog.partitions.paths import (
     BROKER_FILE,
     CheckpointName,
     ChunkName,

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.quorum.log import MetadataLog, Settled
-from engine.quorum.state import LogState
-from engine.quorum.voter import VoterLook
-from partitions.paths import DataName
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import VoterLook
+from stratalog.partitions.paths import DataName
 from tests.simulation.content import records_of_batch
 from tests.simulation.scheduler import Violation
 

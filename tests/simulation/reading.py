@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from engine.context import Context
-from engine.operations.reading.list_offsets import list_offsets
-from engine.operations.reading.look import look
-from partitions.errors import StratalogError
-from partitions.listing import DataFile
-from partitions.offsets import OffsetSpec
-from partitions.segment import read_batches
-from partitions.store import Store
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.look import look
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.store import Store
 from tests.simulation.content import TOKEN_COLUMNS, tokens_of
 from tests.simulation.oracle import History
 from tests.simulation.scheduler import Violation

@@ -10,16 +10,16 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from partitions import paths
-from partitions.errors import CorruptionError, OutcomeUnknownError, StorageError
-from partitions.store import Store
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptionError, OutcomeUnknownError, StorageError
+from stratalog.partitions.store import Store
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.divergence import Histories
+from stratalog.tiering.remote_change import Change, Committed
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_objects import RemovedFiles
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.simulation.scheduler import Driver, Verdict
-from tiering.delta_table import DeltaTopicTable
-from tiering.divergence import Histories
-from tiering.remote_change import Change, Committed
-from tiering.remote_log import RemoteLog
-from tiering.remote_objects import RemovedFiles
-from tiering.remote_segment import RemoteSegment, Uploaded
 
 T = TypeVar("T")
 

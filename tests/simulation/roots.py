@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from operator import itemgetter
 
-from partitions.paths import folder_of
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.paths import folder_of
+from stratalog.partitions.store.protocol import StoredObject
 
 Entry = tuple[StoredObject, bytes]
 

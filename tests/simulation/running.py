@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from partitions import replica, segment
+from stratalog.partitions import replica, segment
 from tests.simulation.actions import Actor, perform
 from tests.simulation.configuration import Configuration, Plan, configuration_of
 from tests.simulation.content import remembered
@@ -179,7 +179,7 @@ def _answer(outcome: object) -> object:
 def forget() -> None:
     """Let the product's caches go: they hold the stores of drivers."""
     segment._remembered.clear()
-    replica._read_lineage.cache_clear()
+    replica.remembered_lineages.clear()
 
 
 def run_seed(seed: int) -> Result:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter, itemgetter
 from typing import BinaryIO, TypeVar
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     OutcomeUnknownError,
     SourceChangedError,
@@ -19,9 +19,9 @@ from partitions.errors import (
     StoreTimeoutError,
     StratalogError,
 )
-from partitions.paths import BROKER_FILE
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
-from partitions.store.rules import byte_range, check_exclusive_create, settle
+from stratalog.partitions.paths import BROKER_FILE
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
+from stratalog.partitions.store.rules import byte_range, check_exclusive_create, settle
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
 

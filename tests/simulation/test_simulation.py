@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.operations.retention import vacuum
-from partitions.errors import OutcomeUnknownError
-from partitions.paths import DataName
+from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
+from stratalog.engine.upkeep.retention import vacuum
+from stratalog.partitions.errors import OutcomeUnknownError
+from stratalog.partitions.paths import DataName
+from stratalog.tiering.remote_objects import TopicLitter, Why, find_litter
 from tests.simulation.configuration import configuration_of, small
 from tests.simulation.ending import LoneDriver
 from tests.simulation.hashing import outputs_by_order_of_hashes
@@ -21,7 +23,7 @@ from tests.simulation.running import Run, replay, run_configuration, run_seed
 from tests.simulation.scheduler import Decision, Driver, Verdict, Violation
 from tests.simulation.strategies import Seeded
 from tests.simulation.trace import text_of_trace
-from tiering.remote_objects import TopicLitter, Why, find_litter
+from tests.simulation.transacting import TransactionOracle
 
 SEEDS = 500
 PARTS = 25
@@ -183,3 +185,18 @@ def test_what_the_remote_tier_has_too_much_or_too_little_in_the_end_is_found() -
     world.remote.delete(f"{folder}/{path}")
     with pytest.raises(Violation, match="which is not there"):
         LoneDriver(world).check()
+
+
+def test_where_the_log_of_decisions_was_abandoned_nothing_is_held_against_it() -> None:
+    configuration = small("transact x0 0 commit 100000 0")
+    sizes = (("num.partitions", "1"), ("replication.factor", "2"), ("min.isr", "1"))
+    configs = tuple((f"transaction.state.log.{name}", size) for name, size in sizes)
+    shape = replace(configuration.shape, cluster_configs=configs)
+    run = Run(replace(configuration, shape=shape))
+    assert run.run(Seeded(run.configuration)).violation is None
+    world = run.world
+    state = world.invariants.state(1, world.invariants.folder(1, (world.topic_id, 0)))
+    world.abandon((world.oracle.image.topic_ids[TRANSACTIONS_TOPIC], 0))
+    knows_no_decision = TransactionOracle(world.oracle)
+    knows_no_decision.owner = world.transactions.owner
+    knows_no_decision.check(state.log, state.contents, "on broker 1")

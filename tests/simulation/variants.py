@@ -13,43 +13,44 @@ from unittest.mock import patch
 
 import msgspec
 
-import engine.metadata.fold
-import engine.operations.appending.acknowledge
-import engine.operations.replicas.replicate
-import engine.operations.retention.retain
-import engine.replication.append
-import engine.replication.sync
-import partitions.lineage
-import partitions.listing
-import partitions.replica
-import partitions.retention
-import partitions.transactions
+import stratalog.engine.metadata.fold
+import stratalog.engine.records.acknowledge
+import stratalog.engine.replication.append
+import stratalog.engine.replication.sync
+import stratalog.engine.upkeep.replication.replicate
+import stratalog.engine.upkeep.retention.retain
+import stratalog.partitions.lineage
+import stratalog.partitions.listing
+import stratalog.partitions.replica
+import stratalog.partitions.retention
+import stratalog.partitions.transactions
 import tests.simulation.content
 import tests.simulation.stores
-from engine.context import Context
-from engine.metadata.image import TopicImage
-from engine.operations.replicas.in_sync import PartitionKey, Progressed, adding, joined, propose
-from engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
-from engine.replication.leader import leader_log
-from engine.replication.site import Site
-from engine.state.transaction_state import Transaction, TransactionStates
-from engine.state_cache import ReadState
-from partitions.clock import Clock
-from partitions.errors import (
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
+from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.site import Site
+from stratalog.engine.state.transaction_state import Transaction, TransactionStates
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
     OutcomeUnknownError,
     OutOfOrderSequenceNumberError,
     RetriableError,
     SourceChangedError,
     StorageError,
 )
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Link, Listing, ReplicaLog
-from partitions.paths import DataName
-from partitions.producers import ProducerAppend, earlier_attempt
-from partitions.replica import Replica, blaming
-from partitions.segment_check import verify_bytes
-from partitions.store.memory import MemoryStore
-from partitions.transactions import LogTransactions
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.producers import ProducerAppend, earlier_attempt
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.transactions import LogTransactions
 
 
 def patched(target: Any, name: str, variant: Any) -> Callable[[], AbstractContextManager[object]]:
@@ -118,8 +119,8 @@ def resolve_without_chain(
     )
 
 
-_resolve = partitions.listing.resolve
-RESOLVERS = (partitions.listing, partitions.replica, engine.replication.sync)
+_resolve = stratalog.partitions.listing.resolve
+RESOLVERS = (stratalog.partitions.listing, stratalog.partitions.replica, stratalog.engine.replication.sync)
 
 
 def without_chain() -> AbstractContextManager[object]:
@@ -135,7 +136,7 @@ def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[st
     return [*names, *(str(file.name) for file in log.dead if str(file.name) not in names)]
 
 
-_removable = partitions.retention.removable
+_removable = stratalog.partitions.retention.removable
 
 
 def home_alone(home: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
@@ -217,13 +218,13 @@ def earlier_attempt_without_raised_epoch(state: Any, append: ProducerAppend, wha
     return last if over else None
 
 
-_after_append = engine.replication.append.after_append
+_after_append = stratalog.engine.replication.append.after_append
 
 
 def without_raised_epoch() -> AbstractContextManager[object]:
     @contextmanager
     def applied() -> Iterator[None]:
-        module = engine.replication.append
+        module = stratalog.engine.replication.append
         with (
             patch.object(module, "after_append", after_append_without_raised_epoch),
             patch.object(module, "earlier_attempt", earlier_attempt_without_raised_epoch),
@@ -239,7 +240,7 @@ def open_transactions_hold_nobody_back(log: ReplicaLog, footer_of: Any, start: i
     return replace(_transactions_of(log, footer_of, start), last_stable_offset=log.high_watermark)
 
 
-_transactions_of = partitions.transactions.transactions_of
+_transactions_of = stratalog.partitions.transactions.transactions_of
 
 
 def counted_on_trust(
@@ -294,15 +295,15 @@ class RegisterLater:
             replica.store.create(name, data)
 
 
-_start = engine.replication.sync._start
-_copy = engine.replication.sync._copy
+_start = stratalog.engine.replication.sync._start
+_copy = stratalog.engine.replication.sync._copy
 
 
 def register_later() -> AbstractContextManager[object]:
     variant = RegisterLater()
     return all_of(
-        patched(engine.replication.sync, "_start", variant.start),
-        patched(engine.replication.sync, "_copy", variant.copy),
+        patched(stratalog.engine.replication.sync, "_start", variant.start),
+        patched(stratalog.engine.replication.sync, "_copy", variant.copy),
     )()
 
 
@@ -325,7 +326,7 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
 
 
 def expand_without_second_sync(
-    context: Context, works: Any, states: Mapping[PartitionKey, Progressed], began_s: float, notes: Any
+    context: Context, works: Any, states: Mapping[TopicIdPartition, Progressed], began_s: float, notes: Any
 ) -> None:
     """Both commits, and nothing between them."""
     newcomers = {

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from engine.operations.verification.structure import ReplicaLook, _Seen
-from engine.replication.site import Site
-from partitions.listing import DataFile
-from partitions.segment_check import CheckedSegment, check_segment
-from partitions.store import Store
+from stratalog.engine.replication.site import Site
+from stratalog.engine.upkeep.verification.structure import ReplicaLook, _Seen
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.segment_check import CheckedSegment, check_segment
+from stratalog.partitions.store import Store
 
 
 def unchecked(*_: object) -> None:

@@ -11,23 +11,24 @@ from typing import TypeVar
 
 import msgspec
 
-from engine.cluster_file import BrokerEntry, ClusterFile
-from engine.context import Context, TaskRunner
-from engine.metadata.commands import Command
-from engine.metadata.image import ClusterImage, TopicImage
-from engine.operations import topics
-from engine.operations.brokers import bring_up
-from engine.quorum.bootstrap import bootstrap as bootstrap_quorum
-from engine.quorum.client import MetadataClient
-from engine.quorum.log import MetadataLog
-from engine.quorum.voter import Voter
-from engine.state.internal_topics import INTERNAL_TOPICS
-from partitions import paths
-from partitions.paths import BROKER_FILE, DataName
-from partitions.probing import SerialProber
-from partitions.root import BrokerFile
-from partitions.runner import Outcome, SerialRunner
-from partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.engine.admin import topics
+from stratalog.engine.brokers import bring_up
+from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
+from stratalog.engine.driver.context import Context, TaskRunner
+from stratalog.engine.metadata.commands import Command
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.quorum.bootstrap import bootstrap as bootstrap_quorum
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.voter import Voter
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions import paths
+from stratalog.partitions.paths import BROKER_FILE, DataName
+from stratalog.partitions.probing import SerialProber
+from stratalog.partitions.root import BrokerFile
+from stratalog.partitions.runner import Outcome, SerialRunner
+from stratalog.partitions.store import Store, StoreCounts, StoreOptions
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.simulation.configuration import Configuration, Shape
 from tests.simulation.damage import Copies, Damage
 from tests.simulation.faults import Events
@@ -39,7 +40,6 @@ from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Scheduler, Verdict
 from tests.simulation.stores import Note, SimStore
 from tests.simulation.transacting import TransactionOracle
-from tiering.delta_table import DeltaTopicTable
 
 CLUSTER = "c"
 TOPIC = "t"

@@ -7,9 +7,9 @@ import os
 import sys
 from pathlib import Path
 
-from partitions.clock import Clock
-from partitions.store import StagedWriter, Store, StoreOptions, open_store
-from partitions.store.local import LocalStore
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.store import StagedWriter, Store, StoreOptions, open_store
+from stratalog.partitions.store.local import LocalStore
 from tests.spark.spark_cluster import write_cluster_file
 
 
@@ -42,8 +42,8 @@ def opener(uri: str, options: StoreOptions, clock: Clock) -> Store:
 
 
 def main(folder: Path) -> None:
-    from engine import Cluster
-    from jobs.session import spark_session
+    from stratalog import Cluster
+    from stratalog.jobs.session import spark_session
 
     spark = spark_session("dying", master="local[2,4]", settings={"spark.speculation": "true"})
     cluster = Cluster.format(write_cluster_file(folder), spark, opener=opener)

@@ -18,10 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from partitions.clock import Clock
-from partitions.store import StagedCopy, StagedWriter, Store, StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.protocol import StoredObject
 from tests.spark.waiting import wait_for
 
 T = TypeVar("T")

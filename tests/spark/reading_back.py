@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from engine import Cluster
+from stratalog import Cluster
 
 
 def read_back(cluster: Cluster, topic: str) -> dict[int, list[Any]]:

@@ -68,8 +68,8 @@ class RemoteDriver:
 
 
 def main(master: str, cluster_file: str, gates: str) -> None:
-    from engine import Cluster
-    from jobs.session import spark_session
+    from stratalog import Cluster
+    from stratalog.jobs.session import spark_session
 
     spark = spark_session("driver", master=master, settings=session_settings())
     cluster = Cluster.open(cluster_file, spark, opener=opener(Path(gates)))

@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import Cluster
+from stratalog import Cluster
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -93,10 +93,11 @@ def read(file: Path) -> str:
 
 
 def _daemon(log: Path, main_class: str, *argv: str) -> subprocess.Popen[bytes]:
-    memory = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1"}
+    environ = {"SPARK_DAEMON_MEMORY": "128m", "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1"}
+    environ["PYTHONPATH"] = ""  # executors inherit it; a driver gives them theirs
     command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), main_class, "--webui-port", "0", *argv]
     with log.open("wb") as out:
-        return subprocess.Popen(command, stdout=out, stderr=out, env=spark_environment(memory), cwd=log.parent)
+        return subprocess.Popen(command, stdout=out, stderr=out, env=spark_environment(environ), cwd=log.parent)
 
 
 def _says(log: Path, text: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:

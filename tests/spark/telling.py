@@ -11,12 +11,13 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from engine import Cluster
-from engine.cluster_file import load_cluster_file
-from jobs.session import spark_session
-from partitions.store import open_store
+from stratalog import Cluster
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.jobs.session import spark_session
+from stratalog.partitions.store import open_store
 
 CONFIGS = {
     "remote.storage.enable": "true",
@@ -24,6 +25,8 @@ CONFIGS = {
     "local.retention.bytes": "1",
     "retention.ms": "-1",
 }
+ADDRESS = "s3://me:hunter2@bucket/recovered"
+ONE = {"offsets.topic.replication.factor": "1", "offsets.topic.num.partitions": "1"}
 
 
 def settings_of(spark: SparkSession) -> str:
@@ -37,7 +40,8 @@ def settings_of(spark: SparkSession) -> str:
 
 def main(path: str, *options: str) -> None:
     """All steps."""
-    file = load_cluster_file(Path(path))
+    file_path = Path(path)
+    file = load_cluster_file(file_path)
     spark = spark_session("telling", store_options=file.store_options)
 
     def told(step: Callable[[], object]) -> None:
@@ -57,8 +61,30 @@ def main(path: str, *options: str) -> None:
         frame.explain("extended")
         return frame.collect()
 
+    def streamed(cluster: Cluster) -> object:
+        """Out of the topic and into it again, with a checkpoint beside the cluster file."""
+        source = spark.readStream.format("stratalog").options(cluster=path, startingOffsets="earliest", group="g")
+        query = (
+            source.load("t")
+            .select("value")
+            .writeStream.foreachBatch(cluster.stream_writer("t", producer="p"))
+            .option("checkpointLocation", (file_path.parent / "checkpoint").as_uri())
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return query.recentProgress
+
+    def pickled(cluster: Cluster) -> object:
+        """What travels to executors, and what each thing says of itself."""
+        context, image = cluster._context, cluster.image
+        sites, table = context.sites(image, image.topics.values()), context.remote_table(image.topic("t"))
+        sent = (cluster.stores, file, sites, cluster.plan_read("t"), table)
+        return sent, pickle.dumps(sent), cloudpickle.dumps(sent), cluster, context, vars(table)
+
     if "format" in options:
         cluster = Cluster.format(path, spark)
+        cluster.alter_configs(None, ONE)
         cluster.create_topic("t", partitions=1, replication_factor=2, configs=CONFIGS)
     else:
         cluster = Cluster.open(path, spark)
@@ -72,7 +98,9 @@ def main(path: str, *options: str) -> None:
         lambda: read(cluster),
         lambda: scanned(f"{file.remote}/"),
         lambda: open_store(file.remote, file.store_options).list(""),
-        lambda: (cluster.stores, pickle.dumps(cluster.stores), file),
+        lambda: "format" not in options or streamed(cluster),
+        lambda: cluster.recover("t", ADDRESS),
+        lambda: pickled(cluster),
     ):
         told(step)
     spark.stop()

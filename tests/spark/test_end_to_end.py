@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.spark_cluster import format_cluster, rows
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.gates import Gate, Gates
 from tests.spark.reading_back import read_back
 from tests.spark.remote_driver import RemoteDriver

@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
 
-from engine import Cluster
-from jobs import read as job
-from partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
+from stratalog import Cluster
+from stratalog.jobs import read as job
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
 from tests.spark.spark_cluster import TIERED, format_cluster
 
 if TYPE_CHECKING:

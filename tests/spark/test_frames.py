@@ -11,8 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from engine import Cluster
-from partitions.errors import InvalidRecordError
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidRecordError
 from tests.spark.spark_cluster import files, format_cluster, ordered
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine import Cluster
+from stratalog import Cluster
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 
@@ -50,7 +50,7 @@ class Place:
 
     def call(self, job: str, *argv: str) -> int:
         """The job's exit status, in this process."""
-        return int(importlib.import_module(f"jobs.{job}").main([*argv, "--cluster", self.file]))
+        return int(importlib.import_module(f"stratalog.jobs.{job}").main([*argv, "--cluster", self.file]))
 
 
 def text(number: int) -> str:
@@ -321,7 +321,7 @@ def test_a_cluster_that_cannot_be_reached_is_a_failure(filled: Place, capsys: py
 BAD_CALLS = [
     (("describe", "--topics", "nix"), "UNKNOWN_TOPIC_OR_PARTITION"),
     (("replicate", "--topics", "t,nix"), "UNKNOWN_TOPIC_OR_PARTITION"),
-    (("topics", "create", "u", "--config", "retention.mss=1"), "did you mean retention.ms"),
+    (("topics", "create", "u", "--config", "retention.mss=1"), "did you mean 'retention.ms'"),
     (("topics", "create", "u", "--replication-factor", "4"), "INVALID_REPLICATION_FACTOR"),
     (("topics", "create", "t"), "TOPIC_ALREADY_EXISTS"),
     (("topics", "create", "u", "--value", "n INTT"), "declares no type that Spark knows"),

@@ -10,15 +10,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine import Cluster, OffsetSpec
-from engine.reading.plan import FileRange
-from engine.replication.site import Site
-from engine.spark.scanning import scan
-from engine.spark.types import BINARY, record_schema
-from partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from partitions.merge import Run
-from partitions.records import physical_schema
-from partitions.rewrite import stage_run
+from stratalog import Cluster, OffsetSpec
+from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.replication.site import Site
+from stratalog.engine.spark.scanning import scan
+from stratalog.engine.spark.types import BINARY, record_schema
+from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
+from stratalog.partitions.merge import Run
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.rewrite import stage_run
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered, rows
 
 if TYPE_CHECKING:

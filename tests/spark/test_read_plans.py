@@ -12,9 +12,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
-from engine import Cluster
-from engine.reading.read_plan import ReadPlan
-from partitions.errors import InvalidCallError, OffsetOutOfRangeError
+from stratalog import Cluster
+from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from tests.spark.spark_cluster import TIERED, format_cluster, ordered
 
 if TYPE_CHECKING:

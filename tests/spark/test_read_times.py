@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine import Cluster, FirstAt
+from stratalog import Cluster, FirstAt
 from tests.spark.spark_cluster import TIERED, format_cluster
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_the_times_reach_parquet_and_hold_in_sql_in_any_zone(cluster: Cluster, s
 def test_the_job_takes_the_same_words(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from jobs.read import main
+    from stratalog.jobs.read import main
 
     asked = [
         "--cluster",

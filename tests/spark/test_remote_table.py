@@ -13,20 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import polars
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from partitions.clock import SystemClock
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.records import TIMESTAMP, physical_schema
-from partitions.segment_writer import SegmentWriter
-from partitions.store.local import LocalStore
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import TIMESTAMP, physical_schema
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.statistics import statistics_json
+from tests.unit.segments import listed
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
-from tiering.delta_table import DeltaTopicTable
-from tiering.remote_segment import RemoteSegment, Uploaded
-from tiering.statistics import statistics_json
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,9 +97,11 @@ def write_file(partition: int, base: int, value: pa.DataType = VALUE) -> tuple[b
     footer = writer.close(lineage=Lineage([(1, 0)]), producers=lambda _: {}, created_ms=0)
     data = sink.getvalue()
     name = DataName(base, footer.next_offset, 1)
+    store = MemoryStore()
+    store.create(str(name), data)
     return (
         data,
-        statistics_json(pq.read_metadata(io.BytesIO(data))),
+        statistics_json(read_segment(store, listed(store, name))),
         RemoteSegment(partition, name, footer.next_offset, len(data)),
     )
 

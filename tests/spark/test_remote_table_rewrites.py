@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partitions.errors import CorruptionError
-from partitions.records import physical_schema
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.records import physical_schema
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.spark.test_remote_table import ROWS_PER_FILE, VALUE, add, changing
-from tiering.delta_table import DeltaTopicTable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -62,7 +63,7 @@ def test_an_optimize_by_spark_is_taken_back_and_no_reader_sees_a_record_twice(
     assert f"OPTIMIZE at version {log.version} with Apache-Spark/" in str(log.rewrite)
     for segment in before.all_segments():  # if it were gone, it could be made anew
         written = pq.read_table(Path(tiered.uri) / segment.path).select(schema.names).cast(schema)
-        found = tiered.records(segment, schema)
+        found = pa.Table.from_batches(list(tiered.records(segment, schema)))
         assert str(found.to_pylist()) == str(written.to_pylist()), "as text: NaN equals nothing else"
     righted = tiered.undo_rewrites()
     assert [read(version) for version in range(before.version, righted.version + 1)] == [wanted] * 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from typing import TYPE_CHECKING
 import deltalake
 import pytest
 
-from engine import Cluster
-from jobs.session import reach_stores
-from partitions.store import StoreOptions, open_store
+from stratalog import Cluster
+from stratalog.jobs.session import reach_stores
+from stratalog.partitions.store import StoreOptions, open_store
 from tests.s3_server import SECRET_KEY, S3Endpoint
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.s3]
 
 ROOT = Path(__file__).resolve().parents[2]
 WRONG_KEY = "not-the-secret-at-all"
+CLUSTER_KEY = "bm90LXRoZS1rZXktb2YtYW55LWNsdXN0ZXItYXQtYWxs"
 
 CLUSTER = """
 [cluster]
@@ -140,7 +142,7 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
     environ = {name: value for name, value in os.environ.items() if name != "PYSPARK_GATEWAY_PORT"}
     environ |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1"}
     environ |= {"PATH": os.pathsep.join([str(Path(sys.prefix, "bin")), environ["PATH"]]), "PYTHONPATH": str(ROOT)}
-    environ |= {"AWS_SECRET_ACCESS_KEY": secret}
+    environ |= {"AWS_SECRET_ACCESS_KEY": secret, "STRATALOG_CLUSTER_KEY": CLUSTER_KEY}
     done = subprocess.run(
         [*command, "tests/spark/telling.py", str(file), *argv],
         cwd=ROOT,
@@ -156,16 +158,17 @@ def run_telling_everything(file: Path, secret: str, *argv: str) -> str:
 
 def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3Endpoint) -> None:
     """Neither in what it prints (reports, plans, settings, Hadoop's too, exceptions for a wrong key, pickles), nor
-    in a file or an object.
+    in a file or an object: logs of events, checkpoints, Delta's logs, the roots.
     """
     said = run_telling_everything(file, SECRET_KEY, "format")
-    assert "Traceback (most" not in said
+    assert said.count("Traceback (most") == said.count("UnsupportedStoreError: no store can be opened at an") == 1
     assert "\nfs.s3a.session.token=by-hand\n" in said, "Hadoop's settings were looked at; what a user sets stays"
     refused = run_telling_everything(file, WRONG_KEY)
     assert refused.count("Traceback (most") >= 3
     assert "SignatureDoesNotMatch" in refused or "403" in refused
-    for key in (SECRET_KEY, WRONG_KEY):
-        assert key not in said + refused
+    secrets = (SECRET_KEY, WRONG_KEY, CLUSTER_KEY, str(base64.b64decode(CLUSTER_KEY))[2:-1], "hunter2")
+    for secret in secrets:
+        assert secret not in said + refused
 
     left = {path: path.read_bytes() for path in file.parent.rglob("*") if path.is_file()}
     for bucket in s3_endpoint.buckets:
@@ -173,6 +176,6 @@ def test_a_secret_is_in_nothing_that_a_run_leaves(file: Path, s3_endpoint: S3End
         left |= {Path(store.uri_of(stored.name)): store.read(stored.name) for stored in store.list("")}
     assert any(b"fs.s3a.endpoint" in data for path, data in left.items() if "events" in path.parts)
     assert any("_delta_log" in path.parts for path in left)
+    assert any("checkpoint" in path.parts for path in left)
     for path, data in left.items():
-        assert SECRET_KEY.encode() not in data, path
-        assert WRONG_KEY.encode() not in data, path
+        assert [secret for secret in secrets if secret.encode() in data] == [], path

@@ -11,8 +11,8 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from jobs.session import local_cores, read_properties, s3a_settings
-from partitions.store.protocol import StoreOptions
+from stratalog.jobs.session import local_cores, read_properties, s3a_settings
+from stratalog.partitions.store.protocol import StoreOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,7 +60,8 @@ def test_workers_run_the_same_python(spark: SparkSession) -> None:
 @pytest.mark.spark
 def test_a_session_starts_without_a_word_on_standard_error(tmp_path: Path) -> None:
     code = (
-        "from jobs.session import spark_session; print(spark_session('quiet', master='local[1]').range(3).count())"
+        "from stratalog.jobs.session import spark_session; "
+        "print(spark_session('quiet', master='local[1]').range(3).count())"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
-from engine import Cluster
-from engine.replication.site import Site
-from jobs.benchmarks.memory import worker_peak
-from snapshots.reader import read_snapshot
+from bench.memory import worker_peak
+from stratalog import Cluster
+from stratalog.engine.replication.site import Site
+from stratalog.snapshots.reader import read_snapshot
 from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:

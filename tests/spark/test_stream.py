@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from engine import Cluster
-from partitions.errors import InvalidCallError
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidCallError
 from tests.spark.spark_cluster import TIERED, ordered
 from tests.spark.streams import VALUE, Numbers, Seen, drain, source, stream_cluster, topic_of_its_own
 

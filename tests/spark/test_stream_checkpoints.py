@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.streams import VALUE, Numbers, source, stream_cluster
 
 if TYPE_CHECKING:

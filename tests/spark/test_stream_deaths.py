@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.crashes.victim import Victim
 from tests.spark.spark_cluster import TIERED, ordered
 from tests.spark.streams import VALUE, Numbers, drain, source, stream_cluster, topic_of_its_own

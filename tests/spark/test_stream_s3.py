@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine import Cluster
-from jobs.session import reach_stores
-from partitions.store import StoreOptions
+from stratalog import Cluster
+from stratalog.jobs.session import reach_stores
+from stratalog.partitions.store import StoreOptions
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.spark.spark_cluster import TIERED
 

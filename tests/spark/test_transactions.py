@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.spark_cluster import TIERED, format_cluster
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as f
 
-from engine import Cluster
+from stratalog import Cluster
 from tests.spark.spark_cluster import format_cluster
 
 if TYPE_CHECKING:

@@ -10,22 +10,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from engine.cluster import Cluster
-from engine.context import Progress, Silent
-from engine.metadata.commands import FenceBroker, UnfenceBroker
-from engine.reading.bounds import Bound
-from engine.reading.plan import FileRange
-from engine.replication.site import Site
-from engine.report import Report
-from partitions.clock import Clock, ManualClock, SystemClock
-from partitions.listing import DataFile, ReplicaLog
-from partitions.paths import DataName, base_name, parse_name
-from partitions.replica import Replica
-from partitions.segment import read_batches
-from partitions.store import Store, StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import StoredObject
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.config.key_source import KeySource, key_of_environment
+from stratalog.engine.driver.context import Progress, Silent
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.commands import FenceBroker, UnfenceBroker
+from stratalog.engine.reading.bounds import Bound
+from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.replication.replica_selector import KEY, MakeSelector
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.clock import Clock, ManualClock, SystemClock
+from stratalog.partitions.listing import DataFile, ReplicaLog
+from stratalog.partitions.paths import DataName, base_name, parse_name
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
 from tests.unit.harness import batch
 
 TIERED = {
@@ -57,7 +59,7 @@ class Dying(Silent):
 
 
 class LiveCluster:
-    """Brokers 1..n, in racks a, b, ...; broker 1 votes. ``on_disk`` puts the brokers on folders too.
+    """Brokers 1..n, in racks a, b, ..., of which ``voters`` vote. ``on_disk`` puts the brokers on folders too.
 
     The clock starts at the time of day, since files on disks carry that of the machine.
     """
@@ -68,25 +70,32 @@ class LiveCluster:
         brokers: int = 3,
         *,
         on_disk: bool = False,
+        voters: Sequence[int] = (1,),
         through: Callable[[str, Store], Store] = lambda uri, store: store,
+        cluster_key: KeySource = key_of_environment,
     ) -> None:
         self.folder = folder
         self.clock = ManualClock(SystemClock().now_ms())
         self.through = through
+        self.cluster_key = cluster_key
+        self.selectors: dict[str, MakeSelector] = {}
+        """What drivers offer (``replica.selector.class``)."""
         self._numbers = itertools.count(1)
         self._memory: dict[str, MemoryStore] = {}
         self._lock = threading.Lock()
         self.file = folder / "cluster.toml"
         self.remote = folder / "remote"
         self.remote.mkdir()
-        lines = ['[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n']
+        lines = [f'[cluster]\nid = "c"\nremote = "remote"\nvoters = {list(voters)}\n']
         for broker in range(1, brokers + 1):
             address = f"b{broker}" if on_disk else f"memory://b{broker}"
             lines.append(f'[[brokers]]\nid = {broker}\nrack = "{chr(96 + broker)}"\nlog_dir = "{address}"\n')
             if on_disk:
                 self.root(broker).mkdir()
         self.file.write_text("\n".join(lines))
-        self.cluster = Cluster.format(self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root)
+        self.cluster = Cluster.format(
+            self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root, cluster_key=cluster_key
+        )
 
     def new_id(self) -> str:
         """Ids in the order in which they are asked for."""
@@ -105,8 +114,20 @@ class LiveCluster:
     def driver(self, progress: Progress | None = None) -> Cluster:
         """Another driver of the same cluster."""
         return Cluster.open(
-            self.file, progress=progress, clock=self.clock, new_id=self.new_id, opener=self.open_root
+            self.file,
+            progress=progress,
+            clock=self.clock,
+            new_id=self.new_id,
+            opener=self.open_root,
+            selectors=self.selectors,
+            cluster_key=self.cluster_key,
         )
+
+    def select_by(self, **selectors: MakeSelector) -> None:
+        """From now on drivers offer these, and the first of them is chosen."""
+        self.selectors = selectors
+        self.cluster = self.driver()
+        self.cluster.alter_configs(None, {KEY: next(iter(selectors))})
 
     def root(self, broker: int) -> Path:
         """The folder of a broker."""

@@ -8,9 +8,9 @@ from typing import Any
 from deltalake import DeltaTable
 from greenlet import getcurrent, greenlet
 
-from partitions.store import Store
+from stratalog.partitions.store import Store
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.tiering_harness import table_in
-from tiering.delta_table import DeltaTopicTable
 
 Step = Callable[[], Any]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, TypeVar
 
-from partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
+from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 T = TypeVar("T")
 
@@ -61,7 +61,8 @@ class FaultyStore:
         return self._through("list", prefix, lambda: self.inner.walk(prefix))
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        return self._through("sweep", "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))
+        what = "list" if dry_run else "sweep"
+        return self._through(what, "", lambda: self.inner.sweep_staging(older_than_ms, dry_run=dry_run))
 
     def names(self, prefix: str) -> frozenset[str]:
         return self._through("list", prefix, lambda: self.inner.names(prefix))

@@ -3,87 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
-from snapshots.fetch import (
-    Outcome,
-    SnapshotFetch,
-    Wanted,
-    fetch_snapshots,
-)
-from snapshots.messages import (
-    RESPONSE_MAX_BYTES,
-    FetchSnapshotRequest,
-    PartitionAnswer,
-    PartitionRequest,
-)
-from snapshots.source import HostedPartition, SnapshotSource
+from stratalog.partitions.errors import FencedLeaderEpochError
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots.fetch import Chunk, Fetched, Source, fetch_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
 from tests.unit.snapshot_files import FOLDER, ID, OWNER, PARTITION, names, write
 
-CLUSTER = "c"
-LEADER, FOLLOWER = 1, 2
-EPOCH = 7
 VALUES = [bytes([n]) * 300 for n in range(20)]
-WANTED = Wanted(ID, EPOCH)
 
 
 class Leader:
-    """A broker that leads every partition it has a folder for; ``folders`` by partition."""
+    """The leader's folder, and what it was asked for."""
 
-    def __init__(self, store: Store | None = None, response_max_bytes: int = RESPONSE_MAX_BYTES) -> None:
+    def __init__(self, store: Store | None = None) -> None:
         self.store = store or MemoryStore("memory://leader")
-        self.folders = {PARTITION: FOLDER}
-        self.leader: int | None = LEADER
-        self.epoch = EPOCH
-        self.asked: list[FetchSnapshotRequest] = []
+        self.leads = True
+        self.asked: list[int] = []
+        """The positions of the chunks."""
         self.before: Callable[[int], None] = lambda count: None
-        """Called before each answer with how many there were."""
-        self._source = SnapshotSource(self._hosted, cluster_id=CLUSTER, response_max_bytes=response_max_bytes)
+        """Called before each chunk with how many there were."""
 
-    def _hosted(self, topic_id: str, partition: int) -> HostedPartition | None:
-        folder = self.folders.get(partition)
-        if topic_id != OWNER or folder is None:
-            return None
-        return HostedPartition(
-            store=self.store, folder=folder, broker_id=LEADER, leader=self.leader, leader_epoch=self.epoch
-        )
+    def source(self, snapshot_id: SnapshotId = ID) -> Source:
+        return _Watched(self, snapshot_id)
 
-    def ask(self, request: FetchSnapshotRequest) -> list[PartitionAnswer]:
-        self.before(len(self.asked))
-        self.asked.append(request)
-        return self._source.answer(request)
-
-    def ask_one(self, **changes: Any) -> PartitionAnswer:
-        fields: dict[str, Any] = {
-            "topic_id": OWNER,
-            "partition": PARTITION,
-            "current_leader_epoch": EPOCH,
-            "snapshot_id": ID,
-            "position": 0,
-        }
-        return self.ask(of(PartitionRequest(**{**fields, **changes})))[0]
+    def check_leader(self) -> None:
+        if not self.leads:
+            raise FencedLeaderEpochError("another one leads")
 
 
-def of(*partitions: PartitionRequest, max_bytes: int = 10_000_000) -> FetchSnapshotRequest:
-    return FetchSnapshotRequest(
-        cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=max_bytes, partitions=partitions
-    )
+class _Watched(Source):
+    def __init__(self, leader: Leader, snapshot_id: SnapshotId) -> None:
+        super().__init__(leader.store, FOLDER, snapshot_id, leader.check_leader)
+        object.__setattr__(self, "_leader", leader)
+
+    def chunk(self, position: int, max_bytes: int) -> Chunk:
+        leader: Leader = self._leader  # type: ignore[attr-defined]
+        leader.before(len(leader.asked))
+        leader.asked.append(position)
+        return super().chunk(position, max_bytes)
 
 
 def fetch(
     store: Store,
     leader: Leader,
     *,
-    discover: Callable[[], Wanted | None] = lambda: WANTED,
+    discover: Callable[[], Source | None] | None = None,
     max_bytes: int = 1000,
-    owner: str | None = None,
-) -> Outcome:
+    owner: str = OWNER,
+) -> Fetched | None:
     """One run of a follower."""
-    one = SnapshotFetch(store, FOLDER, topic_id=OWNER, partition=PARTITION, discover=discover, owner=owner)
-    [outcome] = fetch_snapshots([one], leader.ask, cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=max_bytes)
-    return outcome
+    return fetch_snapshot(
+        store, FOLDER, discover or leader.source, owner=owner, partition=PARTITION, max_bytes=max_bytes
+    )
 
 
 def leader_with(values: Sequence[bytes] = VALUES) -> Leader:

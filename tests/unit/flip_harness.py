@@ -19,19 +19,19 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from engine.cluster import Cluster
-from engine.context import LocalTasks
-from engine.report import Report
-from partitions.errors import CorruptionError
-from partitions.listing import DataFile
-from partitions.paths import DataName, base_name, parse_name
-from partitions.probing import SerialProber
-from partitions.replica import _read_lineage
-from partitions.runner import SerialRunner
-from partitions.segment_check import verify_segment
-from partitions.store import Store
-from partitions.store.local import LocalStore
-from partitions.store.protocol import StoredObject
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import DataName, base_name, parse_name
+from stratalog.partitions.probing import SerialProber
+from stratalog.partitions.replica import remembered_lineages
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.protocol import StoredObject
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot
@@ -157,7 +157,7 @@ class Stage:
 
     def _put_back(self) -> None:
         self.faults.none()
-        _read_lineage.cache_clear()
+        remembered_lineages.clear()
         for name, store in self.live._memory.items():
             store._objects = dict(self._memory.get(name, {}))
         for name, data in self.live.in_remote().items():

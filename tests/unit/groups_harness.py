@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
 from tests.unit.cluster_harness import LiveCluster
 
 MINUTE_S = 60

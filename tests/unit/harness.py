@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from engine.metadata.image import BrokerImage, PartitionView
-from engine.replication.append import Appended, AppendOptions, NotAppended, append
-from engine.replication.site import Site
-from engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
-from engine.replication.watermark import advance_high_watermark
-from partitions.clock import ManualClock
-from partitions.producers import ProducerAppend, marker
-from partitions.records import physical_schema
-from partitions.root import format_root
-from partitions.runner import SerialRunner
-from partitions.segment import read_batches
-from partitions.store import Store
-from partitions.store.memory import MemoryStore
-from tiering.bootstrap import LastTiered
+from stratalog.engine.metadata.image import BrokerImage, PartitionView
+from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended, append
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
+from stratalog.engine.replication.watermark import advance_high_watermark
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.producers import ProducerAppend, marker
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.root import format_root
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.tiering.bootstrap import LastTiered
 
 SCHEMA = physical_schema()
 

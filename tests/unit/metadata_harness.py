@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker
-from engine.metadata.election_commands import Election, ElectLeaders
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, PartitionImage
-from engine.metadata.partition_commands import AlterPartition, IsrProposal, Member, PartitionAnswer, Refused
-from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from engine.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
+from stratalog.engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.partition_commands import (
+    AlterPartition,
+    IsrProposal,
+    Member,
+    PartitionAnswer,
+    Refused,
+)
+from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.engine.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
 
 Answer = TypeVar("Answer")
 

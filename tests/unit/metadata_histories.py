@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from engine.metadata.commands import Command, FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
-from engine.metadata.election_commands import Election, ElectLeaders
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, PartitionImage, TopicImage
-from engine.metadata.partition_commands import (
+from stratalog.engine.metadata.commands import (
+    Command,
+    FenceBroker,
+    RegisterBroker,
+    UnfenceBroker,
+    UnregisterBroker,
+)
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.metadata.partition_commands import (
     AdvanceLogStart,
     Altered,
     AlterPartition,
@@ -20,12 +26,12 @@ from engine.metadata.partition_commands import (
     Member,
     Refused,
 )
-from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from engine.metadata.records import MetadataRecord, decode, encode
-from engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic
-from partitions.errors import StratalogError
-from partitions.growth import grew
-from partitions.records import type_from_json, type_to_json
+from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.engine.metadata.records import MetadataRecord, decode, encode
+from stratalog.engine.metadata.topic_commands import AlterConfigs, AlterTopic, CreateTopic, DeleteTopic
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.growth import grew
+from stratalog.partitions.records import type_from_json, type_to_json
 from tests.unit.metadata_harness import an_id
 
 BROKERS = 5

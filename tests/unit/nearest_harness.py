@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.reading.replica_selector import KEY
+from stratalog.engine.replication.replica_selector import KEY
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 

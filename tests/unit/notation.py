@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
-from partitions.paths import DataName, EpochName, LocalStartName, Name, WatermarkName
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
+from stratalog.partitions.paths import DataName, EpochName, LocalStartName, Name, WatermarkName
+from stratalog.partitions.store.protocol import StoredObject
 
 
 def name_of(text: str) -> Name:

@@ -10,18 +10,19 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
-from engine.quorum.bootstrap import bootstrap, find_log
-from engine.quorum.client import MetadataClient
-from engine.quorum.log import MetadataLog
-from engine.quorum.patience import Patience
-from engine.quorum.state import LogState
-from engine.quorum.voter import Voter
-from partitions.clock import Clock, ManualClock
-from partitions.errors import OutcomeUnknownError, StorageError
-from partitions.root import format_root
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Staged, StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
+from stratalog.engine.metadata.records import ConfigRecord, ConfigResource, MetadataRecord
+from stratalog.engine.quorum.bootstrap import bootstrap, find_log
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.patience import Patience
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.clock import Clock, ManualClock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import OutcomeUnknownError, StorageError
+from stratalog.partitions.root import format_root
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Staged, StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 CLUSTER = "c"
 IMPATIENT = Patience(attempts=3, courtesy=1)
@@ -122,22 +123,28 @@ class Quorum:
     """``n`` voters on brokers 1..n, bootstrapped, and drivers over them; then so many ``others``."""
 
     def __init__(
-        self, n: int = 1, stores: Sequence[Store] | None = None, clock: Clock | None = None, others: int = 0
+        self,
+        n: int = 1,
+        stores: Sequence[Store] | None = None,
+        clock: Clock | None = None,
+        others: int = 0,
+        key: ClusterKey | None = None,
     ) -> None:
         numbers = itertools.count(1)
+        self.key = key
         self.new_id = lambda: f"{next(numbers):032x}"
         self.clock = clock if clock is not None else ManualClock()
         made = stores or [MemoryStore(f"memory://{broker}", self.clock) for broker in range(1, n + 1)]
         self.stores = dict(enumerate(made, start=1))
         self.notes: list[str] = []
         self.voters = [
-            Voter(broker, store, format_root(store, CLUSTER, broker, self.new_id).directory_id)
+            Voter(broker, store, format_root(store, CLUSTER, broker, self.new_id, key).directory_id, key)
             for broker, store in self.stores.items()
         ]
         bootstrap(CLUSTER, self.log(), self.voters, {})
         for broker in range(n + 1, n + 1 + others):
             self.stores[broker] = MemoryStore(f"memory://{broker}", self.clock)
-            format_root(self.stores[broker], CLUSTER, broker, self.new_id)
+            format_root(self.stores[broker], CLUSTER, broker, self.new_id, key)
 
     def hooked(self) -> list[HookedStore]:
         """The voters' stores, as one driver sees them: give them to ``log``."""
@@ -149,10 +156,12 @@ class Quorum:
         through: Sequence[Store] | None = None,
         patience: Patience | None = None,
         hint: LogState = LogState(),  # noqa: B008 - immutable
+        key: ClusterKey | bool | None = True,
     ) -> MetadataLog:
-        """A driver of its own, optionally through other stores onto the same storage."""
+        """A driver of its own, optionally through other stores onto the same storage, or with another key."""
         stores = self.stores if through is None else dict(enumerate(through, start=1))
-        voters = [Voter(one.broker_id, stores[one.broker_id], one.directory_id) for one in self.voters]
+        key = self.key if isinstance(key, bool) else key
+        voters = [Voter(one.broker_id, stores[one.broker_id], one.directory_id, key) for one in self.voters]
         return MetadataLog(
             CLUSTER,
             voters,
@@ -163,16 +172,19 @@ class Quorum:
             stores=stores,
             hint=hint,
             note=self.notes.append,
+            key=key,
         )
 
     def look(self) -> None:
         """Let drivers from now on begin with the present voters, as those do that open a cluster now."""
-        self.voters = list(find_log(CLUSTER, self.stores.keys(), self.stores, as_logged=True).voters)
+        found = find_log(CLUSTER, self.stores.keys(), self.stores, as_logged=True, key=self.key)
+        self.voters = list(found.voters)
 
     def root(self, broker_id: int) -> Voter:
         """The root of a broker as it is now, voter or not."""
         store = self.stores[broker_id]
-        return Voter(broker_id, store, format_root(store, CLUSTER, broker_id, self.new_id).directory_id)
+        formatted = format_root(store, CLUSTER, broker_id, self.new_id, self.key)
+        return Voter(broker_id, store, formatted.directory_id, self.key)
 
     def wipe(self, broker_id: int) -> None:
         """Lose everything on a broker, and format its root anew."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from engine.metadata.image import ClusterImage
-from engine.quorum.log import MetadataLog
-from engine.quorum.upkeep import Upkeep, keep_up
-from engine.quorum.voter import VoterListing
-from partitions.paths import CheckpointName, DataName
-from tests.unit.quorum_harness import Quorum, config
+from collections.abc import Callable
+
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.upkeep import Upkeep, keep_up
+from stratalog.engine.quorum.voter import VoterListing
+from stratalog.partitions.paths import CheckpointName, DataName, base_name, parse_name
+from tests.unit.quorum_harness import Quorum, config, unreachable
 
 LAG_MS = 7 * 24 * 60 * 60 * 1000
 
@@ -22,6 +24,13 @@ def committed(log: MetadataLog, *values: int) -> ClusterImage:
 
 def snapshot(quorum: Quorum, log: MetadataLog | None = None) -> Upkeep:
     return keep_up(log if log is not None else quorum.log(), quorum.clock, lag_ms=LAG_MS)
+
+
+def takes_no_snapshot(what: str, name: str, call: Callable[[], object]) -> object:
+    """A hook: nothing gets the name of a snapshot."""
+    if what in ("create", "commit") and isinstance(parse_name(base_name(name)), CheckpointName):
+        return unreachable(what, name, call)
+    return call()
 
 
 def listing(quorum: Quorum, broker: int) -> VoterListing:

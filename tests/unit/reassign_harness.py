@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from partitions.errors import StorageError
+from stratalog.partitions.errors import StorageError
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 

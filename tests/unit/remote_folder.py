@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 from deltalake import DeltaTable
 
-from partitions import paths
-from partitions.store import Store, StoreOptions
-from partitions.store.local import LocalStore
+from stratalog.partitions import paths
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering import delta_options
+from stratalog.tiering.remote_objects import RemoteObjects
 from tests.unit.cluster_harness import LiveCluster
-from tiering import delta_options
-from tiering.remote_objects import RemoteObjects
 
 
 def listed(live: LiveCluster, topic: str = "t") -> set[str]:

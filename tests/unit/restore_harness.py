@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from engine.cluster import Cluster
-from engine.report import Report
-from partitions.store import StoreOptions
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.store import StoreOptions
 from tests.unit.cluster_harness import LiveCluster
 
 CONFIGS = {"local_retention_bytes": "-1", "compression_type": "lz4"}

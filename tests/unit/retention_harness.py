@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.report import Report
+from stratalog.engine.driver.report import Report
 from tests.unit.cluster_harness import LiveCluster
 
 

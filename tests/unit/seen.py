@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from partitions.replica import Replica
-from partitions.segment import read_batches
-from partitions.transactions import Isolation, transactions_of, visible
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.transactions import transactions_of, visible
 
 
 def seen(replica: Replica, isolation: Isolation = Isolation.READ_COMMITTED) -> list[str]:

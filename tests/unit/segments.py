@@ -7,14 +7,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from partitions.lineage import Lineage
-from partitions.listing import DataFile
-from partitions.paths import DataName
-from partitions.producers import ProducerEntry
-from partitions.records import physical_schema
-from partitions.segment import read_batches
-from partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
-from partitions.store.protocol import Store
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import DataName, segment_owner
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segment_writer import ROW_GROUP_BYTES, SegmentWriter
+from stratalog.partitions.store.protocol import Store
 
 BINARY = physical_schema()
 BASE = DataName(100, None, 1)
@@ -57,14 +57,15 @@ def write_segment(
     compression: str = "zstd",
     row_group_bytes: int = ROW_GROUP_BYTES,
 ) -> DataFile:
-    """Create a data file with these batches, and list it."""
+    """Create a data file with these batches, and list it: of the partition whose folder it is, or some other."""
     path = f"{folder}/{name}" if folder else str(name)
+    topic_id, partition = segment_owner(path) or ("f" * 32, 3)
     staged = store.stage_writer(path)
     writer = SegmentWriter(
         staged.file,
         schema,
-        topic_id="f" * 32,
-        partition=3,
+        topic_id=topic_id,
+        partition=partition,
         base_offset=name.base_offset,
         compression=compression,
         row_group_bytes=row_group_bytes,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from partitions.clock import ManualClock
-from partitions.lineage import Lineage
-from partitions.paths import join
-from partitions.records import physical_schema
-from partitions.store.protocol import Store, StoredObject
-from snapshots.reader import Snapshot, read_snapshot
-from snapshots.snapshot_id import SnapshotId
-from snapshots.writer import SnapshotWriter
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import join
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.snapshots.reader import Snapshot, read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.writer import SnapshotWriter
 
 OWNER = "f" * 32
 PARTITION = 3

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from engine import Cluster
-from engine.report import Report
-from partitions.records import RECORD_COLUMNS
-from partitions.segment import read_batches
-from snapshots.reader import Snapshot, read_snapshot
-from snapshots.snapshot_id import SnapshotId
+from stratalog import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.segment import read_batches
+from stratalog.snapshots.reader import Snapshot, read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.tampering import Spot

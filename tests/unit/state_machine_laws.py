@@ -1,4 +1,4 @@
-"""What every state machine satisfies (``snapshots.state_machine``): call these with its own examples.
+"""What every state machine satisfies (``stratalog.snapshots.state_machine``): call these with its own examples.
 
 KIP-630, "Loading Snapshots": "After loading the snapshot, the Kafka Controller and Metadata Cache can apply
 operations in the replicated log with an offset greater than or equal the snapshot's end offset". So it must not
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
-from partitions.store.memory import MemoryStore
-from snapshots.state_machine import Codec, Load, load_dump, write_dump
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.snapshots.state_machine import Codec, Load, load_dump, write_dump
 from tests.unit.snapshot_files import read, writer
 
 Machine = TypeVar("Machine")

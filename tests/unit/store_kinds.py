@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from partitions.store import Store, StoredObject, StoreOptions, open_store
-from partitions.store.local import LocalStore
-from partitions.store.s3 import S3Store
+from stratalog.partitions.store import Store, StoredObject, StoreOptions, open_store
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.s3 import S3Store
 from tests.s3_server import S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from engine.operations.streaming.read import StreamTask, read_task
-from engine.operations.streaming.source import StreamSource
-from engine.reading.stream_offsets import StreamOffsets
-from engine.reading.stream_options import source_options
+from stratalog.engine.reading.stream_offsets import StreamOffsets
+from stratalog.engine.reading.stream_options import source_options
+from stratalog.engine.reading.stream_read import StreamTask, read_task
+from stratalog.engine.reading.stream_source import StreamSource
 from tests.unit.cluster_harness import LiveCluster
 
 

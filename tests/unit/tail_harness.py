@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from engine.operations.reading.tail import Tail
+from stratalog.engine.reading.tail import Tail
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from partitions.paths import base_name
-from partitions.store import Store
-from partitions.store.local import LocalStore
+from stratalog.partitions.paths import base_name
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.local import LocalStore
 from tests.unit.cluster_harness import LiveCluster
 
 

@@ -9,18 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import FenceBrokerRecord
-from jobs import bench as bench_job
-from jobs.benchmarks import checkpointing, large_cluster, opening, replaying
-from jobs.benchmarks.bench import Bench
-from jobs.benchmarks.measuring import Spread, in_turn
-from jobs.benchmarks.memory import own_peak
-from jobs.benchmarks.options import NAMES, BenchOptions, bench_options, size_text
-from jobs.benchmarks.table import Limit, Line, ratio_text, render, speed_line
-from jobs.sizes import parse_size
-from partitions.errors import InvalidCallError, StorageError
+from bench import __main__ as bench_job
+from bench import checkpointing, large_cluster, opening, replaying
+from bench.bench import Bench
+from bench.measuring import Spread, in_turn
+from bench.memory import own_peak
+from bench.options import NAMES, BenchOptions, bench_options, size_text
+from bench.table import Limit, Line, ratio_text, render, speed_line
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import FenceBrokerRecord
+from stratalog.jobs.sizes import parse_size
+from stratalog.partitions.errors import InvalidCallError, StorageError
 
 HERE = Path("bench-data")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from engine.cluster import Cluster
-from partitions.clock import ManualClock, SystemClock
-from partitions.listing import ReplicaLog
-from partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.engine.cluster import Cluster
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.tiering.remote_file import read_remote
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
-from tests.unit.test_operations_bootstrap import LAST_TIERED
-from tiering.remote_file import read_remote
+from tests.unit.test_upkeep_bootstrap import LAST_TIERED
 
 SCENARIOS = sorted((Path(__file__).parent / "scenarios").glob("*.toml"))
 BROKERS = (1, 2, 3, 4)  # 1 votes

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from partitions.bulk import collector_paused
+from stratalog.partitions.bulk import collector_paused
 
 
 @pytest.fixture(autouse=True)

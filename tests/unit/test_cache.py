@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.cache import BoundedCache
+from stratalog.partitions.cache import BoundedCache
 
 
 def test_what_was_used_longest_ago_is_forgotten_first() -> None:

@@ -1,7 +1,7 @@
 """What the protocol's operations ask of storage, call by call.
 
-The table stands in ``jobs.benchmarks.calls``, each number with its reason, for ``make bench`` prints it, too. Who
-makes an operation call once more, or once less, has to say why there.
+The table stands in ``bench.calls``, each number with its reason, for ``make bench`` prints it,
+too. Who makes an operation call once more, or once less, has to say why there.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engine.operations.brokers.brokers import settle_brokers
-from engine.replication.sync import _GROUP_FILES
-from jobs.benchmarks.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
-from jobs.benchmarks.counting import LIST, READ, STAT
-from tiering import delta_reader
+from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
+from bench.counting import LIST, READ, STAT
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.replication.sync import _GROUP_FILES
+from stratalog.tiering import delta_reader
 
 IDLE = next(scenario for scenario in SCENARIOS if scenario.what == "idle sync")
 IDLE_TIER = next(scenario for scenario in SCENARIOS if scenario.what == "idle tier")

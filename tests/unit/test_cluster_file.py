@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster_file import BrokerEntry, load_cluster_file
-from partitions.errors import InvalidCallError
-from partitions.store.protocol import StoreOptions
+from stratalog.engine.config.cluster_file import BrokerEntry, load_cluster_file
+from stratalog.partitions.errors import EnvironmentUnusableError, InvalidCallError, UnsupportedStoreError
+from stratalog.partitions.store import open_store
+from stratalog.partitions.store.protocol import StoreOptions
 
 GOOD = """
 [cluster]
@@ -94,31 +95,31 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("voters", "voter", r"\[cluster\]: unknown key 'voter'; did you mean 'voters'"),
+        ("voters", "voter", "cluster: unknown key 'voter'; did you mean 'voters'"),
         (
             'log_dir = "one"',
             'logdir = "one"',
-            r"\[\[brokers\]\] number 1: unknown key 'logdir'; did you mean 'log_dir'",
+            r"brokers\[0\]: unknown key 'logdir'; did you mean 'log_dir'",
         ),
         ("[s3]", "[s4]", "top level: unknown key 's4'; did you mean 's3'"),
-        ("timeout_s", "timeouts", r"\[s3\]: unknown key 'timeouts'; did you mean 'timeout_s'"),
-        ('id = "c"', "", r"\[cluster\]: id is missing"),
-        ('id = "c"', 'id = ""', r"\[cluster\]: id = '': this takes a text that is not empty"),
-        ('id = "c"', 'id = "a b"', r"\[cluster\]: id = 'a b'"),
-        ('id = "c"', "id = 7", r"\[cluster\]: id = 7: this takes a text"),
-        ("id = 2", "id = 1", r"\[\[brokers\]\] number 2: id = 1: .* each broker has its own"),
-        ("id = 2", "id = -2", r"\[\[brokers\]\] number 2: id = -2"),
-        ("id = 2", 'id = "2"', r"\[\[brokers\]\] number 2: id = '2': this takes a whole number"),
-        ("id = 2", "id = true", r"\[\[brokers\]\] number 2: id = True: this takes a whole number"),
-        ('log_dir = "one"', "", r"\[\[brokers\]\] number 1: log_dir is missing"),
-        ("[1]", "[3]", r"voters = \[3\]: name one or more of the brokers \[1, 2\]"),
-        ("[1]", "[]", r"voters = \[\]"),
-        ("[1]", "[1, 1]", r"voters = \[1, 1\]"),
-        ("[1]", '["1"]', r"voters = \['1'\]"),
-        ("[1]", "1", r"voters = 1: this takes a list"),
-        ("timeout_s = 5", 'timeout_s = "5"', r"\[s3\]: timeout_s = '5': this takes a whole number or a number"),
-        ("timeout_s = 5", "exclusive_multipart = 1", r"exclusive_multipart = 1: this takes true or false"),
-        ("timeout_s = 5", "timeout_s = 0", r"\[s3\]: numbers must be above 0"),
+        ("timeout_s", "timeouts", "s3: unknown key 'timeouts'; did you mean 'timeout_s'"),
+        ('id = "c"', "", "cluster: id is missing"),
+        ('id = "c"', 'id = ""', "cluster.id: Expected str of length >= 1"),
+        ('id = "c"', 'id = "a b"', "cluster.id: 'a b': use 1 to 64 of"),
+        ('id = "c"', "id = 7", "cluster.id: Expected str, got int"),
+        ("id = 2", "id = 1", r"brokers\[1\].id: 1 is another broker's, too: each has its own"),
+        ("id = 2", "id = -2", r"brokers\[1\].id: Expected int >= 0"),
+        ("id = 2", 'id = "2"', r"brokers\[1\].id: Expected int, got str"),
+        ("id = 2", "id = true", r"brokers\[1\].id: Expected int, got bool"),
+        ('log_dir = "one"', "", r"brokers\[0\]: log_dir is missing"),
+        ("[1]", "[3]", r"cluster.voters: \[3\]: name one or more of the brokers \[1, 2\], each once"),
+        ("[1]", "[]", "cluster.voters: Expected array of length >= 1"),
+        ("[1]", "[1, 1]", r"cluster.voters: \[1, 1\]: name one or more"),
+        ("[1]", '["1"]', r"cluster.voters\[0\]: Expected int, got str"),
+        ("[1]", "1", "cluster.voters: Expected array, got int"),
+        ("timeout_s = 5", 'timeout_s = "5"', "s3.timeout_s: Expected float, got str"),
+        ("timeout_s = 5", "exclusive_multipart = 1", "s3.exclusive_multipart: Expected bool.*, got int"),
+        ("timeout_s = 5", "timeout_s = 0", "s3.timeout_s: Expected float > 0"),
         ("s3://bucket/two", "s3://", "use a folder, file:///folder or s3://bucket/prefix"),
         ("s3://bucket/two", "hdfs://x/two", "use a folder, file:///folder or s3://bucket/prefix"),
         ("s3://bucket/two", "dbfs:/b1", "'dbfs:/b1': a mounted path, .* use s3://bucket/prefix"),
@@ -127,11 +128,13 @@ def test_an_even_number_of_voters_is_a_warning(tmp_path: Path) -> None:
         ("s3://bucket/two", "s3:/bucket/two", "'s3:/bucket/two': use a folder, "),
         ("s3://bucket/two", "file:/two", "'file:/two': write file:///absolute/folder"),
         ("s3://bucket/two", "C:/two", "'C:/two': drives of Windows are no roots"),
-        ("s3://lake/flights/", "dbfs:/lake", r"\[cluster\] remote: 'dbfs:/lake': "),
+        ("s3://lake/flights/", "dbfs:/lake", "cluster.remote: 'dbfs:/lake': "),
         ('"one"', '"~/one"', "~ and .* are not expanded"),
         ('"one"', '"$HOME/one"', "~ and .* are not expanded"),
         ('"one"', '"file://one"', "write the folder's path"),
         ("[1]", "[1", "is not valid TOML: .*line 7"),
+        pytest.param("[1]", "[" * 5000, "is not valid TOML: ", id="brackets"),
+        pytest.param("[1]", "[1" + "0" * 4400 + "]", "is not valid TOML: ", id="digits"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -140,8 +143,10 @@ def test_what_is_wrong_is_named_with_its_place(tmp_path: Path, old: str, new: st
 
 
 def test_a_file_without_brokers_is_refused(tmp_path: Path) -> None:
-    refuse(tmp_path, '[cluster]\nid = "c"\nvoters = [1]\n', "at least one broker")
-    refuse(tmp_path, GOOD.split("[cluster]")[0] + GOOD[GOOD.index("[[brokers]]") :], r"\[cluster\]: .* missing")
+    refuse(tmp_path, '[cluster]\nid = "c"\nvoters = [1]\n', "top level: brokers is missing")
+    refuse(
+        tmp_path, GOOD.split("[cluster]")[0] + GOOD[GOOD.index("[[brokers]]") :], "top level: cluster is missing"
+    )
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -163,11 +168,46 @@ def test_a_secret_is_refused_and_not_shown(tmp_path: Path, line: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path) -> None:
-    path = write(tmp_path, GOOD.replace("https://", "https://me:hunter2@"))
-    with pytest.raises(InvalidCallError, match="user or password") as caught:
-        load_cluster_file(path)
+@pytest.mark.parametrize(
+    ("good", "bad"),
+    [
+        ("https://s3", "https://me:hunter2@s3"),
+        ("example.org", "example.org/?token=hunter2"),
+        ('log_dir = "data"', 'log_dir = "s3://me:hunter2@bucket/b1"'),
+        ('log_dir = "data"', 'log_dir = "s3a://me:hunter2@bucket/b1"'),
+        ('log_dir = "data"', 'log_dir = "s3://bucket/b1?X-Amz-Signature=hunter2"'),
+        ('log_dir = "data"', 'log_dir = "https://account.blob.example.org/b1?sig=hunter2"'),
+    ],
+)
+def test_a_secret_in_an_address_is_refused_and_not_shown(tmp_path: Path, good: str, bad: str) -> None:
+    text = GOOD.replace('log_dir = "one"', 'log_dir = "data"')
+    assert good in text
+    with pytest.raises(InvalidCallError, match="holds credentials") as caught:
+        load_cluster_file(write(tmp_path, text.replace(good, bad)))
     assert "hunter2" not in str(caught.value)
+    with pytest.raises(UnsupportedStoreError, match="holds a secret") as unopened:
+        open_store("s3://me:hunter2@bucket/b1")
+    assert "hunter2" not in str(unopened.value)
+
+
+@pytest.mark.parametrize("folder", ["data", "data/inside", "link/inside"])
+def test_whoever_would_import_from_storage_is_told_so_before_anything_is_imported(
+    tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A root holds what its writers like, ``pandas.py`` too; Spark's workers import from the working folder."""
+    (tmp_path / "data" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("data")
+    file = write(tmp_path, GOOD.replace('log_dir = "one"', 'log_dir = "data"'))
+    with monkeypatch.context() as there:
+        there.chdir(tmp_path / folder)
+        with pytest.raises(EnvironmentUnusableError, match="which is storage of broker 1: whoever writes there"):
+            load_cluster_file(file)
+    with monkeypatch.context() as there:
+        there.syspath_prepend(str(tmp_path / folder))
+        with pytest.raises(EnvironmentUnusableError, match="take storage off sys"):
+            load_cluster_file(file)
+    monkeypatch.chdir(tmp_path)
+    load_cluster_file(file)
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from jobs.benchmarks.s3_server import ACCESS_KEY, HOST, OTHER_CREDENTIALS, SECRET_KEY
-from partitions.errors import StorageError
-from partitions.store import StoreOptions, open_store
+from bench.s3_server import ACCESS_KEY, HOST, OTHER_CREDENTIALS, SECRET_KEY
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.tiering import delta_options
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import table_in
-from tiering import delta_options
 
 pytestmark = pytest.mark.s3
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions.digest import RecordsDigest
-from partitions.records import HEADERS, TIMESTAMP, physical_schema
+from stratalog.partitions.digest import RecordsDigest
+from stratalog.partitions.records import HEADERS, TIMESTAMP, physical_schema
 
 VALUE = pa.struct(
     [

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-import partitions.replica
-from partitions.producers import decode, encode
-from partitions.segment_check import verify_bytes
+import stratalog.partitions.replica
+from stratalog.partitions.producers import decode, encode
+from stratalog.partitions.segment_check import verify_bytes
 from tests.unit.cluster_harness import TIERED, LiveCluster, codes, offsets_of
 from tests.unit.faulty_store import Faults
 from tests.unit.tampering import Spot, register, spot
@@ -193,7 +193,7 @@ def test_a_lineage_is_not_taken_over_with_another_digit(tmp_path: Path, seed: in
     live = live_cluster(tmp_path)
     live.wipe(3)
     flip(register(live, 1, ".epoch"), seed)
-    partitions.replica._read_lineage.cache_clear()  # as in a driver that has just begun
+    stratalog.partitions.replica.remembered_lineages.clear()  # as in a driver that has just begun
     live.driver().bootstrap([3]).raise_for_failures()
     assert live.leader() == 2
     assert live.log(3).lineage.entries == live.log(2).lineage.entries

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from engine.cluster import Cluster
-from engine.metadata.reassignment_plan import ReplicaPlan
-from partitions.errors import CorruptionError, StratalogError
-from partitions.paths import DataName, base_name, parse_name
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.metadata.reassignment_plan import ReplicaPlan
+from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.paths import DataName, base_name, parse_name
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.flip_harness import UNCOMPRESSED, Spot, Trial, Way, fill, try_way, values
 from tests.unit.restore_harness import Heir

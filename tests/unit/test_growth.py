@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from partitions.errors import CorruptionError, InvalidCallError, StaleMetadataError
-from partitions.growth import ADDED, fitted, grew, grown_schema, widest
-from partitions.records import type_from_json, type_to_json
+from stratalog.partitions.errors import CorruptionError, InvalidCallError, StaleMetadataError
+from stratalog.partitions.growth import ADDED, fitted, grew, grown_schema, widest
+from stratalog.partitions.records import type_from_json, type_to_json
 
 NARROW = pa.struct([("x", pa.int32()), ("d", pa.struct([("a", pa.string())]))])
 WIDE = pa.struct([("x", pa.int32()), ("d", pa.struct([("a", pa.string())])), ("y", pa.string())])
@@ -98,7 +98,7 @@ def test_any_other_change_is_refused(wanted: pa.DataType, message: str) -> None:
 
 @pytest.mark.parametrize("of", [lambda t: pa.list_(pa.field("element", t)), lambda t: pa.map_(pa.string(), t)])
 def test_structs_inside_arrays_and_maps_do_not_grow(of: Any) -> None:
-    """Neither does the schema of a remote table (``tiering.delta_schema``)."""
+    """Neither does the schema of a remote table (``stratalog.tiering.delta_schema``)."""
     with pytest.raises(InvalidCallError, match="cannot become"):
         grow(of(NARROW), of(WIDE))
     assert not grew(of(NARROW), of(WIDE))

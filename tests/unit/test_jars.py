@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs import jars
-from partitions.errors import EnvironmentUnusableError
+from stratalog.jobs import jars
+from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def test_a_fetch_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ def test_a_fetch_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pyte
 def test_a_file_of_conf_is_found_in_a_zip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``spark-submit --py-files`` puts one before everything else, for the driver too."""
     with zipfile.ZipFile(tmp_path / "packages.zip", "w") as packed:
-        packed.writestr("conf/jars.xml", "text")
-    root = zipfile.Path(tmp_path / "packages.zip", "conf/")
+        packed.writestr("stratalog/conf/jars.xml", "text")
+    root = zipfile.Path(tmp_path / "packages.zip", "stratalog/conf/")
     monkeypatch.setattr(importlib.resources, "files", lambda package: root)
     assert jars.conf_file("jars.xml").read_text() == "text"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.java import find_java, java_major, use_java
-from partitions.errors import EnvironmentUnusableError
+from stratalog.jobs.java import find_java, java_major, use_java
+from stratalog.partitions.errors import EnvironmentUnusableError
 
 
 def fake_java(home: Path, says: str, exit_code: int = 0) -> Path:

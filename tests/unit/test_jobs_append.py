@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine import Report
-from jobs.append import main as append
-from jobs.streaming import append_stream
+from stratalog import Report
+from stratalog.jobs.append import main as append
+from stratalog.jobs.streaming import append_stream
 
 STREAM = ("--stream", "--checkpoint", "c", "--producer", "p")
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.bootstrap import main as bootstrap
+from stratalog.jobs.bootstrap import main as bootstrap
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import calls, live_and_shared, report
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.groups import duration
-from jobs.groups import main as groups
+from stratalog.jobs.groups import duration
+from stratalog.jobs.groups import main as groups
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import calls, live_and_shared, rows
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine import Cluster
-from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from jobs.elect import main as elect
-from jobs.reassign import main as reassign
-from jobs.reassign import moves, rate
+from stratalog import Cluster
+from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.jobs.elect import main as elect
+from stratalog.jobs.reassign import main as reassign
+from stratalog.jobs.reassign import moves, rate
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import live_and_shared, report
 

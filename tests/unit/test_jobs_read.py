@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.read import main as read
+from stratalog.jobs.read import main as read
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import live_and_shared, nobody_reads, report
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine import Failure, Report
-from jobs.repeat import repeat
-from partitions.clock import ManualClock
-from partitions.errors import InvalidCallError, NoMajorityError
+from stratalog import Failure, Report
+from stratalog.jobs.repeat import repeat
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import InvalidCallError, NoMajorityError
 
 
 class Interrupted(ManualClock):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster import Cluster
-from jobs.restore import main as restore
+from stratalog.engine.cluster import Cluster
+from stratalog.jobs.restore import main as restore
 from tests.s3_server import S3Endpoint
 from tests.unit.jobs_harness import report
 from tests.unit.test_bootstrap_scenarios import World

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.snapshot import arguments
-from jobs.snapshot import main as snapshot
+from stratalog.jobs.snapshot import arguments
+from stratalog.jobs.snapshot import main as snapshot
 from tests.unit.jobs_harness import report
 from tests.unit.snapshot_harness import Keyed
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import DoubleType, MapType, StringType
 
-from jobs.main import main as stratalog
-from jobs.offsets import main as offsets
-from jobs.tail import main as tail
-from partitions.clock import SystemClock
-from partitions.records import HEADERS
+from stratalog.jobs.main import main as stratalog
+from stratalog.jobs.offsets import main as offsets
+from stratalog.jobs.tail import main as tail
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.records import HEADERS
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.jobs_harness import calls, live_and_shared, nobody_reads, report
@@ -113,6 +113,32 @@ def test_bytes_that_are_no_text_cannot_be_taken_for_text(
     lines = capsys.readouterr().out.split("\n")[:-1]
     found = [line.split("\t")[4] for line in lines]
     assert found == [r"\xff", r"\\xff", r"\\", r"a\tb\r\n", "\u00e9", '{"base64": "/w=="}']
+
+
+def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
+    live: LiveCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Spark casts any bytes to a string, and any number is a timestamp."""
+    live.topic("odd")
+    keys = pa.array([b"\xff", b"h"], pa.binary()).view(pa.string())
+    pairs = pa.StructArray.from_arrays([keys, pa.array([b"1", b"2"])], fields=list(HEADERS.value_type))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs).cast(HEADERS)
+    records = pa.record_batch(
+        {
+            "timestamp": pa.array([2**62, 0], pa.timestamp("us", "UTC")),
+            "key": pa.nulls(2, pa.binary()),
+            "value": pa.array([b"a", b"b"], pa.binary()),
+            "headers": headers,
+        }
+    )
+    live.cluster.append_batches("odd", {0: [records]}).raise_for_failures()
+    of_topic = calls(tail, "odd")
+    assert of_topic(live) == 0
+    times = [line.split("\t")[2] for line in capsys.readouterr().out.splitlines()]
+    assert times == ["4611686018427387904 us", "1970-01-01T00:00:00.000+00:00"]
+    assert of_topic(live, "--json") == 0
+    first, second, _ = map(json.loads, capsys.readouterr().out.splitlines())
+    assert [one["headers"][0]["key"] for one in (first, second)] == [{"base64": "/w=="}, "h"]
 
 
 def test_it_goes_on_where_a_group_has_come_to(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:

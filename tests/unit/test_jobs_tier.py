@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine import Report
-from jobs.arguments import duration
-from jobs.tier import SHORTEST_PAUSE_S, until_due_s
-from jobs.tier import main as tier
+from stratalog import Report
+from stratalog.jobs.arguments import duration
+from stratalog.jobs.tier import SHORTEST_PAUSE_S, until_due_s
+from stratalog.jobs.tier import main as tier
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.jobs_harness import report
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from jobs.topics import main
-from partitions.records import type_to_json
+from stratalog.jobs.topics import main
+from stratalog.partitions.records import type_to_json
 from tests.unit.cluster_harness import LiveCluster
 
 NARROW = pa.struct([("x", pa.int64())])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.transactions import main as transactions
+from stratalog.jobs.transactions import main as transactions
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.jobs_harness import calls, live_and_shared, rows

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
+
+import stratalog
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -18,9 +21,21 @@ MAY_IMPORT = {
     "tiering": {"tiering", "partitions"},
     "snapshots": {"snapshots", "partitions"},
     "engine": {"engine", "tiering", "snapshots", "partitions"},
-    "jobs": {"jobs", "engine", "tiering", "snapshots", "partitions"},
+    "stratalog": {"engine", "partitions"},
+    "jobs": {"jobs", "stratalog", "engine", "tiering", "snapshots", "partitions"},
     "conf": {"conf"},
 }
+"""By folder, those of which it may import. ``stratalog`` is the door, and holds links to the others."""
+
+FLOORS = (
+    *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
+    *("reading", "upkeep.tiering", "upkeep.verification", "upkeep.retention", "upkeep.replication"),
+    *("upkeep.healing", "upkeep.snapshots", "upkeep.restoring", "admin", "spark"),
+)
+"""The folders of ``engine``, from below. A module imports from its own floor and from those below it, without an
+exception: an import inside a function is an arrow like any other, and one for types alone makes the reader climb
+all the same. Above all of them stands ``engine/cluster*.py``."""
+
 PYSPARK_FOLDERS = ("jobs", "engine/spark")
 """Where pyspark may be imported; elsewhere its types may be named, under ``if TYPE_CHECKING``."""
 
@@ -34,29 +49,30 @@ PURE = (
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
     *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects", "expiry")),
     "engine/metadata/*.py",
-    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset", "messages")),
+    *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset")),
     *("snapshots/state_machine.py", "engine/state/*.py"),
-    *(f"engine/reading/{name}.py" for name in ("out_of_range", "offsets_for_epoch")),
+    *(f"engine/replicas/{name}.py" for name in ("out_of_range", "offsets_for_epoch")),
     *(f"engine/reading/{name}.py" for name in ("admission", "stream_offsets", "stream_options", "stream_tasks")),
 )
 IMPURE = {
     *("pyspark", "py4j", "botocore", "fsspec", "deltalake", "pyarrow.dataset", "pyarrow.fs", "pyarrow.parquet"),
     *("os", "io", "pathlib", "shutil", "tempfile", "subprocess", "socket", "threading", "concurrent"),
-    *("time", "secrets", "partitions.clock.SystemClock", "partitions.store.opening"),
+    *("time", "secrets", "stratalog.partitions.clock.SystemClock", "stratalog.partitions.store.opening"),
 }
 LONGEST_FILE = 500
 
 MODULES = sorted(path.relative_to(ROOT) for layer in MAY_IMPORT for path in (ROOT / layer).rglob("*.py"))
 
 
+@cache
 def tree(module: Path) -> ast.Module:
-    """The syntax tree of a module."""
+    """The syntax tree of a module; it is parsed once."""
     return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
 @cache
 def imported(module: Path, *, for_types: bool = True) -> tuple[str, ...]:
-    """What ``imports`` tells of a module; it is parsed once."""
+    """What ``imports`` tells of a module."""
     return tuple(imports(tree(module), for_types=for_types))
 
 
@@ -78,35 +94,141 @@ def under(name: str, packages: set[str]) -> bool:
     return any(name == package or name.startswith(f"{package}.") for package in packages)
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_imports_go_downwards(module: Path) -> None:
-    upwards = set(MAY_IMPORT) - MAY_IMPORT[module.parts[0]]
-    assert [name for name in imported(module) if under(name, upwards)] == []
+def layer(name: str) -> str:
+    """The folder that a name of ours comes from."""
+    folder = [*name.split("."), ""][1]
+    return folder if folder in MAY_IMPORT else "stratalog"
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_only_jobs_and_one_folder_of_the_engine_import_pyspark(module: Path) -> None:
-    if not any(module.is_relative_to(folder) for folder in PYSPARK_FOLDERS):
-        names = imported(module, for_types=False)
-        assert [name for name in names if under(name, {"pyspark", "py4j", "delta"})] == []
-
-
-@pytest.mark.parametrize("module", [m for m in MODULES if any(m.match(p) for p in PURE)], ids=str)
-def test_decisions_import_no_io_and_no_clock(module: Path) -> None:
-    assert [name for name in imported(module) if under(name, IMPURE)] == []
-    # A generator is passed in: the module's own functions share one that nobody seeded.
-    uses = [
-        n.attr for n in ast.walk(tree(module)) if isinstance(n, ast.Attribute) and ast.unparse(n.value) == "random"
+def test_imports_go_downwards() -> None:
+    offenders = [
+        (str(module), name)
+        for module in MODULES
+        for name in imported(module)
+        if under(name, {"stratalog"}) and layer(name) not in MAY_IMPORT[module.parts[0]]
     ]
-    assert set(uses) <= {"Random"}
+    assert offenders == []
 
 
-@pytest.mark.parametrize("module", MODULES, ids=str)
-def test_no_file_grows_too_long(module: Path) -> None:
-    assert len((ROOT / module).read_text(encoding="utf-8").splitlines()) <= LONGEST_FILE
+def floor(name: str) -> int:
+    """On which floor a dotted name of ``engine`` is, counted from below."""
+    inside = name.removeprefix("stratalog.engine.")
+    return next((number for number, one in enumerate(FLOORS) if under(inside, {one})), len(FLOORS))
 
 
-def test_importing_the_engine_loads_no_spark() -> None:
-    code = "import sys, engine; sys.exit(', '.join({'pyspark', 'py4j'} & set(sys.modules)) or 0)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+def test_imports_inside_the_engine_go_down_its_floors() -> None:
+    offenders = [
+        (str(module), name)
+        for module in MODULES
+        if module.parts[0] == "engine"
+        for name in imported(module)
+        if under(name, {"stratalog.engine"})
+        and floor(name) > floor(".".join(("stratalog", *module.with_suffix("").parts)))
+    ]
+    assert offenders == []
+
+
+def test_imports_in_functions_and_for_types_are_judged() -> None:
+    source = """
+        def function():
+            from stratalog.engine.spark import runner
+        if TYPE_CHECKING:
+            from stratalog.engine.cluster import Cluster
+    """
+    found = list(imports(ast.parse(textwrap.dedent(source))))
+    assert found == ["stratalog.engine.spark.runner", "stratalog.engine.cluster.Cluster"]
+    assert floor("stratalog.engine.admin.topics") < floor(found[0]) < floor(found[1])
+
+
+def test_every_folder_of_the_engine_is_a_floor_and_nothing_lies_loose() -> None:
+    inside = [module.relative_to("engine") for module in MODULES if module.parts[0] == "engine"]
+    folders = {".".join(module.parent.parts) for module in inside if len(module.parts) > 1}
+    assert folders == {*FLOORS, "upkeep"}
+    loose = [module.stem for module in inside if len(module.parts) == 1]
+    assert [name for name in loose if name != "__init__" and not name.startswith("cluster")] == []
+    assert [module for module in inside if str(module.parent) == "upkeep"] == [Path("upkeep/__init__.py")]
+
+
+def test_only_jobs_and_one_folder_of_the_engine_import_pyspark() -> None:
+    others = [module for module in MODULES if not any(map(module.is_relative_to, PYSPARK_FOLDERS))]
+    offenders = [
+        (str(module), name)
+        for module in others
+        for name in imported(module, for_types=False)
+        if under(name, {"pyspark", "py4j", "delta"})
+    ]
+    assert offenders == []
+
+
+def test_decisions_import_no_io_and_no_clock() -> None:
+    """A generator is passed in: the module's own functions share one that nobody seeded."""
+    pure = [module for module in MODULES if any(map(module.match, PURE))]
+    offenders = [(str(module), name) for module in pure for name in imported(module) if under(name, IMPURE)]
+    offenders += [
+        (str(module), f"random.{node.attr}")
+        for module in pure
+        for node in ast.walk(tree(module))
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "random" and node.attr != "Random"
+    ]
+    assert offenders == []
+    assert [pattern for pattern in PURE if not any(module.match(pattern) for module in pure)] == []
+
+
+def test_no_file_grows_too_long() -> None:
+    lines = {str(module): len((ROOT / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
+    assert {module: count for module, count in lines.items() if count > LONGEST_FILE} == {}
+
+
+HEAVY = ("pyspark", "py4j", "deltalake", "botocore", "pyarrow", "numpy")
+
+
+def loaded(code: str, *argv: str) -> set[str]:
+    """What of ``HEAVY`` a process of its own has loaded when it has run that."""
+    code += f"\nimport sys; print(*set({HEAVY}) & set(sys.modules))"
+    command = [sys.executable, "-c", code, *argv]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_door_and_a_job_that_explains_itself_load_nothing_that_takes_long() -> None:
+    assert loaded("import stratalog") == set()
+    explain = "from stratalog.jobs.main import JOBS, main\nfor job in JOBS: assert main([job, '--help']) == 0"
+    assert loaded(explain) == set()
+
+
+USE = """
+import sys
+from stratalog import Cluster
+cluster = Cluster.format(sys.argv[1])
+cluster.create_topic("t", partitions=1, replication_factor=1)
+Cluster.open(sys.argv[1]).describe().raise_for_failures()
+"""
+TIER = """
+import pyarrow as pa
+cluster.alter_configs("t", {"remote.storage.enable": "true", "segment.bytes": "1", "segment.merge.min.files": "2"})
+headers = pa.nulls(1, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
+columns = {"timestamp": pa.array([1], pa.timestamp("us", tz="UTC")), "key": [b"k"], "value": [b"v"]}
+for _ in range(2):
+    rows = pa.RecordBatch.from_pydict({**columns, "headers": headers})
+    cluster.append_batches("t", {0: [rows]}).raise_for_failures()
+assert cluster.tier().raise_for_failures().totals["uploaded_files"] == 2
+"""
+
+
+@pytest.mark.parametrize(("use", "tables"), [(USE, set()), (USE + TIER, {"deltalake"})], ids=["topics", "tables"])
+def test_a_cluster_on_folders_loads_no_client_of_object_storage_and_delta_rs_with_the_first_table(
+    use: str, tables: set[str], tmp_path: Path
+) -> None:
+    for root in ("b1", "remote"):
+        (tmp_path / root).mkdir()
+    file = tmp_path / "cluster.toml"
+    file.write_text('[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n[[brokers]]\nid = 1\nlog_dir = "b1"\n')
+    assert loaded(use, str(file)) == {"pyarrow", "numpy"} | tables
+
+
+def test_every_name_of_the_door_is_there() -> None:
+    assert [name for name in stratalog.__all__ if getattr(stratalog, name).__name__ != name] == []
+    assert set(stratalog.__all__) <= set(dir(stratalog))
+    with pytest.raises(AttributeError, match="module 'stratalog' has no attribute 'cluster_of'"):
+        stratalog.__getattr__("cluster_of")

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.register import sealed
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import EpochStart, Lineage
+from stratalog.partitions.register import sealed
 
 lineages = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 5)), max_size=8).map(
     lambda steps: Lineage(
@@ -125,3 +127,28 @@ def test_no_flipped_bit_makes_another_lineage() -> None:
 def test_any_other_content_is_corruption_and_names_the_file(content: bytes) -> None:
     with pytest.raises(CorruptionError, match=r"0000000001\.epoch"):
         Lineage.from_json(sealed(content), "0000000001.epoch")
+
+
+class Counted(tuple[EpochStart, ...]):
+    """Entries that count how many of them are looked at."""
+
+    looked_at = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        Counted.looked_at += 1
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[EpochStart]:
+        for entry in super().__iter__():
+            Counted.looked_at += 1
+            yield entry
+
+
+def test_the_end_of_an_epoch_is_looked_up_however_many_there_are() -> None:
+    """A stranger's register may hold a million, and each high watermark asks."""
+    lineage = Lineage((epoch, epoch) for epoch in range(1, 10_001))
+    lineage.entries = Counted(lineage.entries)
+    assert lineage.end_of(9_998) == 9_999
+    assert lineage.end_of(0) == 1
+    assert lineage.end_of(10_000) is None
+    assert Counted.looked_at < 100

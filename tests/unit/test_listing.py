@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import CorruptionError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Listing, litter, parse, resolve
-from partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing, litter, parse, resolve
+from stratalog.partitions.paths import CheckpointName, ChunkName, DataName, Name, WatermarkName
+from stratalog.partitions.store.protocol import StoredObject
 from tests.unit.notation import FOLDER, chain_of, listing_of, log_of, name_of, stored, text_of, texts
 
 # ------------------------------------------------------------------------------------- parse

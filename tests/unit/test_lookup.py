@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import CorruptSegmentError, SourceChangedError
-from partitions.listing import DataFile
-from partitions.lookup import Piece, first_at_or_after, largest_timestamp
-from partitions.offsets import Answer, FoundOffset, UnknownOffset
-from partitions.paths import DataName
-from partitions.segment import read_segment
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lookup import Piece, first_at_or_after, largest_timestamp
+from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import records, write_segment
 
 Timestamps = Sequence[int | None]

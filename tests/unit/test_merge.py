@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.lineage import Lineage
-from partitions.listing import ReplicaLog, parse, resolve
-from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
-from partitions.paths import DataName, WatermarkName
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog, parse, resolve
+from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.paths import DataName, WatermarkName
 from tests.unit.notation import FOLDER, log_of, stored, text_of
 
 NEVER_MS = 10**15

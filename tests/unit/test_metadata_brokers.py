@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from engine.metadata.commands import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
-from engine.metadata.image import BrokerImage, ClusterImage
-from engine.metadata.records import FenceBrokerRecord, UnregisterBrokerRecord, VoterId, VotersRecord
-from engine.metadata.topic_commands import CreateTopic, DeleteTopic
-from partitions.errors import (
+from stratalog.engine.metadata.commands import FenceBroker, RegisterBroker, UnfenceBroker, UnregisterBroker
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage
+from stratalog.engine.metadata.records import FenceBrokerRecord, UnregisterBrokerRecord, VoterId, VotersRecord
+from stratalog.engine.metadata.topic_commands import CreateTopic, DeleteTopic
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     LogDirError,

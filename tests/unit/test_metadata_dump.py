@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.metadata.dump import (
+from stratalog.engine.metadata.dump import (
     CODEC,
     PARTITIONS_PER_RECORD,
     BrokerRecord,
@@ -20,18 +20,18 @@ from engine.metadata.dump import (
     encode,
     load,
 )
-from engine.metadata.fold import apply
-from engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
-from engine.metadata.records import (
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, Incarnation, PartitionImage, TopicImage
+from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
     NoOpRecord,
     VoterId,
     VotersRecord,
 )
-from engine.metadata.records import encode as encode_logged
-from partitions.errors import CorruptionError
-from snapshots.state_machine import load_dump
+from stratalog.engine.metadata.records import encode as encode_logged
+from stratalog.partitions.errors import CorruptionError
+from stratalog.snapshots.state_machine import load_dump
 from tests.unit.metadata_harness import Metadata, an_id
 from tests.unit.metadata_histories import random_history
 
@@ -61,7 +61,7 @@ def test_equal_images_have_equal_dumps() -> None:
 
 
 def test_records_are_values_without_keys() -> None:
-    """``snapshots.state_machine.Codec``."""
+    """``stratalog.snapshots.state_machine.Codec``."""
     image = random_history(random.Random(7), 80).image
     rows = [CODEC.encode(record) for record in dump(image)]
     assert {key for key, _ in rows} == {None}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from engine.metadata.election_commands import Election, ElectLeaders
-from engine.metadata.partition_commands import Altered
-from engine.metadata.records import PartitionChangeRecord
-from partitions.errors import (
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.engine.metadata.records import PartitionChangeRecord
+from stratalog.partitions.errors import (
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     InvalidCallError,

@@ -8,11 +8,11 @@ import pickle
 import pytest
 from msgspec.structs import replace
 
-from engine.metadata.commands import UnfenceBroker
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, Incarnation
-from engine.metadata.overlay import Overlay
-from engine.metadata.records import (
+from stratalog.engine.metadata.commands import UnfenceBroker
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage, Incarnation
+from stratalog.engine.metadata.overlay import Overlay
+from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
     FenceBrokerRecord,
@@ -28,8 +28,8 @@ from engine.metadata.records import (
     VoterId,
     VotersRecord,
 )
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
-from partitions.errors import (
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
+from stratalog.partitions.errors import (
     CorruptionError,
     LogGapError,
     UnknownBrokerError,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.metadata.overlay import Overlay
+from stratalog.engine.metadata.overlay import Overlay
 
 STEPS = st.lists(st.tuples(st.sampled_from(["set", "delete", "copy", "settle"]), st.integers(0, 12)), max_size=60)
 

@@ -8,7 +8,7 @@ from itertools import permutations
 
 import pytest
 
-from engine.metadata.partition_commands import (
+from stratalog.engine.metadata.partition_commands import (
     AdvanceLogStart,
     Altered,
     AlterPartition,
@@ -16,7 +16,7 @@ from engine.metadata.partition_commands import (
     PartitionAnswer,
     Refused,
 )
-from partitions.errors import (
+from stratalog.partitions.errors import (
     FencedLeaderEpochError,
     IneligibleReplicaError,
     InvalidCallError,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from engine.metadata.partition_commands import Altered
-from engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
-from partitions.errors import (
+from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.partitions.errors import (
     InvalidReplicaAssignmentError,
     InvalidUpdateVersionError,
     NoReassignmentInProgressError,

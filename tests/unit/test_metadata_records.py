@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from engine.metadata.records import (
+from stratalog.engine.metadata.records import (
     ConfigRecord,
     ConfigResource,
     FenceBrokerRecord,
@@ -25,7 +25,7 @@ from engine.metadata.records import (
     decode,
     encode,
 )
-from partitions.errors import CorruptionError, InvalidCallError
+from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from tests.unit.metadata_harness import an_id
 
 ALL: list[MetadataRecord] = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from engine.metadata.description import (
+from stratalog.engine.metadata.description import (
     ClusterDescription,
     PartitionDescription,
     TopicDescription,
@@ -13,9 +13,9 @@ from engine.metadata.description import (
     digest,
     encode,
 )
-from engine.metadata.election_commands import Election, ElectLeaders
-from engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
-from partitions.errors import (
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
+from stratalog.partitions.errors import (
     CorruptionError,
     InvalidCallError,
     InvalidConfigError,

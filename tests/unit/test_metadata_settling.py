@@ -1,19 +1,28 @@
-"""What is committed when the roots of brokers were found so and so (``engine.metadata.settling``)."""
+"""What is committed when the roots of brokers were found so and so (``stratalog.engine.metadata.settling``)."""
 
 from __future__ import annotations
 
 import pytest
 
-from engine.metadata.commands import FenceBroker, RegisterBroker, UnregisterBroker
-from engine.metadata.records import (
+from stratalog.engine.metadata.commands import FenceBroker, RegisterBroker, UnregisterBroker
+from stratalog.engine.metadata.records import (
     FenceBrokerRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     VoterId,
     VotersRecord,
 )
-from engine.metadata.settling import Another, Finding, Found, NotOurs, Same, SettleBrokers, Settled, Unreachable
-from partitions.errors import BrokerUnreachableError, InconsistentClusterIdError, StaleBrokerError
+from stratalog.engine.metadata.settling import (
+    Another,
+    Finding,
+    Found,
+    NotOurs,
+    Same,
+    SettleBrokers,
+    Settled,
+    Unreachable,
+)
+from stratalog.partitions.errors import BrokerUnreachableError, InconsistentClusterIdError, StaleBrokerError
 from tests.unit.metadata_harness import Metadata, an_id
 
 UNREACHABLE = Unreachable(BrokerUnreachableError("no broker.json"))

@@ -7,12 +7,12 @@ from collections import Counter
 import pyarrow as pa
 import pytest
 
-from engine.metadata.description import describe
-from engine.metadata.dump import count_changes
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import RemoveTopicRecord, TopicSchemaRecord
-from engine.metadata.restore_commands import RestoreTopic
-from engine.metadata.topic_commands import (
+from stratalog.engine.metadata.description import describe
+from stratalog.engine.metadata.dump import count_changes
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import RemoveTopicRecord, TopicRecord, TopicSchemaRecord
+from stratalog.engine.metadata.restore_commands import RestoreTopic
+from stratalog.engine.metadata.topic_commands import (
     AlterConfigs,
     AlterTopic,
     CreatePartitions,
@@ -21,7 +21,8 @@ from engine.metadata.topic_commands import (
     PartitionsCreated,
     TopicCreated,
 )
-from partitions.errors import (
+from stratalog.partitions.errors import (
+    CorruptionError,
     InvalidCallError,
     InvalidConfigError,
     InvalidPartitionsError,
@@ -30,7 +31,7 @@ from partitions.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
-from partitions.records import type_from_json, type_to_json
+from stratalog.partitions.records import type_from_json, type_to_json
 from tests.unit.metadata_harness import Metadata, an_id
 
 # -------------------------------------------------------------------------- create, delete
@@ -312,10 +313,20 @@ def test_configs_of_unknown_topics_are_refused() -> None:
 
 
 def test_deleting_an_unknown_key_names_the_nearest() -> None:
-    with pytest.raises(InvalidConfigError, match=r"did you mean segment\.bytes"):
+    with pytest.raises(InvalidConfigError, match=r"did you mean 'segment\.bytes'"):
         Metadata().do(AlterConfigs("t", {"segment.byte": None}))
 
 
 def test_an_empty_cluster_has_no_room_for_a_topic() -> None:
     with pytest.raises(InvalidReplicationFactorError, match="0 unfenced brokers"):
         CreateTopic(name="t", topic_id=an_id(5)).decide(ClusterImage())
+
+
+def test_a_topic_without_partitions_is_damage_and_keeps_no_other_from_being_described() -> None:
+    """No command makes one; whoever can write a batch can."""
+    metadata = Metadata()
+    metadata.commit(TopicRecord(name="hollow", topic_id=an_id(7)))
+    assert [topic.name for topic in describe(metadata.image).topics] == ["t"]
+    for command in (CreatePartitions("hollow", 2), CreateTopic(name="hollow", topic_id=an_id(7))):
+        with pytest.raises(CorruptionError, match="'hollow' without any partition"):
+            command.decide(metadata.image)

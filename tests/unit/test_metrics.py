@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine.metrics import LOAD_LATENCY, SnapshotMetrics
-from partitions.clock import ManualClock
+from stratalog.engine.driver.metrics import LOAD_LATENCY, SnapshotMetrics
+from stratalog.partitions.clock import ManualClock
 
 
 def test_a_histogram_has_a_count_and_quantiles() -> None:

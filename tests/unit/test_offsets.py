@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from partitions.offsets import Answer, FoundOffset, OffsetSpec, Positions, UnknownOffset, named_offset
+from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, Positions, UnknownOffset, named_offset
 
 TIERED = Positions(log_start=10, local_start=60, high_watermark=90, log_end=95, remote_end=80, tiered=True)
 """Remote [10, 80), local [60, 95), readable up to 90."""

@@ -16,21 +16,21 @@ from pathlib import Path
 
 import pytest
 
-from engine.cluster import Cluster
-from partitions.clock import Clock, ManualClock
-from partitions.errors import (
+from stratalog.engine.cluster import Cluster
+from stratalog.partitions.clock import Clock, ManualClock
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     OutcomeUnknownError,
     StaleBrokerError,
     StorageError,
     StratalogError,
 )
-from partitions.listing import parse
-from partitions.paths import BROKER_FILE
-from partitions.segment import read_segment
-from partitions.store import Store, StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.listing import parse
+from stratalog.partitions.paths import BROKER_FILE
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 

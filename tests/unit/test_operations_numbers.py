@@ -11,9 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine import Cluster, OffsetAndMetadata
-from partitions.errors import InvalidCallError, InvalidConfigError, StratalogError, UnknownTopicOrPartitionError
-from partitions.numbers import whole, wholes
+from stratalog import Cluster, OffsetAndMetadata
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    InvalidConfigError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.numbers import whole, wholes
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 

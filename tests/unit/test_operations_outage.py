@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.operations.tiering.remote_logs import WAVE
-from engine.report import Report
-from partitions.errors import StorageError
-from partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.engine.driver.report import Report
+from stratalog.engine.upkeep.tiering.remote_logs import WAVE
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from tests.unit.cluster_harness import fence, the_failure, unfence
 from tests.unit.tampering import spot
 from tests.unit.tier_harness import RemoteFaults, refused

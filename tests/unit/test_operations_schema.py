@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from engine.operations.topics import alter_topic, create_topic
-from partitions.errors import InvalidCallError, InvalidRecordError
-from partitions.records import physical_schema, type_to_json
-from snapshots.reader import read_snapshot
+from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.records import physical_schema, type_to_json
+from stratalog.snapshots.reader import read_snapshot
 from tests.unit.cluster_harness import TIERED, LiveCluster, rows_of, the_failure
 from tests.unit.segments import records
 

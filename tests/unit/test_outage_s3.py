@@ -16,18 +16,21 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from engine.cluster import Cluster
-from engine.context import LocalTasks
-from engine.reading.bounds import Bound
-from engine.report import Report
-from jobs.benchmarks.s3_server import credentials, running_server
-from partitions import paths
-from partitions.errors import StorageError, StoreTimeoutError, StratalogError
-from partitions.offsets import OffsetSpec
-from partitions.probing import SerialProber
-from partitions.runner import SerialRunner
-from partitions.segment import read_batches
-from partitions.store import Store, StoreOptions, open_store
+from bench.s3_server import credentials, running_server
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.context import LocalTasks
+from stratalog.engine.driver.report import Report
+from stratalog.engine.reading.bounds import Bound
+from stratalog.partitions import paths
+from stratalog.partitions.errors import StorageError, StoreTimeoutError, StratalogError
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.probing import SerialProber
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.tiering import delta_options
+from stratalog.tiering.remote_file import remote_file
+from stratalog.tiering.remote_log import RemoteLog
 from tests.s3_proxy import (
     Passing,
     S3Proxy,
@@ -44,9 +47,6 @@ from tests.s3_proxy import (
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import batch
 from tests.unit.remote_folder import assert_table_and_folder_agree
-from tiering import delta_options
-from tiering.remote_file import remote_file
-from tiering.remote_log import RemoteLog
 
 pytestmark = pytest.mark.s3
 
@@ -242,12 +242,18 @@ DENIED = refused(403, "AccessDenied")
 STAYS = {
     "throttled": (busy, ANY, ".", "KAFKA_STORAGE_ERROR", "SlowDown|503"),
     "slow": (never, ANY, ".", "KAFKA_STORAGE_ERROR|REQUEST_TIMED_OUT", "timed? ?out|no answer"),
-    "reset": (reset, ANY, ".", "KAFKA_STORAGE_ERROR|BROKER_NOT_AVAILABLE", "cannot read the table s3://"),
-    "torn": (answer_torn, "GET", ".", "KAFKA_STORAGE_ERROR|OUTCOME_UNKNOWN", "cannot read the table s3://"),
+    "reset": (reset, ANY, ".", "KAFKA_STORAGE_ERROR|BROKER_NOT_AVAILABLE", "(cannot read the table|list) s3://"),
+    "torn": (answer_torn, "GET", ".", "KAFKA_STORAGE_ERROR|OUTCOME_UNKNOWN", "(cannot read the table|list) s3://"),
     "full": (full, "PUT|POST", ".", "KAFKA_STORAGE_ERROR", "QuotaExceeded"),
     "out of space": (refused(507, "InsufficientStorage"), "PUT|POST", ".", "OUTCOME_UNKNOWN", "Insufficient"),
     "takes no segments": (DENIED, "PUT", SEGMENT, "CLUSTER_AUTHORIZATION_FAILED", "AccessDenied"),
-    "takes no commits": (DENIED, "PUT", LOG_ENTRY, "OUTCOME_UNKNOWN", "lacked the necessary privileges"),
+    "takes no commits": (
+        DENIED,
+        "PUT",
+        LOG_ENTRY,
+        "CLUSTER_AUTHORIZATION_FAILED",
+        "lacked the necessary privileges",
+    ),
     "answers no uploads": (never, "PUT", SEGMENT, "OUTCOME_UNKNOWN", "read before you retry"),
     "loses every answer": (answer_lost, "PUT", ".", "OUTCOME_UNKNOWN", "read before you retry"),
 }

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import InvalidTopicError
-from partitions.paths import (
+from stratalog.partitions.errors import InvalidCallError, InvalidTopicError
+from stratalog.partitions.paths import (
+    GREATEST_OFFSET,
     CheckpointName,
     ChunkName,
     ClaimName,
@@ -23,8 +24,10 @@ from partitions.paths import (
     is_top_folder,
     join,
     name_in,
+    parse_file_path,
     parse_name,
     parse_remote_segment_path,
+    parse_replica_path,
     parse_topic_folder,
     remote_segment_path,
     replica_path,
@@ -32,8 +35,8 @@ from partitions.paths import (
     voter_path,
 )
 
-offsets = st.integers(0, 2**63 - 1)
-epochs = st.integers(0, 2**31 - 1)
+offsets = st.integers(0, GREATEST_OFFSET)
+epochs = st.integers(0, 10**10 - 1)
 spans = st.tuples(offsets, offsets).map(sorted).filter(lambda span: span[0] < span[1])
 data_names = st.one_of(
     st.builds(DataName, offsets, st.none(), epochs),
@@ -192,3 +195,35 @@ def test_only_what_lies_right_in_a_folder_has_one_of_our_names_there() -> None:
     for elsewhere in (f"a/b/saved/{name}", f"a/bc/{name}", f"b/{name}"):
         assert parse_name(name_in("a/b", elsewhere)) is None
     assert parse_name(name_in("", f"a/{name}")) is None
+
+
+MANY = "9" * 4400
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        f"t-{'a' * 32}/{MANY}/00000000000000000000.0000000001.parquet",
+        f"t-{'a' * 32}/{MANY}.7/00000000000000000000.0000000001.parquet",
+    ],
+)
+def test_a_partition_of_more_digits_than_any_has_is_none(path: str) -> None:
+    assert parse_file_path(path) is None
+    assert parse_remote_segment_path(path.partition("/")[2]) is None
+    assert parse_replica_path(f"{'b' * 32}/{path.rpartition('/')[0]}") is None
+    assert parse_replica_path(f"{'b' * 32}/t-{'a' * 32}/0.{MANY}") is None
+
+
+@pytest.mark.parametrize("suffix", [".0000000001.parquet", ".local", ".0000000001.hw", "-0000000001.checkpoint"])
+def test_an_offset_of_more_than_64_bits_is_none_of_ours(suffix: str) -> None:
+    assert parse_name(f"{GREATEST_OFFSET}{suffix}".rjust(20 + len(suffix), "0")) is not None
+    assert parse_name(f"{2**63:020d}{suffix}") is None
+    assert parse_name(f"{'9' * 20}{suffix}") is None
+
+
+@pytest.mark.parametrize(
+    "name", [ClaimName(10**10), EpochName(10**10), DataName(0, None, 10**10), DataName(10**20, None, 1)]
+)
+def test_no_name_has_more_digits_than_it_is_read_with(name: Name) -> None:
+    with pytest.raises(InvalidCallError, match="has no name"):
+        str(name)

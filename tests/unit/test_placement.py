@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.metadata.placement import place_replicas
-from partitions.errors import InvalidReplicationFactorError
+from stratalog.engine.metadata.placement import place_replicas
+from stratalog.partitions.errors import InvalidReplicationFactorError
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""Asking many at once, and not waiting for those that hang (``partitions.probing``)."""
+"""Asking many at once, and not waiting for those that hang (``stratalog.partitions.probing``)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from partitions.errors import BrokerUnreachableError, StoreTimeoutError
-from partitions.probing import Prober, SerialProber, ThreadProber, Wait
-from partitions.runner import Done, Failed
+from stratalog.partitions.errors import BrokerUnreachableError, StoreTimeoutError
+from stratalog.partitions.probing import Prober, SerialProber, ThreadProber, Wait
+from stratalog.partitions.runner import Done, Failed
 
 
 def all_but(*hanging: int) -> Wait:

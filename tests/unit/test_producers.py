@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     ChangedReplayError,
     DuplicateSequenceNumberError,
     InvalidCallError,
     InvalidProducerEpochError,
     OutOfOrderSequenceNumberError,
 )
-from partitions.producers import (
+from stratalog.partitions.producers import (
     LAST_APPENDS,
     MOST_RUNS,
     EarlierAttempt,
@@ -35,7 +35,7 @@ from partitions.producers import (
     unexpired,
     unnamed,
 )
-from partitions.register import sealed
+from stratalog.partitions.register import sealed
 
 LAST = ProducerEntry(epoch=3, sequence=7, base_offset=100, next_offset=110, appended_ms=1_000)
 STATE = {"p": LAST}

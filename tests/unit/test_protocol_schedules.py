@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from engine.replication.leader import leader_log
-from partitions.clock import ManualClock
-from partitions.errors import CorruptSegmentError, FencedLeaderEpochError, LogGapError, StorageError
-from partitions.merge import MergePolicy, Run, plan_merges
-from partitions.paths import DataName, EpochName, LocalStartName, WatermarkName
-from partitions.producers import encode
-from partitions.replica import Replica
-from partitions.retention import removable
-from partitions.rewrite import merge_run
-from partitions.store import Store
-from partitions.store.memory import MemoryStore
+from stratalog.engine.replication.leader import leader_log
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import CorruptSegmentError, FencedLeaderEpochError, LogGapError, StorageError
+from stratalog.partitions.merge import MergePolicy, Run, plan_merges
+from stratalog.partitions.paths import DataName, EpochName, LocalStartName, WatermarkName
+from stratalog.partitions.producers import encode
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.retention import removable
+from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import OnePartition

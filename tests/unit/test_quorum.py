@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.metadata.records import NoOpRecord, TopicRecord
-from engine.quorum.patience import Courtesy, Patience
-from engine.quorum.voter import Voter, VoterLook
-from partitions.errors import (
+from stratalog.engine.metadata.records import NoOpRecord, TopicRecord
+from stratalog.engine.quorum.patience import Courtesy, Patience
+from stratalog.engine.quorum.voter import Voter, VoterLook
+from stratalog.partitions.errors import (
     CorruptionError,
     NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
     StorageError,
 )
-from partitions.paths import DataName
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import IMPATIENT, HookedStore, Quorum, config, data, once, unreachable
 

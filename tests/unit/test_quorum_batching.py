@@ -8,12 +8,12 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker
-from engine.metadata.image import ClusterImage
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
-from engine.metadata.voter_commands import RemoveVoter
-from engine.quorum.client import MetadataClient
-from partitions.errors import (
+from stratalog.engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic, DeleteTopic
+from stratalog.engine.metadata.voter_commands import RemoveVoter
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.partitions.errors import (
     InvalidCallError,
     NoMajorityError,
     OutcomeUnknownError,

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import pytest
 
-from engine.metadata.records import VoterId
-from engine.metadata.topic_commands import AlterConfigs
-from engine.quorum.bootstrap import bootstrap, find_log
-from engine.quorum.log import MetadataLog
-from engine.quorum.voter import Voter
-from partitions.errors import (
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.quorum.bootstrap import bootstrap, find_log
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.errors import (
     InconsistentClusterIdError,
     InvalidCallError,
     LogDirError,
@@ -21,9 +21,9 @@ from partitions.errors import (
     StorageAuthenticationError,
     StorageError,
 )
-from partitions.root import format_root
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
+from stratalog.partitions.root import format_root
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
 from tests.unit.quorum_harness import CLUSTER, HookedStore, Quorum, unreachable
 
 

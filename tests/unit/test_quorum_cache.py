@@ -15,22 +15,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from engine.cluster_file import load_cluster_file
-from engine.metadata.dump import dump
-from engine.metadata.fold import apply
-from engine.metadata.image import ClusterImage, TopicImage
-from engine.metadata.overlay import Overlay
-from engine.metadata.records import FenceBrokerRecord, PartitionChangeRecord, RemoveTopicRecord, VoterId
-from engine.metadata.topic_commands import AlterConfigs
-from engine.quorum.bootstrap import find_log
-from engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache
-from engine.quorum.log import MetadataLog
-from engine.quorum.pages import PARTITIONS_PER_PAGE, Page, PagedTopics, pack, pages_of
-from engine.quorum.state import LogState
-from engine.quorum.upkeep import keep_up
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.paths import DataName
+from stratalog.engine.config.cluster_file import load_cluster_file
+from stratalog.engine.metadata.dump import dump
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.overlay import Overlay
+from stratalog.engine.metadata.records import FenceBrokerRecord, PartitionChangeRecord, RemoveTopicRecord, VoterId
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.quorum.bootstrap import find_log
+from stratalog.engine.quorum.cache import SAVE_AFTER, cache_file, load_cache, save_cache
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.pages import PARTITIONS_PER_PAGE, Page, PagedTopics, pack, pages_of
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.metadata_harness import Metadata, an_id
 from tests.unit.metadata_histories import random_history
@@ -80,6 +80,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
         start=9,
         files=frozenset({DataName(9, None, 3), DataName(10, None, 7)}),
         appended_ms=5,
+        signed=True,
     )
     for told, default in ((state, LogState()), (image, ClusterImage())):
         same = [

@@ -8,12 +8,12 @@ from contextlib import suppress
 
 import pytest
 
-from engine.metadata.image import ClusterImage
-from engine.quorum import checkpoints
-from engine.quorum.upkeep import due, keep_up
-from partitions.errors import CorruptSegmentError, StorageError
-from partitions.paths import CheckpointName, ChunkName, parse_name
-from snapshots.policy import SnapshotPolicy
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.quorum import checkpoints
+from stratalog.engine.quorum.upkeep import due, keep_up
+from stratalog.partitions.errors import CorruptSegmentError, StorageError
+from stratalog.partitions.paths import CheckpointName, ChunkName, parse_name
+from stratalog.snapshots.policy import SnapshotPolicy
 from tests.unit.quorum_harness import CLUSTER, Quorum
 from tests.unit.quorum_snapshots import committed, ends, listing, path, snapshot
 from tests.unit.test_snapshots_format import resealed
@@ -72,20 +72,20 @@ def test_a_large_snapshot_is_fetched_in_chunks_and_frozen() -> None:
     assert [chunks(quorum, broker) for broker in (1, 2, 3)] == [[], [], []]
 
 
-def test_a_small_snapshot_is_one_copy() -> None:
+def test_a_small_snapshot_is_created_in_one_piece() -> None:
     quorum, _ = quorum_with_snapshot_on_one()
     through = quorum.hooked()
-    staged: list[str] = []
+    created: list[str] = []
 
     def note(what: str, name: str, call: Callable[[], object]) -> object:
         assert ".part" not in name
-        if what == "stage_copy":
-            staged.append(name)
+        if what == "create":
+            created.append(name)
         return call()
 
     through[1].hook = note
     keep_up(quorum.log(through=through), quorum.clock, lag_ms=WEEK_MS)
-    assert staged == [path(quorum, 2, CheckpointName(3, 2))]
+    assert created == [path(quorum, 2, CheckpointName(3, 2))]
 
 
 @pytest.mark.usefixtures("chunked")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -9,26 +10,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from engine.metadata.commands import RegisterBroker
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import NoOpRecord
-from engine.metadata.topic_commands import AlterConfigs
-from engine.quorum.batch import decode_batch, encode_batch
-from engine.quorum.state import LogState
-from engine.quorum.upkeep import keep_up
-from partitions.errors import (
+import stratalog.engine.quorum.batch
+from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import NoOpRecord, RegisterBrokerRecord, check_readable
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.quorum.batch import decode_batch, encode_batch
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InconsistentClusterIdError,
+    InvalidCallError,
     LogGapError,
     NoMajorityError,
     NotControllerError,
     OutcomeUnknownError,
 )
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.root import format_root
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import TIMESTAMP, physical_schema
+from stratalog.partitions.root import format_root
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.metadata_harness import an_id
 from tests.unit.quorum_harness import (
     CLUSTER,
@@ -281,7 +286,7 @@ def test_a_batch_that_there_is_no_memory_for_is_not_damaged(monkeypatch: pytest.
 
     name = DataName(0, None, 1)
     content = encode_batch("c", name, Lineage([(1, 0)]), [NoOpRecord()], 0)
-    monkeypatch.setattr(pq.ParquetFile, "read", fail)
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", fail)
     with pytest.raises(MemoryError):
         decode_batch("c", name, content, "here")
 
@@ -320,3 +325,24 @@ def test_history_that_was_read_and_is_gone_is_corruption() -> None:
     delete_file(quorum, -1)
     with pytest.raises(CorruptionError, match="lacks what was committed"):
         log.read()
+
+
+def test_a_batch_of_few_bytes_that_decodes_to_many_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stratalog.engine.quorum.batch, "DECODED_BYTES", 1_000_000)
+    sink = io.BytesIO()
+    writer = SegmentWriter(sink, physical_schema(), topic_id="c", partition=0, base_offset=0)
+    value = pa.array([b" " * 1_000_001], pa.binary())
+    writer.write(pa.record_batch({"timestamp": pa.nulls(1, TIMESTAMP), "value": value}))
+    writer.close(lineage=Lineage([(1, 0)]), producers=lambda _: {}, created_ms=0)
+    assert len(sink.getvalue()) < 10_000
+    with pytest.raises(CorruptSegmentError, match="more than the 1000000 that one of a segment may take"):
+        decode_batch("c", DataName(0, None, 1), sink.getvalue(), "voter 1")
+
+
+def test_a_batch_that_nobody_would_read_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stratalog.engine.quorum.batch, "DECODED_BYTES", 1_000_000)
+    long = RegisterBrokerRecord(broker_id=1, directory_id="d", log_dir="x" * 500_000)
+    with pytest.raises(InvalidCallError, match="too many for one commit"):
+        encode_batch("c", DataName(0, None, 1), Lineage([(1, 0)]), [long] * 2, 0)
+    with pytest.raises(InvalidCallError, match="it has 5000"):
+        check_readable(RegisterBrokerRecord(broker_id=1, directory_id="d", log_dir="x" * 5_000_000))

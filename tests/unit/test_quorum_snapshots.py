@@ -6,12 +6,21 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.quorum.checkpoints import read_checkpoint
-from engine.quorum.upkeep import VoterUpkeep, keep_up, log_start_of
-from partitions.errors import NotControllerError
-from partitions.paths import CheckpointName, DataName, parse_name
+from stratalog.engine.quorum.checkpoints import read_checkpoint
+from stratalog.engine.quorum.upkeep import VoterUpkeep, keep_up, log_start_of
+from stratalog.partitions.errors import NotControllerError
+from stratalog.partitions.paths import CheckpointName, DataName, parse_name
 from tests.unit.quorum_harness import CLUSTER, IMPATIENT, Quorum, commit_on_voter_1, config, unreachable
-from tests.unit.quorum_snapshots import LAG_MS, bases, committed, ends, listing, path, snapshot
+from tests.unit.quorum_snapshots import (
+    LAG_MS,
+    bases,
+    committed,
+    ends,
+    listing,
+    path,
+    snapshot,
+    takes_no_snapshot,
+)
 
 # ----------------------------------------------------------------------------------- taking one
 
@@ -129,7 +138,7 @@ def test_a_voter_that_takes_no_copy_keeps_its_log() -> None:
     log = quorum.log(through=through)
     committed(log, 1)
     snapshot(quorum)
-    through[1].hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+    through[1].hook = takes_no_snapshot
     committed(log, 2)
     done = keep_up(log, quorum.clock, lag_ms=LAG_MS)
     assert (done.log_start, ends(quorum, 2), bases(quorum, 2)) == (2, [2], [0, 1, 2])
@@ -144,7 +153,7 @@ def test_nothing_is_deleted_without_a_live_majority() -> None:
     committed(log, 2)
     through = quorum.hooked()
     for store in through[1:]:
-        store.hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+        store.hook = takes_no_snapshot
     done = keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
     assert done.log_start == 0
     assert bases(quorum, 1) == [0, 1, 2]

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.quorum.upkeep import keep_up
-from partitions.errors import CorruptionError, LogGapError
-from partitions.paths import CheckpointName, DataName, parse_name
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.paths import CheckpointName, DataName, parse_name
 from tests.unit.quorum_harness import IMPATIENT, Quorum, unreachable
-from tests.unit.quorum_snapshots import LAG_MS, bases, committed, damage, ends, path, snapshot
+from tests.unit.quorum_snapshots import LAG_MS, bases, committed, damage, ends, path, snapshot, takes_no_snapshot
 
 # --------------------------------------------------------------------------------- opening
 
@@ -63,7 +63,7 @@ def test_a_snapshot_that_only_a_minority_has_stands_for_the_log_all_the_same() -
     image = committed(quorum.log(), 1, 2)
     through = quorum.hooked()
     for store in through[1:]:
-        store.hook = lambda what, name, call: unreachable(what, name, call) if what == "commit" else call()
+        store.hook = takes_no_snapshot
     keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
     assert [ends(quorum, b) for b in (1, 2, 3)] == [[3], [], []]
     assert quorum.log().read() == image

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.metadata.commands import FenceBroker, RegisterBroker
-from engine.metadata.topic_commands import AlterConfigs, CreateTopic
-from partitions.errors import (
+from stratalog.engine.metadata.commands import FenceBroker, RegisterBroker
+from stratalog.engine.metadata.topic_commands import AlterConfigs, CreateTopic
+from stratalog.partitions.errors import (
     NoMajorityError,
     OutcomeUnknownError,
     TopicAlreadyExistsError,

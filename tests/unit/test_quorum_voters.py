@@ -6,17 +6,17 @@ import random
 
 import pytest
 
-from engine.metadata.commands import RegisterBroker, UnregisterBroker
-from engine.metadata.image import ClusterImage
-from engine.metadata.records import VoterId, VotersRecord
-from engine.metadata.topic_commands import AlterConfigs
-from engine.metadata.voter_commands import AddVoter, RemoveVoter
-from engine.quorum.bootstrap import find_log
-from engine.quorum.log import MetadataLog
-from engine.quorum.state import LogState
-from engine.quorum.upkeep import keep_up
-from engine.quorum.voter import Voter
-from partitions.errors import (
+from stratalog.engine.metadata.commands import RegisterBroker, UnregisterBroker
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId, VotersRecord
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
+from stratalog.engine.quorum.bootstrap import find_log
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.errors import (
     InvalidCallError,
     NoMajorityError,
     NotControllerError,
@@ -25,7 +25,7 @@ from partitions.errors import (
     StorageError,
     UnknownBrokerError,
 )
-from partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
+from stratalog.partitions.paths import CheckpointName, ChunkName, ClaimName, DataName
 from tests.unit.quorum_harness import CLUSTER, IMPATIENT, HookedStore, Quorum, config, unreachable
 
 
@@ -208,7 +208,7 @@ def test_a_broker_that_is_a_voter_is_not_unregistered() -> None:
 
 
 def replace(quorum: Quorum, broker: int) -> None:
-    """What jobs.quorum does: remove the incarnation that is lost, add the one that is there."""
+    """What stratalog quorum does: remove the incarnation that is lost, add the one that is there."""
     there = registered(quorum, broker)
     client = quorum.client()
     client.change_voters(RemoveVoter(broker, returning=True))
@@ -294,6 +294,22 @@ def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows:
         quorum.wipe(broker)
         replace(quorum, broker)
     quorum.client().submit(AlterConfigs(None, {"segment.bytes": "8"}))
+    assert sleeper.read() == quorum.log().read()
+    sleeper.claim()
+    assert sleeper.commit(config(9)) == quorum.log().read()
+
+
+def test_damage_on_voters_of_old_keeps_nobody_from_the_log_of_the_present_ones() -> None:
+    """The only voter that the driver knows is none any more, and a stranger writes there."""
+    quorum = Quorum(1, others=1)
+    sleeper = quorum.log(9)
+    sleeper.read()
+    add(quorum, 2)
+    old = quorum.voters[0]
+    remove(quorum, 1)
+    quorum.look()
+    state = quorum.log().settle().state
+    old.store.create(old.path(DataName(state.end, None, state.epoch)), b"not a batch")
     assert sleeper.read() == quorum.log().read()
     sleeper.claim()
     assert sleeper.commit(config(9)) == quorum.log().read()

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from engine.reading.admission import Backlog, Extent, admit, fair_shares
+from stratalog.engine.reading.admission import Backlog, Extent, admit, fair_shares
 
 
 def backlogs(*rows: int) -> dict[int, Backlog]:

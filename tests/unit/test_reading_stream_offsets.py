@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from engine.reading.stream_offsets import LogBounds, Position, StreamOffsets, planned_range, resume
-from engine.reading.subscription import Subscription
-from partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
-from partitions.lineage import Lineage
-from partitions.listing import ReplicaLog, parse
+from stratalog.engine.reading.stream_offsets import LogBounds, Position, StreamOffsets, planned_range, resume
+from stratalog.engine.reading.subscription import Subscription
+from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog, parse
 
 ID, OTHER = "a" * 32, "b" * 32
 
@@ -51,7 +51,13 @@ def test_equal_offsets_are_equal_text_whatever_their_order() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"t": {"0": 17}}', "{}", '{"topic": "t", "topicId": "x", "partitions": {"0": 17}}', '{"topic": 1}'],
+    [
+        '{"t": {"0": 17}}',
+        "{}",
+        '{"topic": "t", "topicId": "x", "partitions": {"0": 17}}',
+        '{"topic": 1}',
+        '{"topics": {"t": {"topicId": "x", "partitions": {"0": {"offset": 1e999}}}}}',
+    ],
 )
 def test_a_checkpoint_of_another_source_is_refused(text: str) -> None:
     with pytest.raises(InvalidCallError, match="was not written by a stream of this format"):

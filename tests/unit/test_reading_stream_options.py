@@ -6,11 +6,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from engine.reading.stream_options import SourceOptions, Start, source_options
-from engine.reading.subscription import Subscription
-from partitions.errors import InvalidCallError
-from partitions.offsets import OffsetSpec
-from partitions.transactions import Isolation
+from stratalog.engine.reading.stream_options import SourceOptions, Start, source_options
+from stratalog.engine.reading.subscription import Subscription
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import OffsetSpec
 
 NEEDED = {"cluster": "cluster.toml", "topic": "trips"}
 

@@ -6,12 +6,20 @@ import random
 
 import pytest
 
-from engine.reading.stream_tasks import LEAST_TASK_BYTES, MOST_TASK_BYTES, Part, pack, part, split, task_bytes
-from partitions.listing import DataFile
-from partitions.lookup import Piece
-from partitions.paths import DataName
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import StoredObject
+from stratalog.engine.reading.stream_tasks import (
+    LEAST_TASK_BYTES,
+    MOST_TASK_BYTES,
+    Part,
+    pack,
+    part,
+    split,
+    task_bytes,
+)
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
 
 STORE = MemoryStore("memory://b1")
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from engine.metadata.image import ClusterImage
-from engine.metadata.reassignment_plan import ReplicaChange, parse_plan, plan_change, plan_json
-from engine.metadata.topic_commands import CreateTopic
-from partitions.errors import InvalidCallError
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.reassignment_plan import ReplicaChange, parse_plan, plan_change, plan_json
+from stratalog.engine.metadata.topic_commands import CreateTopic
+from stratalog.partitions.errors import InvalidCallError
 from tests.unit.metadata_harness import Metadata, an_id
 
 KAFKAS = (

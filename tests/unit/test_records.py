@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import InvalidCallError, InvalidRecordError
-from partitions.records import (
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.partitions.records import (
     HEADERS,
     RECORD_COLUMNS,
     TIMESTAMP,
@@ -38,7 +38,7 @@ SPARK_PRIMITIVES = {
     "timestamp_ntz": pa.timestamp("us"),
 }
 
-field_names = st.text(min_size=1, max_size=8)
+field_names = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1, max_size=8)
 decimals = st.integers(1, 38).flatmap(lambda p: st.builds(pa.decimal128, st.just(p), st.integers(0, p)))
 
 
@@ -104,6 +104,23 @@ def test_two_fields_of_one_name_are_refused() -> None:
     text = type_to_json(pa.struct([("Id", pa.int64()), ("id", pa.int64())]))
     with pytest.raises(InvalidCallError, match="'id'"):
         type_from_json(text)
+
+
+@pytest.mark.parametrize("name", ["", "a\0", "\0"])
+def test_a_name_that_a_file_would_not_keep_is_refused(name: str) -> None:
+    for data_type in (
+        pa.struct([(name, pa.int64())]),
+        pa.list_(pa.struct([("a", pa.struct([(name, pa.int8())]))])),
+    ):
+        with pytest.raises(InvalidCallError, match="a declared schema has a field"):
+            type_from_json(type_to_json(data_type))
+
+
+def test_two_fields_of_one_column_of_parquet_are_refused() -> None:
+    """Whose statistics would be whose: those of floating point are left out, and others' would be, too."""
+    value = pa.struct([("a.b", pa.float64()), ("a", pa.struct([("b", pa.string())]))])
+    with pytest.raises(InvalidCallError, match=r"the column 'value.a.b' of Parquet"):
+        leaf_types(schema_of(None, type_to_json(value)))
 
 
 @pytest.mark.parametrize(

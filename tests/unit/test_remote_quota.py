@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.context import Context, LocalTasks
-from engine.remote_quota import copy_throttle, fetch_throttle
-from engine.replication.throttle import Throttle
-from engine.settings import ClusterConfig, cluster_config
+from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.settings import cluster_config
+from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.remote_quota import copy_throttle, fetch_throttle
+from stratalog.engine.replication.throttle import Throttle
 from tests.unit.cluster_harness import LiveCluster
 
 COPY = "remote.log.manager.copy.max.bytes.per.second"

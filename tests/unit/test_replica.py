@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from partitions.errors import (
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     CorruptionError,
     CorruptSegmentError,
@@ -19,15 +21,15 @@ from partitions.errors import (
     SourceChangedError,
     StaleBrokerError,
 )
-from partitions.identity import same_root
-from partitions.lineage import Lineage
-from partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
-from partitions.producers import ProducerEntry, encode
-from partitions.replica import Replica
-from partitions.root import BrokerFile, format_root, look_at_root, read_broker_file
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
+from stratalog.partitions.identity import same_root
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
+from stratalog.partitions.producers import ProducerEntry, encode
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.root import BrokerFile, format_root, look_at_root, read_broker_file
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
 from tests.unit.segments import records, write_segment
 
 STATE = {"p": ProducerEntry(1, 2, 3, 4, 5)}
@@ -290,6 +292,32 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
     join(replica, (1, 0), (2, 2))
     log = replica.log()
     assert (log.joined_epoch, log.log_end) == (3, 1)
+
+
+def test_what_lineages_take_in_memory_is_known() -> None:
+    """What is remembered is bounded by it."""
+    text = Lineage((epoch, epoch * 1000) for epoch in range(1, 20_001)).to_json()
+    tracemalloc.start()
+    try:
+        lineage = Lineage.from_json(text, "a register")
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= lineage.memory_bytes <= 2 * taken
+
+
+def test_lineages_are_remembered_by_bytes_not_by_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a stranger, 16 MiB each, do not stay in memory."""
+    most_bytes = 500_000
+    remembered: BoundedCache[tuple[Store, str], Lineage] = BoundedCache(most_bytes)
+    monkeypatch.setattr("stratalog.partitions.replica.remembered_lineages", remembered)
+    first = replica_on(store)
+    for partition in range(8):
+        replica = replace(first, partition=partition)
+        join(replica, *((epoch, epoch) for epoch in range(1, 1001)))
+        assert replica.log().joined_epoch == 1000
+    one_bytes = Lineage((epoch, epoch) for epoch in range(1, 1001)).memory_bytes
+    assert remembered.weight == most_bytes // one_bytes * one_bytes, "three of the eight"
 
 
 def test_an_epoch_file_whose_lineage_ends_otherwise_is_corruption(store: Store) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
-from engine.replication.sync import SyncOptions, sync
-from partitions.clock import ManualClock
-from partitions.errors import (
+from stratalog.engine.replication.append import AppendOptions, AppendOutcome, NotAppended, append
+from stratalog.engine.replication.sync import SyncOptions, sync
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     DuplicateSequenceNumberError,
@@ -20,13 +20,13 @@ from partitions.errors import (
     StaleBrokerError,
     StorageError,
 )
-from partitions.merge import MergePolicy, plan_merges
-from partitions.paths import BROKER_FILE, EpochName, LocalStartName
-from partitions.producers import ProducerAppend, encode
-from partitions.rewrite import merge_run
-from partitions.runner import Outcome, SerialRunner
-from partitions.segment import _remembered
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.merge import MergePolicy, plan_merges
+from stratalog.partitions.paths import BROKER_FILE, EpochName, LocalStartName
+from stratalog.partitions.producers import ProducerAppend, encode
+from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.runner import Outcome, SerialRunner
+from stratalog.partitions.segment import _remembered
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.faulty_store import Faults, FaultyStore
 from tests.unit.harness import SCHEMA, OnePartition, batch
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 
-from engine.cluster import Cluster
-from engine.report import Failure, Report
-from partitions.errors import StratalogError
-from partitions.paths import EpochName
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Failure, Report, utc_text
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.paths import EpochName
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.tampering import Spot
 
@@ -164,3 +165,10 @@ def test_whatever_is_wrong_no_message_says_a_thing_twice(tmp_path: Path, trouble
             lines.append(f"{answer.code}: {answer}")
     assert {line: twice for line in lines if (twice := said_twice(line))} == {}
     assert lines
+
+
+@pytest.mark.parametrize("time_ms", [2**63 - 1, -(2**63), 10**20])
+def test_a_time_that_no_calendar_has_is_its_first_or_last(time_ms: int) -> None:
+    """As a record of a group or a transaction may say it."""
+    year = datetime.fromisoformat(utc_text(time_ms)).year
+    assert year == (1 if time_ms < 0 else 9999)

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.lineage import Lineage
-from partitions.listing import parse, resolve
-from partitions.retention import (
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import parse, resolve
+from stratalog.partitions.retention import (
     UNLIMITED,
     Extent,
     RetentionLimits,

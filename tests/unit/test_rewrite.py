@@ -7,19 +7,19 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import CorruptionError, LogGapError, SourceChangedError
-from partitions.lineage import Lineage
-from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
-from partitions.paths import DataName, EpochName, WatermarkName
-from partitions.producers import ProducerEntry
-from partitions.records import physical_schema
-from partitions.replica import Replica
-from partitions.rewrite import merge_run, stage_run
-from partitions.root import format_root
-from partitions.segment import read_batches, read_segment
-from partitions.segment_check import verify_segment
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import CorruptionError, LogGapError, SourceChangedError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.paths import DataName, EpochName, WatermarkName
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrite import merge_run, stage_run
+from stratalog.partitions.root import format_root
+from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.segments import listed, records, write_segment
 
 CLOCK = ManualClock(now_ms=5_000)

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from partitions.errors import BrokerUnreachableError, CorruptSegmentError, InvalidCallError
-from partitions.runner import Done, Failed, Runner, SerialRunner, ThreadRunner, attempt, values
+from stratalog.partitions.errors import BrokerUnreachableError, CorruptSegmentError, InvalidCallError
+from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner, ThreadRunner, attempt, values
 
 RUNNERS = [
     pytest.param(SerialRunner(), id="serial"),

@@ -18,21 +18,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions import segment
-from partitions.cache import BoundedCache
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile
-from partitions.paths import DataName
-from partitions.producers import ProducerEntry
-from partitions.records import physical_schema
-from partitions.segment import read_batches, read_row_group, read_segment
-from partitions.segment_check import check_segment, verify_segment
-from partitions.segment_writer import SegmentWriter
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import StoredObject
-from partitions.store.reader import RangeReader
+from stratalog.partitions import segment
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment import read_batches, read_row_group, read_segment
+from stratalog.partitions.segment_check import check_segment, verify_segment
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.partitions.store.reader import RangeReader
 from tests.unit.segments import BASE, BINARY, EVERYTHING, read, records, write_segment
 
 # -------------------------------------------------------------------------------- round trip

@@ -3,60 +3,32 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     FencedLeaderEpochError,
     InconsistentClusterIdError,
-    InvalidCallError,
+    PositionOutOfRangeError,
     SnapshotNotFoundError,
     SourceChangedError,
     StorageError,
-    StratalogError,
-    UnknownLeaderEpochError,
-    UnknownTopicOrPartitionError,
 )
-from partitions.paths import ChunkName
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
-from snapshots.chunks import PartialSnapshot, stale_chunks
-from snapshots.fetch import (
-    ATTEMPTS,
-    RULES,
-    Fetched,
-    NotFetched,
-    NotNeeded,
-    Rule,
-    SnapshotFetch,
-    Wanted,
-    fetch_snapshots,
-)
-from snapshots.messages import (
-    Chunk,
-    Refused,
-)
+from stratalog.partitions.paths import ChunkName
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots.chunks import PartialSnapshot, stale_chunks
+from stratalog.snapshots.fetch import ATTEMPTS, Chunk, Fetched, Source
 from tests.unit.faulty_store import CHANGES, Faults
-from tests.unit.fetch_harness import (
-    CLUSTER,
-    EPOCH,
-    FOLLOWER,
-    LEADER,
-    VALUES,
-    WANTED,
-    Leader,
-    fetch,
-    leader_with,
-    parts,
-)
-from tests.unit.snapshot_files import FOLDER, ID, LATER, OWNER, PARTITION, names, read, write
+from tests.unit.fetch_harness import VALUES, Leader, fetch, leader_with, parts
+from tests.unit.snapshot_files import FOLDER, ID, LATER, names, read, write
 
 # ------------------------------------------------------------------------------------ the whole way
 
@@ -71,35 +43,39 @@ def test_a_snapshot_is_fetched_in_chunks_verified_and_frozen(max_bytes: int) -> 
     assert outcome == Fetched(ID, size)
     assert follower.read(f"{FOLDER}/{ID.name}") == leader.store.read(f"{FOLDER}/{ID.name}")
     assert names(follower) == [str(ID.name)], "no part stays"
-    assert [one.partitions[0].position for one in leader.asked] == list(range(0, size, max_bytes))
+    assert leader.asked == list(range(0, size, max_bytes))
 
 
 def test_nothing_is_fetched_that_is_not_needed_or_there_already() -> None:
     leader, follower = leader_with(), MemoryStore()
-    assert fetch(follower, leader, discover=lambda: None) == NotNeeded()
+    assert fetch(follower, leader, discover=lambda: None) is None
     write(follower, VALUES)
     assert fetch(follower, leader) == Fetched(ID, 0)
     assert leader.asked == []
+
+
+def test_on_a_file_system_it_is_the_same(tmp_path: Path) -> None:
+    for root in ("leader", "follower"):
+        (tmp_path / root).mkdir()
+    leader, follower = Leader(LocalStore(str(tmp_path / "leader"))), LocalStore(str(tmp_path / "follower"))
+    write(leader.store, VALUES)
+    assert isinstance(fetch(follower, leader), Fetched)
+    assert names(follower) == [str(ID.name)]
+    assert list(read(follower).values()) == VALUES
+
+
+# -------------------------------------------------------------------------------------------- parts
 
 
 def test_a_chunk_is_a_part_file_of_its_position() -> None:
     """KIP-630, "Response Handling", 1: "Copy the bytes ... to ... .checkpoint.part starting at Position"."""
     follower = MemoryStore()
     partial = PartialSnapshot(follower, FOLDER, ID)
-    partial.add(Chunk(ID, 10, 0, b"abc"))
-    partial.add(Chunk(ID, 10, 3, b"de"))
-    partial.add(Chunk(ID, 10, 5, b""))
+    partial.add(b"abc")
+    partial.add(b"de")
     prefix = "00000000000000000020-0000000002.checkpoint"
     assert names(follower) == [f"{prefix}.{position:020d}.part" for position in (0, 3)]
     assert (partial.position, PartialSnapshot(follower, FOLDER, ID).position) == (5, 5)
-
-
-@pytest.mark.parametrize("wrong", [Chunk(ID, 10, 4, b"x"), Chunk(ID, 10, 2, b"x"), Chunk(LATER, 10, 3, b"x")])
-def test_bytes_of_another_place_are_refused(wrong: Chunk) -> None:
-    partial = PartialSnapshot(MemoryStore(), FOLDER, ID)
-    partial.add(Chunk(ID, 10, 0, b"abc"))
-    with pytest.raises(InvalidCallError, match="do not go on from byte 3"):
-        partial.add(wrong)
 
 
 def test_parts_inside_another_folder_are_not_its_own() -> None:
@@ -110,22 +86,65 @@ def test_parts_inside_another_folder_are_not_its_own() -> None:
     assert (partial.position, partial.frozen) == (0, None)
 
 
-@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12)), max_size=8))
-def test_parts_of_any_sizes_are_one_file(spans: list[tuple[int, int]]) -> None:
-    """Two runs that ask for other chunk sizes leave parts that overlap; each is used as far as it goes."""
-    whole = random.Random(1).randbytes(42)
-    follower = MemoryStore()
-    held = set()
+@given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), max_size=8))
+def test_parts_of_any_sizes_are_used_or_dropped(spans: list[tuple[int, int]]) -> None:
+    """Runs that ask for chunks of other sizes leave parts that overlap: each counts that begins where the one
+    before it ends."""
+    leader, follower = leader_with([random.Random(1).randbytes(4000)]), MemoryStore()
+    whole = leader.store.read(f"{FOLDER}/{ID.name}")
+    held = {}
     for position, size in spans:
         if follower.create(f"{FOLDER}/{ChunkName(20, 2, position)}", whole[position : position + size]):
-            held |= set(range(position, position + size))
-    reached = next(at for at in range(100) if at not in held)
-    partial = PartialSnapshot(follower, FOLDER, ID)
-    assert partial.position == reached
-    while partial.position < len(whole):
-        partial.add(Chunk(ID, len(whole), partial.position, whole[partial.position :][:5]))
-    with pytest.raises(CorruptSegmentError, match="as fetched"):
-        partial.freeze(owner=OWNER, partition=PARTITION)
+            held[position] = len(whole[position : position + size])
+    reached = 0
+    while held.get(reached):
+        reached += held[reached]
+    assert PartialSnapshot(follower, FOLDER, ID).position == reached
+    assert isinstance(fetch(follower, leader), Fetched)
+    assert leader.asked[0] == reached
+    assert follower.read(f"{FOLDER}/{ID.name}") == whole
+    assert names(follower) == [str(ID.name)]
+
+
+def test_parts_that_are_longer_than_the_snapshot_are_dropped() -> None:
+    """POSITION_OUT_OF_RANGE: they are of another file."""
+    leader, follower = leader_with([b"short"]), MemoryStore()
+    follower.create(f"{FOLDER}/{ChunkName(20, 2, 0)}", bytes(100_000))
+    assert isinstance(fetch(follower, leader), Fetched)
+    assert names(follower) == [str(ID.name)]
+
+
+@pytest.mark.parametrize("position", [0, 1000])
+def test_a_part_without_bytes_makes_room(position: int) -> None:
+    """No chunk is ever kept as an empty file, and nothing could go on from one."""
+    leader, follower = leader_with(), MemoryStore()
+    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, position)}", b"")
+    assert isinstance(fetch(follower, leader), Fetched)
+    assert names(follower) == [str(ID.name)]
+
+
+def test_a_part_that_cannot_make_room_is_given_up() -> None:
+    """Whatever takes the place of a part, to ask for its bytes again is an attempt."""
+
+    class Stubborn(MemoryStore):
+        def delete(self, names: Iterable[str]) -> None:
+            """Says that it did."""
+
+    leader, follower = leader_with(), Stubborn()
+    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, 0)}", b"")
+    with pytest.raises(SourceChangedError, match="was taken, and holds nothing"):
+        fetch(follower, leader)
+    assert len(leader.asked) == ATTEMPTS
+
+
+def test_parts_of_snapshots_that_are_not_needed_any_more_are_litter() -> None:
+    older, same, newer = ChunkName(10, 1, 0), ChunkName(20, 2, 5), ChunkName(40, 4, 0)
+    assert stale_chunks([older, same, newer], ID) == [older, same]
+    follower = MemoryStore()
+    for name in (older, newer):
+        follower.create(f"{FOLDER}/{name}", b"litter")
+    assert isinstance(fetch(follower, leader_with()), Fetched)
+    assert names(follower) == [str(ID.name), str(newer)], "somebody fetches the newer one, perhaps"
 
 
 # --------------------------------------------------------------------- interruptions and other runs
@@ -229,6 +248,22 @@ def test_another_run_between_any_two_storage_calls_does_no_harm(step: int) -> No
         assert list(read(follower).values()) == VALUES
 
 
+def test_storage_that_fails_is_told_and_leaves_nothing_half_done() -> None:
+    faults, follower = Faults(), MemoryStore()
+
+    def refuse(uri: str, what: str, name: str) -> None:
+        if what in CHANGES:
+            raise StorageError("disk full")
+
+    faults.before = refuse
+    with pytest.raises(StorageError, match="disk full"):
+        fetch(faults.wrap("", follower), leader_with())
+    assert names(follower) == []
+
+
+# ------------------------------------------------------------------------------- bytes that are wrong
+
+
 def test_chunks_of_two_files_of_one_name_are_not_believed() -> None:
     """Replicas snapshot independently (KIP-630, "Overview"): a new leader's file need not have the same bytes."""
     first, second, follower = leader_with(), leader_with([b"other"] * 500), MemoryStore()
@@ -253,11 +288,10 @@ def test_what_does_not_verify_is_fetched_anew_and_never_frozen() -> None:
     data[200] ^= 1
     leader.store.delete([name])
     leader.store.create(name, bytes(data))
-    outcome = fetch(follower, leader, max_bytes=5000)
-    assert isinstance(outcome, NotFetched)
-    assert isinstance(outcome.error, CorruptSegmentError)
+    with pytest.raises(CorruptSegmentError):
+        fetch(follower, leader, max_bytes=5000)
     assert names(follower) == []
-    assert len([one for one in leader.asked if one.partitions[0].position == 0]) == ATTEMPTS
+    assert leader.asked.count(0) == ATTEMPTS
 
 
 @pytest.mark.parametrize("late", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -280,48 +314,32 @@ def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified
         assert list(read(follower).values()) == VALUES
 
 
-def test_on_a_file_system_it_is_the_same(tmp_path: Path) -> None:
-    for root in ("leader", "follower"):
-        (tmp_path / root).mkdir()
-    leader, follower = Leader(LocalStore(str(tmp_path / "leader"))), LocalStore(str(tmp_path / "follower"))
-    write(leader.store, VALUES)
-    assert isinstance(fetch(follower, leader), Fetched)
-    assert names(follower) == [str(ID.name)]
-    assert list(read(follower).values()) == VALUES
-
-
 def test_a_snapshot_of_another_owner_is_not_frozen_and_not_kept() -> None:
     leader, follower = leader_with(), MemoryStore()
-    outcome = fetch(follower, leader, owner="another")
-    assert isinstance(outcome, NotFetched)
-    assert isinstance(outcome.error, InconsistentClusterIdError)
+    with pytest.raises(InconsistentClusterIdError):
+        fetch(follower, leader, owner="another")
     assert names(follower) == []
+    assert leader.asked.count(0) == 1, "the same bytes would come again"
 
 
-def test_parts_of_snapshots_that_are_not_needed_any_more_are_litter() -> None:
-    older, same, newer = ChunkName(10, 1, 0), ChunkName(20, 2, 5), ChunkName(40, 4, 0)
-    assert stale_chunks([older, same, newer], ID) == [older, same]
-    follower = MemoryStore()
-    for name in (older, newer):
-        follower.create(f"{FOLDER}/{name}", b"litter")
-    assert isinstance(fetch(follower, leader_with()), Fetched)
-    assert names(follower) == [str(ID.name), str(newer)], "somebody fetches the newer one, perhaps"
+# ------------------------------------------------------------------------------- errors of the leader
 
 
-# ---------------------------------------------------------------------------- the follower's rules
+def test_the_end_of_the_snapshot_is_a_position_in_range() -> None:
+    """KIP-630, "Request Handling", "Errors": SNAPSHOT_NOT_FOUND "a SnapshotId that doesn't exists on the leader",
+    POSITION_OUT_OF_RANGE "a position that is greater than the size of the snapshot"."""
+    leader = leader_with()
+    size = leader.store.list(FOLDER)[0].size_bytes
+    assert leader.source().chunk(size, 100) == Chunk(size, b"")
+    with pytest.raises(PositionOutOfRangeError, match=rf"has {size} bytes, and is asked for from {size + 1} on"):
+        leader.source().chunk(size + 1, 100)
+    with pytest.raises(SnapshotNotFoundError, match="is not there, or no longer"):
+        leader.source(LATER).chunk(0, 100)
 
 
-def test_every_error_of_the_response_has_its_rule() -> None:
-    """KIP-630, "Response Handling", "Errors": "SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE,
-    NOT_LEADER_FOR_PARTITION - The follower can rediscover the new snapshot by sending another Fetch request"."""
-    assert {kind.code: rule for kind, rule in RULES.items()} == {
-        "SNAPSHOT_NOT_FOUND": Rule.REDISCOVER,
-        "NOT_LEADER_OR_FOLLOWER": Rule.REDISCOVER,
-        "POSITION_OUT_OF_RANGE": Rule.START_OVER,
-        "FENCED_LEADER_EPOCH": Rule.GIVE_UP,
-        "UNKNOWN_LEADER_EPOCH": Rule.GIVE_UP,
-        "UNKNOWN_TOPIC_OR_PARTITION": Rule.GIVE_UP,
-    }
+def test_a_chunk_is_no_larger_than_was_asked_for() -> None:
+    chunk = leader_with().source().chunk(3, 200)
+    assert len(chunk.data) == 200
 
 
 @pytest.mark.parametrize("when", [0, 1, 2, 3])
@@ -337,8 +355,8 @@ def test_a_snapshot_that_is_deleted_in_the_middle_is_given_up_for_the_new_one(wh
             latest[0] = LATER
 
     leader.before = delete
-    outcome = fetch(follower, leader, discover=lambda: Wanted(latest[0], EPOCH))
-    assert isinstance(outcome, Fetched)
+    outcome = fetch(follower, leader, discover=lambda: leader.source(latest[0]))
+    assert outcome is not None
     assert outcome.snapshot_id == LATER
     assert names(follower) == [str(LATER.name)], "nor does any part of the old one stay"
     assert list(read(follower, LATER).values()) == [b"new"]
@@ -354,124 +372,54 @@ def test_a_snapshot_that_is_deleted_between_look_and_read_is_not_found() -> None
             inner.delete([name])
 
     faults.before = delete
-    answer = Leader(faults.wrap("", inner)).ask_one()
-    assert isinstance(answer, Refused)
-    assert isinstance(answer.error, SnapshotNotFoundError)
+    with pytest.raises(SnapshotNotFoundError):
+        Leader(faults.wrap("", inner)).source().chunk(0, 100)
 
 
-def test_where_the_leader_has_moved_the_follower_goes_on_there_with_what_it_has() -> None:
-    old, follower = leader_with(), MemoryStore()
-    new = leader_with()
+def test_the_follower_goes_on_with_what_it_has_where_the_leader_names_another_replica() -> None:
+    old, new, follower = leader_with(), leader_with(), MemoryStore()
     size = new.store.list(FOLDER)[0].size_bytes
-    at = [old]
+    found = iter([old, new])
 
-    def move(count: int) -> None:
+    def vanish(count: int) -> None:
         if count == 2:
-            old.leader = 9
+            old.store.delete([f"{FOLDER}/{ID.name}"])
 
-    old.before = move
-
-    def discover() -> Wanted:
-        at[0] = old if old.leader == LEADER else new
-        return WANTED
-
-    one = SnapshotFetch(follower, FOLDER, topic_id=OWNER, partition=PARTITION, discover=discover)
-    [outcome] = fetch_snapshots(
-        [one], lambda request: at[0].ask(request), cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=1000
-    )
-    assert outcome == Fetched(ID, size)
-    assert new.asked[0].partitions[0].position == 2000
+    old.before = vanish
+    assert fetch(follower, old, discover=lambda: next(found).source()) == Fetched(ID, size - 2000)
+    assert new.asked[0] == 2000
 
 
-def test_parts_that_are_longer_than_the_snapshot_are_dropped() -> None:
-    """POSITION_OUT_OF_RANGE: they are of another file."""
-    leader, follower = leader_with([b"short"]), MemoryStore()
-    follower.create(f"{FOLDER}/{ChunkName(20, 2, 0)}", bytes(100_000))
-    assert isinstance(fetch(follower, leader), Fetched)
-    assert names(follower) == [str(ID.name)]
-
-
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        (lambda leader: setattr(leader, "epoch", EPOCH + 1), FencedLeaderEpochError),
-        (lambda leader: setattr(leader, "epoch", EPOCH - 1), UnknownLeaderEpochError),
-        (lambda leader: leader.folders.clear(), UnknownTopicOrPartitionError),
-    ],
-)
-def test_where_a_view_is_out_of_date_the_caller_is_told_and_the_parts_stay(
-    change: Callable[[Leader], None], error: type[StratalogError]
-) -> None:
+def test_where_a_view_is_out_of_date_the_caller_is_told_and_the_parts_stay() -> None:
+    """KIP-630, "Request Handling": the leader epoch is checked at each chunk (KIP-320)."""
     leader, follower = leader_with(), MemoryStore()
-    leader.before = lambda count: change(leader) if count == 2 else None
-    outcome = fetch(follower, leader)
-    assert isinstance(outcome, NotFetched)
-    assert type(outcome.error) is error
+    leader.before = lambda count: setattr(leader, "leads", count < 2)
+    with pytest.raises(FencedLeaderEpochError):
+        fetch(follower, leader)
     assert len(parts(follower)) == 2
 
 
 def test_a_leader_that_never_has_what_it_names_is_given_up() -> None:
     leader = Leader()
-    outcome = fetch(MemoryStore(), leader)
-    assert isinstance(outcome, NotFetched)
-    assert isinstance(outcome.error, SnapshotNotFoundError)
+    with pytest.raises(SnapshotNotFoundError):
+        fetch(MemoryStore(), leader)
     assert len(leader.asked) == ATTEMPTS
 
 
-def test_a_leader_that_sends_nothing_is_given_up() -> None:
-    one = SnapshotFetch(MemoryStore(), FOLDER, topic_id=OWNER, partition=PARTITION, discover=lambda: WANTED)
-    with pytest.raises(StorageError, match="sends no more bytes"):
-        fetch_snapshots(
-            [one], lambda request: [Chunk(ID, 10, 0, b"")], cluster_id=None, replica_id=FOLLOWER, max_bytes=1
-        )
+def test_a_leader_that_gives_nothing_is_given_up() -> None:
+    class Mute(Source):
+        def chunk(self, position: int, max_bytes: int) -> Chunk:
+            return Chunk(10, b"")
+
+    leader = leader_with()
+    with pytest.raises(StorageError, match="gives no bytes from 0 on"):
+        fetch(MemoryStore(), leader, discover=lambda: Mute(leader.store, FOLDER, ID))
 
 
-@pytest.mark.parametrize("position", [0, 1000])
-def test_a_part_without_bytes_makes_room(position: int) -> None:
-    """No chunk is ever kept as an empty file, and nothing could go on from one."""
-    leader, follower = leader_with(), MemoryStore()
-    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, position)}", b"")
-    assert isinstance(fetch(follower, leader), Fetched)
-    assert names(follower) == [str(ID.name)]
+@pytest.mark.parametrize("kind", [CorruptionError, StorageError, SourceChangedError])
+def test_a_fetch_that_cannot_discover_fails_with_the_reason(kind: type[Exception]) -> None:
+    def discover() -> Source:
+        raise kind("nothing fits")
 
-
-def test_a_part_that_cannot_make_room_is_given_up() -> None:
-    """Whatever takes the place of a part, to ask for its bytes again is an attempt."""
-
-    class Stubborn(MemoryStore):
-        def delete(self, names: Iterable[str]) -> None:
-            """Says that it did."""
-
-    leader, follower = leader_with(), Stubborn()
-    follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, 0)}", b"")
-    outcome = fetch(follower, leader)
-    assert isinstance(outcome, NotFetched)
-    assert isinstance(outcome.error, SourceChangedError)
-    assert len(leader.asked) == ATTEMPTS
-
-
-def test_storage_that_fails_is_told_and_keeps_no_other_partition_from_its_snapshot() -> None:
-    leader, good, bad = leader_with(), MemoryStore(), Faults()
-
-    def refuse(uri: str, what: str, name: str) -> None:
-        if what in CHANGES:
-            raise StorageError("disk full")
-
-    bad.before = refuse
-    fetches = [
-        SnapshotFetch(store, FOLDER, topic_id=OWNER, partition=PARTITION, discover=lambda: WANTED)
-        for store in (bad.wrap("", MemoryStore()), good)
-    ]
-    outcomes = fetch_snapshots(fetches, leader.ask, cluster_id=CLUSTER, replica_id=FOLLOWER, max_bytes=1000)
-    assert isinstance(outcomes[0], NotFetched)
-    assert isinstance(outcomes[1], Fetched)
-    assert names(good) == [str(ID.name)]
-
-
-def test_a_fetch_that_cannot_discover_fails_with_the_reason() -> None:
-    def discover() -> Wanted:
-        raise CorruptionError("nothing fits")
-
-    outcome = fetch(MemoryStore(), leader_with(), discover=discover)
-    assert isinstance(outcome, NotFetched)
-    assert str(outcome.error) == "nothing fits"
+    with pytest.raises(kind, match="nothing fits"):
+        fetch(MemoryStore(), leader_with(), discover=discover)

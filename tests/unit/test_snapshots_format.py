@@ -14,28 +14,28 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import (
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
     InconsistentClusterIdError,
     InvalidCallError,
     SourceChangedError,
 )
-from partitions.lineage import Lineage
-from partitions.paths import CheckpointName, DataName, parse_name
-from partitions.producers import ProducerEntry
-from partitions.records import physical_schema
-from partitions.segment_footer import CHECKSUM_KEY
-from partitions.segment_writer import SegmentWriter
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
-from snapshots import layout, reader
-from snapshots.layout import MARK_KEY, Mark, footer_row, header_row
-from snapshots.reader import latest_usable, read_snapshot
-from snapshots.snapshot_id import SnapshotId
-from snapshots.writer import SnapshotWriter
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import CheckpointName, DataName, parse_name
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment_footer import CHECKSUM_KEY
+from stratalog.partitions.segment_writer import SegmentWriter
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots import layout, reader
+from stratalog.snapshots.layout import MARK_KEY, Mark, footer_row, header_row
+from stratalog.snapshots.reader import latest_usable, read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.writer import SnapshotWriter
 from tests.unit.segments import records, write_segment
 from tests.unit.snapshot_files import (
     FOLDER,
@@ -278,6 +278,16 @@ FOOTER: Row = footer_row
 RECORD: Row = lambda schema: records([b"a"])  # noqa: E731
 
 
+def NO_TEXT(schema: pa.Schema) -> pa.RecordBatch:  # noqa: N802 - as those above
+    """A header of which a name is no UTF-8."""
+    header = header_row(schema, 1)
+    names = pa.array([b"\xd4\x00"], pa.binary()).view(pa.string())
+    field = schema.field("headers")
+    pairs = pa.StructArray.from_arrays([names, pa.array([b""], pa.binary())], fields=list(field.type.value_type))
+    odd = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pairs).cast(field.type)
+    return header.set_column(header.schema.get_field_index("headers"), field, odd)
+
+
 @pytest.mark.parametrize(
     ("rows", "complaint"),
     [
@@ -286,6 +296,7 @@ RECORD: Row = lambda schema: records([b"a"])  # noqa: E731
         ([RECORD, FOOTER], "the control record snapshot-header is missing"),
         ([RECORD, RECORD], "the control record snapshot-header is missing"),
         ([FOOTER, HEADER], "the control record snapshot-header is missing"),
+        ([NO_TEXT, FOOTER], "a name in its control records is no text"),
         ([HEADER, FOOTER, FOOTER], r"control records are of the types \[3, 4, 4\]"),
     ],
 )

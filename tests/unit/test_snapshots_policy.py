@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from partitions.errors import CorruptionError, InvalidConfigError
-from snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, counts_as_changed, reason_to_wait
-from snapshots.snapshot_id import EMPTY, SnapshotId
-from snapshots.start_offset import (
+from stratalog.partitions.errors import CorruptionError, InvalidConfigError
+from stratalog.snapshots.policy import (
+    SinceSnapshot,
+    SnapshotPolicy,
+    changed_records,
+    counts_as_changed,
+    reason_to_wait,
+)
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
+from stratalog.snapshots.start_offset import (
     FrozenSnapshot,
     check_invariant,
     follower_start_offset,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from partitions.errors import CorruptSegmentError
-from partitions.store import StoreOptions, open_store
-from partitions.store.memory import MemoryStore
-from partitions.store.protocol import Store
-from snapshots.fetch import Fetched
+from stratalog.partitions.errors import CorruptSegmentError
+from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.protocol import Store
+from stratalog.snapshots.fetch import Fetched
 from tests.s3_server import S3Endpoint
 from tests.unit.fetch_harness import VALUES, Leader, fetch
 from tests.unit.snapshot_files import FOLDER, ID, names, read, stored, write, writer

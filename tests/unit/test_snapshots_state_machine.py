@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from partitions.errors import CorruptionError
-from partitions.store.memory import MemoryStore
-from snapshots.state_machine import RECORDS_AT_ONCE, Codec, StateMachine, load_dump, write_dump
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.snapshots.state_machine import RECORDS_AT_ONCE, Codec, StateMachine, load_dump, write_dump
 from tests.unit.snapshot_files import read, writer
 from tests.unit.state_machine_laws import Subject, check_laws
 

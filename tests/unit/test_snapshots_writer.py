@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import CorruptSegmentError, InvalidCallError, InvalidRecordError, StorageError
-from partitions.lineage import Lineage
-from partitions.records import physical_schema
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from snapshots.reader import stage_snapshot
-from snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
-from snapshots.writer import SnapshotWriter
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import CorruptSegmentError, InvalidCallError, InvalidRecordError, StorageError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.snapshots.reader import stage_snapshot
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
+from stratalog.snapshots.writer import SnapshotWriter
 from tests.unit.faulty_store import FaultyStore
 from tests.unit.segments import records
 from tests.unit.snapshot_files import FOLDER, ID, LINEAGE, OWNER, PARTITION, names, read, write, writer

@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 import pytest
 
-from engine.spark.runner import pack, run_counted, slice_count
-from partitions.errors import RetriableError
-from partitions.runner import Done, Failed
-from partitions.store import Store
-from partitions.store.memory import MemoryStore
+from stratalog.engine.spark.runner import pack, run_counted, slice_count
+from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.memory import MemoryStore
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from engine.spark.stream_columns import conformed, parquet_columns, stream_schema
-from engine.spark.types import record_schema
-from partitions.errors import InvalidCallError
+from stratalog.engine.spark.stream_columns import conformed, parquet_columns, stream_schema
+from stratalog.engine.spark.types import record_schema
+from stratalog.partitions.errors import InvalidCallError
 
 INNER = StructType([StructField("x", LongType()), StructField("y", LongType())])
 VALUE = StructType(

@@ -8,11 +8,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from engine.operations.appending.append import append_batches, who_appends
-from engine.report import OperationFailedError
-from engine.spark import stream_sink
-from engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
-from partitions.errors import InvalidCallError, InvalidRecordError
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import OperationFailedError
+from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.spark import stream_sink
+from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
+from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
 from tests.unit.cluster_harness import LiveCluster
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
@@ -23,15 +24,12 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     made = LiveCluster(tmp_path)
     made.topic(partitions=2)
 
-    class Opened:
+    def opened(file: str) -> Context:
         """What Spark's process on the driver would open."""
+        assert file == str(made.file)
+        return made.driver()._context
 
-        @staticmethod
-        def open(file: str) -> object:
-            assert file == str(made.file)
-            return made.driver()
-
-    monkeypatch.setattr(stream_sink, "Cluster", Opened)
+    monkeypatch.setattr(stream_sink, "open_driver", opened)
     return made
 
 

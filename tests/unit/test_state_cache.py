@@ -8,8 +8,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from engine.state_cache import OwnAppend, OwnProducer, ReadState, StateCache
-from partitions.errors import OutcomeUnknownError, StorageError, StratalogError
+from stratalog.engine.driver.state_cache import OwnAppend, OwnProducer, ReadState, StateCache
+from stratalog.partitions.errors import OutcomeUnknownError, StorageError, StratalogError
 from tests.unit.harness import batch
 
 

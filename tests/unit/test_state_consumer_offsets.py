@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state import consumer_offsets
-from engine.state.consumer_offsets import (
+from stratalog.engine.state import consumer_offsets
+from stratalog.engine.state.consumer_offsets import (
     ConsumerOffsets,
     EndTransaction,
     ForgetGroup,
@@ -20,11 +20,11 @@ from engine.state.consumer_offsets import (
     PendingOffset,
     ProducerMetadata,
 )
-from engine.state.internal_topics import java_hash, partition_for
-from engine.state.keyed import OFFSETS
-from partitions.errors import CorruptionError
-from snapshots.policy import changed_records
-from snapshots.state_machine import Codec
+from stratalog.engine.state.internal_topics import java_hash, partition_for
+from stratalog.engine.state.keyed import OFFSETS
+from stratalog.partitions.errors import CorruptionError
+from stratalog.snapshots.policy import changed_records
+from stratalog.snapshots.state_machine import Codec
 from tests.unit.state_machine_laws import Subject, check_laws
 
 SUBJECT = Subject(ConsumerOffsets(), ConsumerOffsets.load, Codec(consumer_offsets.encode, consumer_offsets.decode))

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.state.latest_by_key import LatestByKey, check_key, record_schema, reduced, without_tombstones
-from partitions.errors import InvalidConfigError, StaleMetadataError
-from partitions.records import physical_schema, type_to_json
-from snapshots.policy import changed_records
+from stratalog.engine.state.latest_by_key import LatestByKey, check_key, record_schema, reduced, without_tombstones
+from stratalog.partitions.errors import InvalidConfigError, StaleMetadataError
+from stratalog.partitions.records import physical_schema, type_to_json
+from stratalog.snapshots.policy import changed_records
 from tests.unit.state_machine_laws import Subject, check_laws
 
 KEY = pa.struct([("land", pa.string()), ("at", pa.struct([("number", pa.int32())]))])

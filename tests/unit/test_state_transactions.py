@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from engine.state import transaction_state
-from engine.state import transaction_steps as steps
-from engine.state.keyed import TRANSACTIONS
-from engine.state.transaction_state import (
+from stratalog.engine.state import transaction_state
+from stratalog.engine.state import transaction_steps as steps
+from stratalog.engine.state.keyed import TRANSACTIONS
+from stratalog.engine.state.transaction_state import (
     VALID_PREVIOUS,
     State,
     Transaction,
@@ -22,7 +22,7 @@ from engine.state.transaction_state import (
     TransactionTombstone,
     follows,
 )
-from partitions.errors import (
+from stratalog.partitions.errors import (
     ConcurrentTransactionsError,
     CorruptionError,
     InvalidCallError,
@@ -31,7 +31,7 @@ from partitions.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
 )
-from snapshots.state_machine import Codec
+from stratalog.snapshots.state_machine import Codec
 from tests.unit.state_machine_laws import Subject, check_laws
 
 SUBJECT = Subject(

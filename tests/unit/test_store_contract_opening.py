@@ -1,5 +1,5 @@
 """What every store promises of itself: its address, its counts, how it travels, what its check finds out
-(``partitions.store.protocol``)."""
+(``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from partitions.errors import BrokerUnreachableError, LogDirError, UnsupportedStoreError
-from partitions.store import Store, StoreOptions, open_store
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.errors import BrokerUnreachableError, LogDirError, UnsupportedStoreError
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
 from tests.s3_server import S3Endpoint
 from tests.unit.store_kinds import KINDS, S3, OpenKind, leftovers, names
 

@@ -1,5 +1,5 @@
 """What every store promises of reads: ranges, what an object is, what a folder holds
-(``partitions.store.protocol``)."""
+(``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partitions.clock import ManualClock, SystemClock
-from partitions.errors import InvalidCallError, SourceChangedError
-from partitions.store import Store
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
-from partitions.store.s3 import S3Store
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.s3 import S3Store
 from tests.unit.store_kinds import listed, names
 
 

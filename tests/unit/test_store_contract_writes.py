@@ -1,5 +1,5 @@
 """What every store promises of writes: of many that create a name one succeeds, and a name has all its bytes or is
-not there (``partitions.store.protocol``)."""
+not there (``stratalog.partitions.store.protocol``)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from partitions.errors import InvalidCallError, SourceChangedError
-from partitions.store import Store
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError
+from stratalog.partitions.store import Store
 from tests.unit.store_kinds import PAIRS, SIZES, OpenKind, leftovers, listed, names, some_bytes
 
 

@@ -6,7 +6,7 @@ import random
 import zlib
 from itertools import pairwise
 
-from partitions.store.crc32 import PiecewiseCrc32, combined
+from stratalog.partitions.store.crc32 import PiecewiseCrc32, combined
 
 
 def test_two_runs_of_any_length_combine_to_the_checksum_of_both() -> None:

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from partitions.clock import ManualClock, SystemClock
-from partitions.errors import (
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     ListingUnstableError,
     LogDirError,
@@ -25,11 +25,11 @@ from partitions.errors import (
     StorageError,
     UnsupportedStoreError,
 )
-from partitions.store import StoredObject
-from partitions.store.local import LocalStore
-from partitions.store.local_copy import BUFFER_BYTES, copy_file
-from partitions.store.memory import MemoryStore
-from partitions.store.rules import settle
+from stratalog.partitions.store import StoredObject
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.local_copy import BUFFER_BYTES, copy_file
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.rules import settle
 
 MIB = 1024 * 1024
 
@@ -146,7 +146,7 @@ class TestNames:
     def test_without_hard_links_the_store_is_refused(
         self, store: LocalStore, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def refuse(*_: object) -> None:
+        def refuse(*_: object, **__: object) -> None:
             raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
         monkeypatch.setattr(os, "link", refuse)
@@ -159,8 +159,8 @@ class TestNames:
         """NFS repeats a request whose answer was lost; the repetition is told that the name is taken."""
         link = os.link
 
-        def answer_lost(source: str, target: str) -> None:
-            link(source, target)
+        def answer_lost(source: str, target: str, **options: Any) -> None:
+            link(source, target, **options)
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
 
         monkeypatch.setattr(os, "link", answer_lost)
@@ -265,8 +265,8 @@ class TestSettling:
         (root / "a").touch()
         scans = itertools.count()
 
-        def scan(folder: str) -> Any:
-            if folder != f"{root}/" or next(scans) > 0:
+        def scan(folder: int) -> Any:
+            if next(scans) > 0:
                 return real(folder)
             (root / "b").touch()
             (root / "a").unlink()

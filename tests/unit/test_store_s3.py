@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from partitions.clock import ManualClock, SystemClock
-from partitions.errors import (
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.errors import (
     BrokerUnreachableError,
     LogDirError,
     OutcomeUnknownError,
@@ -27,8 +27,8 @@ from partitions.errors import (
     StoreTimeoutError,
     UnsupportedStoreError,
 )
-from partitions.store import StoredObject, StoreOptions
-from partitions.store.s3 import S3Store
+from stratalog.partitions.store import StoredObject, StoreOptions
+from stratalog.partitions.store.s3 import S3Store
 from tests.s3_server import HOST, free_ports
 
 PART_BYTES = 5 * 1024 * 1024
@@ -272,15 +272,27 @@ class TestRead:
         [nobody_there] = free_ports(1)
         with pytest.raises(BrokerUnreachableError):
             store_on(f"http://{HOST}:{nobody_there}").list("")
-        server.script = [forbidden]
-        with pytest.raises(BrokerUnreachableError, match="AccessDenied"):
-            store_on(server.url).list("")
+
+    def test_a_root_that_may_not_be_listed_is_not_away(self, server: ScriptedServer) -> None:
+        """Nobody is fenced for what one driver may not do."""
+        server.script = [lambda request: request.answer(403, "AccessDenied")]
+        with pytest.raises(StorageAuthorizationError, match=r"cannot list .*s3:ListBucket") as refused:
+            store_on(server.url).list("a")
+        assert (refused.value.right, refused.value.path) == ("list", "s3://bucket/prefix/a")
+
+    def test_a_part_that_may_not_be_uploaded_is_a_right_that_is_missing(self, server: ScriptedServer) -> None:
+        server.script = [lambda request: request.answer(403, "AccessDenied")]
+        staged = store_on(server.url).stage_writer("name")
+        with pytest.raises(StorageAuthorizationError, match=r"cannot .*s3:PutObject") as refused:
+            staged.file.write(b"x" * 2 * PART_BYTES)
+        assert (refused.value.right, refused.value.path) == ("create", "s3://bucket/prefix/name")
 
     def test_a_delete_that_is_refused_names_what(self, server: ScriptedServer) -> None:
         error = b"<Error><Key>prefix/b</Key><Code>AccessDenied</Code><Message>no</Message></Error>"
         server.script = [lambda request: request.answer(200, body=b"<DeleteResult>%b</DeleteResult>" % error)]
-        with pytest.raises(StorageError, match=r"prefix/b \(AccessDenied\)"):
+        with pytest.raises(StorageAuthorizationError, match=r"prefix/b \(AccessDenied\)") as refused:
             store_on(server.url).delete(["a", "b"])
+        assert (refused.value.right, refused.value.path) == ("delete", "s3://bucket/prefix/b")
 
     @pytest.mark.parametrize(
         ("status", "code", "error"),

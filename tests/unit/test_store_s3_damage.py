@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import StorageError, UnsupportedStoreError
-from partitions.store import StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.s3 import INLINE_COPY_BYTES, S3Store
-from partitions.store.s3_connection import client_of
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import StorageError, UnsupportedStoreError
+from stratalog.partitions.store import StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.s3 import INLINE_COPY_BYTES, S3Store
+from stratalog.partitions.store.s3_connection import client_of
 from tests.s3_server import S3Endpoint
 from tests.unit.test_store_s3 import Handler, obey, scripted_server
 

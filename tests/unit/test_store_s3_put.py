@@ -14,13 +14,13 @@ from typing import BinaryIO, cast
 
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import InvalidCallError, OutcomeUnknownError, SourceChangedError, StorageError
-from partitions.store import StoredObject, StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.s3 import INLINE_COPY_BYTES, S3Store
-from partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
-from partitions.store.s3_upload import StagedUpload
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import InvalidCallError, OutcomeUnknownError, SourceChangedError, StorageError
+from stratalog.partitions.store import StoredObject, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.s3 import INLINE_COPY_BYTES, S3Store
+from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
+from stratalog.partitions.store.s3_upload import StagedUpload
 from tests.s3_server import S3Endpoint
 from tests.unit.test_store_s3 import (
     RETRIES,

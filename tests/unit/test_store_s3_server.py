@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import pytest
 
-from partitions.clock import ManualClock, SystemClock
-from partitions.errors import SourceChangedError, StorageError
-from partitions.store import StoredObject, StoreOptions, open_store
-from partitions.store.s3 import S3Store
-from partitions.store.s3_connection import client_of
-from partitions.store.s3_upload import StagedUpload
+from stratalog.partitions.clock import ManualClock, SystemClock
+from stratalog.partitions.errors import SourceChangedError, StorageError
+from stratalog.partitions.store import StoredObject, StoreOptions, open_store
+from stratalog.partitions.store.s3 import S3Store
+from stratalog.partitions.store.s3_connection import client_of
+from stratalog.partitions.store.s3_upload import StagedUpload
 from tests.s3_server import SECRET_KEY, S3Endpoint
 
 PART_BYTES = 5 * 1024 * 1024

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.replication.throttle import Throttle
-from partitions.clock import ManualClock
-from partitions.errors import InvalidCallError
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import InvalidCallError
 
 
 def seconds(throttle: Throttle, clock: ManualClock, *spent: int) -> float:

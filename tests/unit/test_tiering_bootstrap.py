@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
-from partitions.lineage import Lineage
-from tests.unit.tiering_harness import TieredPartition
-from tiering.bootstrap import (
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, RemoteObjectMissingError
+from stratalog.partitions.lineage import Lineage
+from stratalog.tiering.bootstrap import (
     FetchError,
     FetchOrigin,
     FromLeader,
@@ -23,6 +22,7 @@ from tiering.bootstrap import (
     fetch_error,
     fetch_origin,
 )
+from tests.unit.tiering_harness import TieredPartition
 
 
 def origin(

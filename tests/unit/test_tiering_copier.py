@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
-from partitions.merge import Run
-from partitions.store import Store
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError
+from stratalog.partitions.merge import Run
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.tiering.copier import upload
+from stratalog.tiering.remote_segment import Uploaded
 from tests.unit.tiering_harness import ONE_SEGMENT, TieredPartition
-from tiering.copier import upload
-from tiering.remote_segment import Uploaded
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_crash_before_the_name_leaves_nothing(part: TieredPartition, monkeypat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("tiering.copier.check_in_log", crash)
+        patch.setattr("stratalog.tiering.copier.check_in_log", crash)
         with pytest.raises(KeyboardInterrupt):
             bring(part, run)
     assert [stored.name for stored in part.remote.list(f"{part.table.folder}/0")] == []

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from partitions.errors import InvalidCallError
-from partitions.lineage import Lineage
-from partitions.store.local import LocalStore
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.divergence import Histories, Present, agreed_end, agreeing, readable
+from stratalog.tiering.remote_change import Committed
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.commit_interleaving import pause, run, schedules, stepped_table
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import segment, table_in, uploaded
-from tiering.delta_table import DeltaTopicTable
-from tiering.divergence import Histories, agreed_end, agreeing, readable
-from tiering.remote_change import Committed
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import RemoteSegment
 
 BEFORE = Lineage([(1, 0), (3, 10)])
 """The history of leader epoch 3, which loses what it wrote from offset 10 on."""
@@ -38,7 +38,9 @@ def table(tmp_path: Path) -> DeltaTopicTable:
 
 def under(lineage: Lineage, epoch_now: Callable[[], int] | None = None) -> Histories:
     """As a driver sees it that believes in this history, while ``epoch_now`` says what the metadata has."""
-    return Histories({0: lineage}, lambda: {0: lineage.latest_epoch if epoch_now is None else epoch_now()})
+    return Histories(
+        {0: lineage}, lambda: {0: Present(lineage.latest_epoch if epoch_now is None else epoch_now())}
+    )
 
 
 def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: Histories) -> Committed:
@@ -110,7 +112,7 @@ def test_a_deposed_leader_changes_nothing(table: DeltaTopicTable) -> None:
 
 def test_the_partitions_of_other_leaders_in_the_batch_go_on(table: DeltaTopicTable) -> None:
     other = segment(0, 7, partition=1)
-    both = Histories({0: BEFORE, 1: Lineage([(1, 0)])}, lambda: {0: 5, 1: 1})
+    both = Histories({0: BEFORE, 1: Lineage([(1, 0)])}, lambda: {0: Present(5), 1: Present(1)})
     done = table.commit([uploaded(OLD), uploaded(other)], (), both)
     assert (done.log.of_partition(0), done.log.of_partition(1)) == ((), (other,))
 
@@ -119,6 +121,18 @@ def test_expired_segments_go_whoever_leads(table: DeltaTopicTable) -> None:
     """The log start offset is committed metadata: it holds in every history."""
     commit(table, [OLD, LOST], under(BEFORE))
     assert table.commit((), [OLD]).log.of_partition(0) == (LOST,)
+
+
+def test_what_retention_took_out_since_it_was_uploaded_is_not_added_anew(table: DeltaTopicTable) -> None:
+    """Its object may be deleted by then. The driver planned before the log start had moved."""
+    first, second, third = segment(0, 7), segment(7, 9), segment(9, 12)
+    lineage = Lineage([(1, 0)])
+    commit(table, [first], Histories({0: lineage}, lambda: {0: Present(1)}))
+    stale = Histories({0: lineage}, lambda: {0: Present(1, log_start=9)})
+    done = commit(table, [first, second, third], stale)
+    assert done.log.of_partition(0) == (third,), "what a log start has passed leaves the table with the commit"
+    assert done.superseded == (uploaded(first), uploaded(second))
+    assert commit(table, [first, second, third], stale).log.version == done.log.version
 
 
 def test_nothing_is_added_without_the_history_that_it_is_of(table: DeltaTopicTable) -> None:

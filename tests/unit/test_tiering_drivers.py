@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from greenlet import GreenletExit, greenlet
 
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.store.local import LocalStore
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.commit_interleaving import pause, stepped_table
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import table_in, uploaded
-from tiering.divergence import Histories
-from tiering.remote_segment import RemoteSegment
 
 END, PARTITIONS, DRIVERS = 60, 2, 4
 LINEAGE = Lineage([(1, 0), (2, 25)])
@@ -35,9 +35,9 @@ class World:
         self.epoch = 1
         table_in(self.remote).ensure(SCHEMA)
 
-    def epochs_now(self) -> dict[int, int]:
+    def now(self) -> dict[int, Present]:
         pause()
-        return dict.fromkeys(range(PARTITIONS), self.epoch)
+        return dict.fromkeys(range(PARTITIONS), Present(self.epoch))
 
     def runs(self, rng: random.Random, start: int, end: int) -> list[tuple[int, int]]:
         bounds = sorted({start, end, *rng.sample(range(END + 1), 8), 25})
@@ -59,7 +59,7 @@ class World:
             while batch:
                 size = rng.randint(1, 4)
                 some, batch = batch[:size], batch[size:]
-                histories = Histories(dict.fromkeys(range(PARTITIONS), lineage), self.epochs_now)
+                histories = Histories(dict.fromkeys(range(PARTITIONS), lineage), self.now)
                 done = table.commit([uploaded(each) for each in some], (), histories)
                 if len(done.listed) < len(some):
                     break  # somebody else was there: the next run plans anew
@@ -118,6 +118,6 @@ def test_a_batch_of_several_partitions_is_one_version(tmp_path: Path) -> None:
         for partition in range(PARTITIONS)
         for low in range(0, 25, 5)
     ]
-    histories = Histories(dict.fromkeys(range(PARTITIONS), Lineage([(1, 0)])), world.epochs_now)
+    histories = Histories(dict.fromkeys(range(PARTITIONS), Lineage([(1, 0)])), world.now)
     table_in(world.remote).commit(batch, (), histories)
     assert [sum("add" in action for action in version) for version in world.entries()] == [0, 10]

@@ -15,16 +15,16 @@ from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
 from deltalake.transaction import AddAction, RemoveAction
 
-from partitions.clock import ManualClock
-from partitions.errors import CorruptionError, RemoteObjectMissingError
-from partitions.merge import Run
-from partitions.store import StoreOptions
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError
+from stratalog.partitions.merge import Run
+from stratalog.partitions.store import StoreOptions
+from stratalog.tiering.copier import upload
+from stratalog.tiering.foreign_commits import parse_commit
+from stratalog.tiering.handover import hand_over
+from stratalog.tiering.remote_change import Rebuilt
+from stratalog.tiering.remote_objects import find_litter
 from tests.unit.tiering_harness import TieredPartition, table_in
-from tiering.copier import upload
-from tiering.foreign_commits import parse_commit
-from tiering.handover import hand_over
-from tiering.remote_change import Rebuilt
-from tiering.remote_objects import find_litter
 
 
 @pytest.fixture
@@ -430,7 +430,7 @@ def test_a_table_that_is_handed_over_while_it_is_rewritten_is_put_right_by_its_n
     part: TieredPartition,
 ) -> None:
     compacted(part)
-    assert hand_over(part.table.uri, "c", "d", StoreOptions(), ManualClock())
+    assert hand_over(part.table, "c", "d", StoreOptions(), ManualClock())
     mine = table_in(part.remote, cluster_id="d")
     assert mine.load().rewrite is not None
     mine.undo_rewrites()
@@ -438,7 +438,7 @@ def test_a_table_that_is_handed_over_while_it_is_rewritten_is_put_right_by_its_n
 
 
 def test_a_table_that_is_handed_over_stays_so_when_it_is_restored(part: TieredPartition) -> None:
-    assert hand_over(part.table.uri, "c", "d", StoreOptions(), ManualClock())
+    assert hand_over(part.table, "c", "d", StoreOptions(), ManualClock())
     mine = table_in(part.remote, cluster_id="d")
     deleted(part)
     with pytest.raises(CorruptionError, match=r"restore\(2\)"):

@@ -7,18 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from partitions.clock import ManualClock
-from partitions.errors import InconsistentClusterIdError, OutcomeUnknownError
-from partitions.lineage import Lineage
-from partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import InconsistentClusterIdError, OutcomeUnknownError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.handover import hand_over, owner
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
-from tiering.divergence import Histories
-from tiering.handover import hand_over, owner
 
 CLOCK = ManualClock()
-LATER = Histories({0: Lineage([(1, 0), (1001, 10)])}, lambda: {0: 1001})
+LATER = Histories({0: Lineage([(1, 0), (1001, 10)])}, lambda: {0: Present(1001)})
 
 
 @pytest.fixture(params=["folder", pytest.param("s3", marks=pytest.mark.s3)])
@@ -37,8 +38,8 @@ def test_the_heir_sees_what_was_committed_and_the_former_owner_commits_no_more(
     mine = table_in(remote, options=options)
     mine.ensure(SCHEMA)
     mine.commit([uploaded(segment(0, 10))], histories=OURS)
-    assert hand_over(mine.uri, "c", "heir", options, CLOCK)
-    assert owner(mine.uri, options) == "heir"
+    assert hand_over(mine, "c", "heir", options, CLOCK)
+    assert owner(mine, options) == "heir"
     with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'heir', not to 'c'"):
         mine.commit([uploaded(segment(10, 20))], histories=OURS)
     heirs = table_in(remote, cluster_id="heir", options=options)
@@ -49,12 +50,12 @@ def test_the_heir_sees_what_was_committed_and_the_former_owner_commits_no_more(
 def test_handing_over_again_changes_nothing(place: tuple[Store, StoreOptions]) -> None:
     remote, options = place
     mine = table_in(remote, options=options)
-    assert not hand_over(mine.uri, "c", "heir", options, CLOCK)
-    assert owner(mine.uri, options) is None
+    assert not hand_over(mine, "c", "heir", options, CLOCK)
+    assert owner(mine, options) is None
     mine.ensure(SCHEMA)
-    hand_over(mine.uri, "c", "heir", options, CLOCK)
+    hand_over(mine, "c", "heir", options, CLOCK)
     version = table_in(remote, cluster_id="heir", options=options).load().version
-    assert hand_over(mine.uri, "c", "heir", options, CLOCK)
+    assert hand_over(mine, "c", "heir", options, CLOCK)
     assert table_in(remote, cluster_id="heir", options=options).load().version == version
 
 
@@ -63,8 +64,8 @@ def test_a_third_clusters_table_is_left_alone(place: tuple[Store, StoreOptions])
     mine = table_in(remote, options=options)
     mine.ensure(SCHEMA)
     with pytest.raises(InconsistentClusterIdError, match="belongs to cluster 'c', neither to 'd' nor to 'heir'"):
-        hand_over(mine.uri, "d", "heir", options, CLOCK)
-    assert owner(mine.uri, options) == "c"
+        hand_over(mine, "d", "heir", options, CLOCK)
+    assert owner(mine, options) == "c"
 
 
 @pytest.mark.slow
@@ -94,7 +95,7 @@ def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
     thread.start()
     started.wait()
     try:
-        _until_it_wins(mine.uri, options)
+        _until_it_wins(mine, options)
         end = table_in(remote, cluster_id="heir", options=options).load().end(0)
         thread.join(10)
     finally:
@@ -106,11 +107,11 @@ def test_whatever_the_former_owner_has_committed_is_there_and_nothing_later(
     assert table_in(remote, cluster_id="heir", options=options).load().end(0) == end
 
 
-def _until_it_wins(uri: str, options: StoreOptions) -> None:
+def _until_it_wins(topic: DeltaTopicTable, options: StoreOptions) -> None:
     """Against somebody who commits without a pause, on a clock that does not wait."""
     for last in (False,) * 9 + (True,):
         try:
-            hand_over(uri, "c", "heir", options, CLOCK)
+            hand_over(topic, "c", "heir", options, CLOCK)
             return
         except OutcomeUnknownError:
             if last:

@@ -1,16 +1,16 @@
-"""What of a topic's remote folder is litter: the table in ``tiering.remote_objects``."""
+"""What of a topic's remote folder is litter: the table in ``stratalog.tiering.remote_objects``."""
 
 from __future__ import annotations
 
 import pytest
 
-from partitions.lineage import Lineage
-from partitions.paths import DataName, remote_segment_path
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName, remote_segment_path
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_objects import RemoteObjects, RemovedFiles, TopicLitter, Why, find_litter
+from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.tiering_harness import segment
-from tiering.remote_log import RemoteLog
-from tiering.remote_objects import RemoteObjects, RemovedFiles, TopicLitter, Why, find_litter
-from tiering.remote_segment import RemoteSegment
 
 OLD, YOUNG, BEFORE_MS = 1_000, 9_000, 5_000
 LOG = RemoteLog.of("table", 7, [segment(20, 30), segment(30, 40)])

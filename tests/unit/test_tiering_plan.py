@@ -7,15 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from partitions.errors import CorruptionError, LogGapError
-from partitions.lineage import Lineage
-from partitions.listing import DataFile, Link, Listing, ReplicaLog
-from partitions.merge import MergePolicy
-from partitions.paths import DataName
-from partitions.store.protocol import StoredObject
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
+from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store.protocol import StoredObject
+from stratalog.tiering.plan import (
+    AT_ONCE,
+    CopyLag,
+    UploadPlan,
+    changes_at_ms,
+    earliest_pending_upload,
+    plan_uploads,
+)
+from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.tiering_harness import EACH_FILE, ONE_SEGMENT, TieredPartition, segment
-from tiering.plan import AT_ONCE, CopyLag, UploadPlan, changes_at_ms, earliest_pending_upload, plan_uploads
-from tiering.remote_segment import RemoteSegment
 
 
 def leader(*bounds: int, high_watermark: int | None = None, lineage: Lineage | None = None) -> ReplicaLog:

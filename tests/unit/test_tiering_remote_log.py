@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from partitions.errors import CorruptionError, LogGapError
-from partitions.lineage import Lineage
-from partitions.paths import DataName
-from partitions.retention import Extent
+from stratalog.partitions.errors import CorruptionError, LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.retention import Extent
+from stratalog.tiering.expiry import both_tiers, expired_segments
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import EARLIEST_MS, LATEST_MS, RemoteSegment
 from tests.unit.tiering_harness import segment
-from tiering.expiry import both_tiers, expired_segments
-from tiering.remote_log import RemoteLog
-from tiering.remote_segment import EARLIEST_MS, LATEST_MS, RemoteSegment
 
 
 def log_of(*segments: RemoteSegment) -> RemoteLog:

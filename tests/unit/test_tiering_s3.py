@@ -6,20 +6,21 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from partitions.errors import StorageError
-from partitions.store import StoreOptions, open_store
-from partitions.store.s3 import S3Store
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.store import StoreOptions, open_store
+from stratalog.partitions.store.s3 import S3Store
+from stratalog.tiering import delta_options
+from stratalog.tiering.bootstrap import auxiliary_state
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.plan import UploadPlan
 from tests.s3_server import SECRET_KEY, S3Endpoint
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together
-from tiering import delta_options
-from tiering.bootstrap import auxiliary_state
-from tiering.delta_table import DeltaTopicTable
-from tiering.plan import UploadPlan
 
 pytestmark = pytest.mark.s3
 
@@ -71,7 +72,8 @@ def test_a_rewrite_by_others_is_seen_through_and_taken_back(
     assert (log.version, log.segments) == (2, before.segments)
     assert log.rewrite is not None
     last = log.of_partition(0)[-1]
-    assert part.table.records(last, SCHEMA)["offset"].to_pylist() == list(range(3, 7))
+    found = pa.Table.from_batches(part.table.records(last, SCHEMA))
+    assert found["offset"].to_pylist() == list(range(3, 7))
     righted = part.table.undo_rewrites()
     assert (righted.version, righted.rewrite) == (3, None)
     part.append(2)
@@ -129,7 +131,7 @@ def test_refusals_are_named_and_hold_no_secret(
     with pytest.raises(StorageError, match="NoSuchBucket"):
         missing.load()
     unreachable = StoreOptions(endpoint_url="http://127.0.0.1:1", region="us-east-1", timeout_s=1, retries=0)
-    with pytest.raises(StorageError, match="cannot read the table"):
+    with pytest.raises(StorageError, match=r"cannot read the table|list s3://"):
         table_in(open_store(f"s3://{s3_endpoint.bucket}/x", unreachable), options=unreachable).load()
     for text in (repr(missing), str(vars(missing)), repr(options)):
         assert SECRET_KEY not in text

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tiering.schedule import (
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.tiering.schedule import (
     Entry,
     Intervals,
-    Key,
     Schedule,
     decode,
     encode,
@@ -147,11 +147,13 @@ entries = st.builds(
     st.integers(0, NOW),
     st.integers(0, 10**12),
 )
-keys: st.SearchStrategy[Key] = st.tuples(st.sampled_from(["a" * 32, "b" * 32]), st.integers(0, 99))
+keys: st.SearchStrategy[TopicIdPartition] = st.builds(
+    TopicIdPartition, st.sampled_from(["a" * 32, "b" * 32]), st.integers(0, 99)
+)
 
 
 @given(st.dictionaries(keys, entries))
-def test_what_is_written_is_read(entries: dict[Key, Entry]) -> None:
+def test_what_is_written_is_read(entries: dict[TopicIdPartition, Entry]) -> None:
     assert decode(encode(Schedule(entries))) == Schedule(entries)
 
 

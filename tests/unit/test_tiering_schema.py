@@ -9,14 +9,14 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema
 
-from partitions.errors import InvalidRecordError
-from partitions.records import physical_schema
-from partitions.store.local import LocalStore
+from stratalog.partitions.errors import InvalidRecordError
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.delta_schema import grown_fields
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
 from tests.unit.together import together
-from tiering.delta_schema import grown_fields
-from tiering.delta_table import DeltaTopicTable
 
 NARROW = pa.struct([("x", pa.int32())])
 WIDE = pa.struct([("x", pa.int32()), ("y", pa.string())])

@@ -14,7 +14,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction
 
-from partitions.errors import (
+from stratalog.partitions.errors import (
     CorruptionError,
     InconsistentClusterIdError,
     InvalidCallError,
@@ -25,17 +25,17 @@ from partitions.errors import (
     StorageError,
     UnsupportedStoreError,
 )
-from partitions.records import physical_schema
-from partitions.store import StoreOptions
-from partitions.store.local import LocalStore
-from partitions.store.memory import MemoryStore
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.store import StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.tiering import delta_options
+from stratalog.tiering.delta_reader import APPLICATION
+from stratalog.tiering.delta_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
+from stratalog.tiering.remote_change import Change
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together
-from tiering import delta_options
-from tiering.delta_reader import APPLICATION
-from tiering.delta_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
-from tiering.remote_change import Change
 
 HOUR_MS = 3_600_000
 

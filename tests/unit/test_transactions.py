@@ -9,17 +9,26 @@ from dataclasses import dataclass, field
 import msgspec
 import pytest
 
-from partitions.errors import InvalidProducerEpochError
-from partitions.listing import DataFile, ReplicaLog
-from partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
-from partitions.paths import LocalStartName
-from partitions.producers import ProducerAppend, ProducerEntry, after_append, decode, encode, marker, unexpired
-from partitions.register import sealed
-from partitions.replica import Replica
-from partitions.rewrite import merge_run
-from partitions.segment import read_batches
-from partitions.segment_footer import SegmentFooter, encode_footer
-from partitions.transactions import Fate, Isolation, LogTransactions, transactions_of
+from stratalog.partitions.errors import InvalidProducerEpochError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.listing import DataFile, ReplicaLog
+from stratalog.partitions.merge import MergePolicy, Run, plan_merges, sealed_runs
+from stratalog.partitions.paths import LocalStartName
+from stratalog.partitions.producers import (
+    ProducerAppend,
+    ProducerEntry,
+    after_append,
+    decode,
+    encode,
+    marker,
+    unexpired,
+)
+from stratalog.partitions.register import sealed
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.segment import read_batches
+from stratalog.partitions.segment_footer import SegmentFooter, encode_footer
+from stratalog.partitions.transactions import Fate, LogTransactions, transactions_of
 from tests.unit.harness import OnePartition
 from tests.unit.seen import seen
 

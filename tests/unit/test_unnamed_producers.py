@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import itertools
 import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from engine.unnamed_producers import UnnamedProducers
-from partitions.identity import NewId
+from stratalog.engine.driver.unnamed_producers import UnnamedProducers
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.store import Store
+from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.faulty_store import FaultyStore
 
 
 @pytest.fixture
@@ -54,3 +60,34 @@ def test_after_a_fork_only_one_process_goes_on_under_an_id(new_id: NewId, monkey
     child = os.getpid() + 1
     monkeypatch.setattr(os, "getpid", lambda: child)
     assert producers.take(new_id).producer_id != before.producer_id
+
+
+def test_an_append_that_names_no_producer_is_no_duplicate_of_its_own_echo(tmp_path: Path) -> None:
+    """The answer of a create is lost, and its repetition finds the file there. With a name, that may be an earlier
+    call's."""
+    echoes = 0
+
+    def echoing(uri: str, store: Store) -> Store:
+        wrapped = FaultyStore(store)
+
+        def hook(what: str, name: str, call: Callable[[], Any]) -> Any:
+            nonlocal echoes
+            done = call()
+            if what == "commit" and "/0." in name and done and echoes < 1:
+                echoes += 1
+                return False
+            return done
+
+        wrapped.hook = hook
+        return wrapped
+
+    live = LiveCluster(tmp_path, through=echoing)
+    live.topic()
+    assert rows_of(live.append(["a"]), "outcome", "base_offset") == [("acknowledged", 0)]
+    assert echoes == 1
+    leader = live.replica(live.leader())
+    (producer,) = leader.producers(leader.log())
+    assert rows_of(live.append(["b"]), "outcome", "base_offset") == [("acknowledged", 1)]
+    again = live.append(["b"], producer=producer, sequence=1)
+    assert rows_of(again, "outcome", "base_offset") == [("duplicate", 1)]
+    assert live.read() == {0: ["a", "b"]}

@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-import engine.context
-from engine.cluster import Cluster
-from engine.context import Context, LocalTasks
-from engine.report import Report
-from partitions.errors import StorageError
-from partitions.probing import SerialProber
-from partitions.runner import SerialRunner
-from partitions.store import Store
+import stratalog.tiering.delta_table
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.context import Context, LocalTasks
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.probing import SerialProber
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.store import Store
+from stratalog.tiering.delta_table import DeltaTopicTable
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import FaultyStore
-from tiering.delta_table import DeltaTopicTable
 
 Call = Callable[[], object]
 
@@ -39,7 +39,7 @@ class RemoteFaults(LiveCluster):
                 live.check()
                 return super()._open()
 
-        patch.setattr(engine.context, "DeltaTopicTable", Table)
+        patch.setattr(stratalog.tiering.delta_table, "DeltaTopicTable", Table)
         super().__init__(folder, brokers, through=self._wrapped)
 
     def check(self) -> None:

@@ -6,21 +6,21 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
-from partitions.clock import ManualClock
-from partitions.lineage import Lineage
-from partitions.listing import ReplicaLog
-from partitions.merge import MergePolicy
-from partitions.paths import DataName
-from partitions.replica import Replica
-from partitions.store import Store, StoreOptions
-from partitions.store.local import LocalStore
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.local import LocalStore
+from stratalog.tiering.copier import upload
+from stratalog.tiering.delta_table import DeltaTopicTable
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
+from stratalog.tiering.remote_change import Committed
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.unit.harness import SCHEMA, OnePartition
-from tiering.copier import upload
-from tiering.delta_table import DeltaTopicTable
-from tiering.divergence import Histories
-from tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
-from tiering.remote_change import Committed
-from tiering.remote_segment import RemoteSegment, Uploaded
 
 EACH_FILE = MergePolicy(segment_bytes=1, segment_ms=10**15, min_files=1000)
 """Every file is sealed as it is."""
@@ -33,7 +33,7 @@ def segment(base: int, end: int, *, epoch: int = 1, partition: int = 0, size: in
     return RemoteSegment(partition, DataName(base, end, epoch), end, size)
 
 
-OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkeys(range(10), 1))
+OURS = Histories({n: Lineage([(1, 0)]) for n in range(10)}, lambda: dict.fromkeys(range(10), Present(1)))
 """The history of all partitions: of leader epoch 1, which is the present one."""
 
 
@@ -104,5 +104,5 @@ class TieredPartition:
     def commit(self, uploads: Sequence[Uploaded]) -> Committed:
         """Commit what was uploaded, under the history of the leader as it is now."""
         return self.table.commit(
-            uploads, (), Histories({0: self.log.lineage}, lambda: {0: self.one.view.leader_epoch})
+            uploads, (), Histories({0: self.log.lineage}, lambda: {0: Present(self.one.view.leader_epoch)})
         )

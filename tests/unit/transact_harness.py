@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from engine.operations.transactions.transact import OpenTransaction
-from partitions.transactions import Isolation
+from stratalog.engine.records.transact import BatchTransaction
+from stratalog.partitions.isolation import Isolation
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 from tests.unit.seen import seen
@@ -41,7 +41,7 @@ def rows(*values: str) -> Sequence[pa.RecordBatch]:
     return [batch(values)]
 
 
-def put(transaction: OpenTransaction, values: Mapping[str, str]) -> None:
+def put(transaction: BatchTransaction, values: Mapping[str, str]) -> None:
     """One record to each of these partitions, in the order in which they are given."""
     for where, value in values.items():
         topic, _, partition = where.partition("-")

@@ -1,0 +1,30 @@
+"""``make bench``: this log against the plainest tool that moves the same bytes.
+
+Each benchmark takes a ``Bench``, does ours and the peer's work twice in turn (A B A B, for a machine has
+moods), and gives lines of the table; the best of two counts. Preparing is never in the time, nor is the
+start of the session.
+
+    options         what to measure, from the environment
+    table           lines, limits, and the table of them
+    measuring       turns and clocks
+    bench           the ground to measure on: records, clusters in folders, files
+    copying         replicate and tier to a folder, against cp + fsync
+    uploading       tier to an S3 server, against a multipart upload
+    appending       append, against repartition + write.parquet; the peak memory of a Python worker
+    replicated      append with acks=all to three replicas, against writing the same Parquet three times
+    hot             one partition of gigabytes in memory: copies with one core, and with all
+    idle            ten thousand idle partitions in one run, against a walk over the same folders
+    calls           storage calls of the protocol's operations, against the least possible
+    counting        a store that tells of every call
+    remote_log      opening and planning over a hundred thousand remote segments
+    scanning        scan, against spark.read.parquet; one column of twenty, against all
+    bootstrapping   bootstrap from the last tiered offset on, against a full copy
+    quorum          commits of metadata, against plain files; many drivers at once
+    large_cluster   KIP-630's million partitions: one small record, its replay, reads and commits after it
+    checkpointing   generating and loading a snapshot of them, against the codec alone
+    opening         opening a cluster that a driver remembers, against one without topics
+    replaying       replaying small commits, against one snapshot
+    state           a snapshot by Spark, against its own aggregation; commits of offsets, and lag
+    memory          the peak memory of worker processes, and of this one
+    s3_server       a real S3 server on this machine, for tests too
+"""

@@ -1,0 +1,157 @@
+"""``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes.
+
+Settings come from the environment (or ``make bench NAME=value``):
+
+    BYTES       bytes of the records' values, 1 KiB each: 2GB (the default), 200MB, 1GiB
+    PARTITIONS  of the topics: 8
+    IDLE_PARTITIONS  of the run in which nothing happens: 10000
+    METADATA_PARTITIONS  of the largest image of a cluster: 1000000
+    COMMITS     small commits of metadata to replay: 100000
+    BENCH_DIR   a folder that is not there yet, on the disk to be measured: ./bench-data
+    KAFKA       a Kafka to compare scans with: own (fetched from Maven Central, 50 MB, and started for it), or
+                the host:port of one that runs; without it that line is left out
+    ONLY        some of calls,append,append3,replicate,hot,idle,tier,remote_log,scan,pruned,plan,ranges,
+                kafka,stream,remote_reads,bootstrap,quorum,metadata,replay,state
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import (
+    appending,
+    bootstrap_many,
+    bootstrapping,
+    calls,
+    checkpointing,
+    copying,
+    expiring,
+    hot,
+    idle,
+    kafka,
+    large_cluster,
+    opening,
+    planning,
+    quorum,
+    ranges,
+    remote_log,
+    remote_reads,
+    replaying,
+    replicated,
+    scanning,
+    state,
+    streaming,
+    uploading,
+)
+from bench.bench import Bench
+from bench.kafka_server import connector_class_path
+from bench.measuring import TURNS, seconds_of
+from bench.options import BenchOptions, bench_options, size_text
+from bench.table import Line, render
+from stratalog.jobs.jars import class_path, jar_folder
+from stratalog.jobs.session import spark_session
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+
+ALL_DONE, SOMETHING_FAILED, BAD_CALL = 0, 1, 2
+
+_BENCHMARKS: dict[str, tuple[Callable[[Bench], list[Line]], ...]] = {
+    "calls": (calls.calls,),
+    "append": (appending.append,),
+    "append3": (replicated.append3,),
+    "replicate": (copying.replicate,),
+    "hot": (hot.hot,),
+    "idle": (idle.idle,),
+    "tier": (copying.tier, uploading.tier_to_s3),
+    "remote_log": (remote_log.remote_log, expiring.expiring),
+    "scan": (scanning.scan,),
+    "ranges": (ranges.ranges, ranges.hot_scan),
+    "kafka": (kafka.kafka,),
+    "pruned": (scanning.pruned,),
+    "plan": (planning.planning,),
+    "stream": (streaming.stream,),
+    "remote_reads": (remote_reads.remote_reads,),
+    "bootstrap": (bootstrapping.bootstrap, bootstrap_many.bootstrap_many),
+    "quorum": (quorum.quorum,),
+    "metadata": (large_cluster.metadata, checkpointing.checkpoints, opening.opening),
+    "replay": (replaying.replay,),
+    "state": (state.snapshot, state.commits, state.lag),
+}
+
+
+def main() -> int:
+    """Measure, and print the table. Returns the exit status; a ratio below its limit is no failure. A benchmark
+    that fails is named at the end, and stops no other.
+    """
+    if len(sys.argv) > 1:
+        print(__doc__, file=sys.stderr)
+        return BAD_CALL
+    try:
+        options = bench_options(os.environ, Path("bench-data"))
+        if options.folder.exists():
+            raise InvalidCallError(f"BENCH_DIR {options.folder} is there: name a folder that is not, or remove it")
+        options.folder.mkdir(parents=True)
+    except (InvalidCallError, OSError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return BAD_CALL
+    failed: list[str] = []
+    try:
+        lines = _measure(options, failed)
+    except StratalogError as error:
+        print(f"bench: {error.code}: {error}", file=sys.stderr)
+        return SOMETHING_FAILED
+    finally:
+        shutil.rmtree(options.folder, ignore_errors=True)
+    print(render(lines))
+    for why in failed:
+        print(f"bench: {why}", file=sys.stderr)
+    return SOMETHING_FAILED if failed else ALL_DONE
+
+
+def _settings(options: BenchOptions) -> dict[str, str]:
+    """Of the session: Spark's Kafka connector beside the jars that all sessions have, where it is used."""
+    if options.kafka is None or "kafka" not in options.only:
+        return {}
+    return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
+
+
+def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
+    if {"tier", "remote_log", "quorum"} & set(options.only):
+        uploading.reach_servers()
+    sessions: list[Bench] = []
+    settings = _settings(options)
+    started = seconds_of(lambda: sessions.append(Bench(spark_session("bench", settings=settings), options)))
+    bench = sessions[0]
+    print(
+        f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
+        f"{options.folder}\n{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
+        f"{platform.python_version()}, Spark {bench.spark.version}; zstd at level 1 on both sides; {TURNS} turns "
+        "of each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        f"{started:.1f} s, apart from "
+        "everything below\n",
+        flush=True,
+    )
+    lines: list[Line] = []
+    for name in (name for name in _BENCHMARKS if name in options.only):
+        if name in ("pruned", "bootstrap"):
+            bench.remove_filled()
+        for benchmark in _BENCHMARKS[name]:
+            try:
+                measured = benchmark(bench)
+            except (StratalogError, OSError) as error:
+                failed.append(f"{name}: {getattr(error, 'code', type(error).__name__)}: {error}")
+                bench.say(failed[-1])
+                continue
+            for line in measured:
+                bench.say("  ".join(filter(None, (cell.strip() for cell in line.cells))))
+            lines += measured
+    bench.spark.stop()
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

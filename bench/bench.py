@@ -1,0 +1,248 @@
+"""The ground to measure on: records from a seed, clusters in folders, and the files they hold."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from bench.options import RECORD_BYTES, BenchOptions, size_text
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.records import physical_schema
+
+SOURCE_FILES = 16
+"""Slices of the records, for tasks to share and for parts of them to be taken."""
+COLUMNS = 20
+"""Of the typed topic."""
+TOPIC = "bench"
+TMPFS = Path("/dev/shm")
+
+_SEED = 405
+_BATCH_ROWS = 4096
+_ALPHABET = np.frombuffer(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_", dtype=np.uint8)
+
+
+class Bench:
+    """A session, the options, and a folder to work in."""
+
+    def __init__(self, spark: SparkSession, options: BenchOptions) -> None:
+        self.spark = spark
+        self.options = options
+        self._shared: dict[int, BenchCluster] = {}
+
+    @property
+    def folder(self) -> Path:
+        """Everything that is written lies in it."""
+        return self.options.folder
+
+    def say(self, text: str) -> None:
+        """Tell a person who waits what is going on."""
+        print(f"bench: {text}", file=sys.stderr, flush=True)
+
+    def records(self, slices: Sequence[int] = range(SOURCE_FILES)) -> DataFrame:
+        """The records, ``key`` and ``value``, all of them or some sixteenths, from plain Parquet files
+        without a codec, which are written at first use: reading them costs both sides the same.
+        """
+        source = self.folder / "source"
+        if not source.exists():
+            self.say(f"writing the records, {self.options.records:,} of 1 KiB")
+            self._write_records(source)
+        files = sorted(str(file) for file in source.glob("*.parquet"))
+        return self.spark.read.parquet(*(files[index] for index in slices))
+
+    def cluster(self, name: str, brokers: int = 1, within: Path | None = None) -> BenchCluster:
+        """A new cluster in a folder of its own below ``within`` (None: ``folder``), with a folder as its tier."""
+        folder = (self.folder if within is None else within) / name
+        (folder / "remote").mkdir(parents=True)
+        for broker in range(1, brokers + 1):
+            (folder / f"broker-{broker}").mkdir()
+        file = cluster_file(folder, name, brokers, str(folder / "remote"))
+        return BenchCluster(Cluster.format(file, self.spark), folder, name, brokers)
+
+    def filled(self, partitions: int) -> BenchCluster:
+        """A cluster of two brokers with all records in ``TOPIC``, which has two replicas, the followers
+        empty still. Made at first use, and shared by benchmarks that leave the leaders as they are.
+        """
+        if partitions not in self._shared:
+            made = self.cluster(f"filled-{partitions}", brokers=2)
+            made.create_topic(partitions, replicas=2)
+            self.say(f"appending to {partitions} partition(s)")
+            made.append(self.records())
+            self._shared[partitions] = made
+        return self._shared[partitions]
+
+    def remove_filled(self) -> None:
+        """Free the disk of what was shared."""
+        for made in self._shared.values():
+            made.remove()
+        self._shared.clear()
+
+    def _write_records(self, target: Path) -> None:
+        rows = -(-self.options.records // SOURCE_FILES)
+
+        def values(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for index in batch.column("id").to_pylist():
+                    yield from _slice_of_records(index * rows, rows, seed=_SEED + index)
+
+        slices = self.spark.range(0, SOURCE_FILES, 1, SOURCE_FILES)
+        records = slices.mapInArrow(values, "key binary, value binary")
+        records.write.option("compression", "none").parquet(str(target))
+
+
+@dataclass(frozen=True, slots=True)
+class BenchCluster:
+    """A cluster that lies in a folder."""
+
+    cluster: Cluster
+    folder: Path
+    name: str
+    brokers: int
+
+    def create_topic(
+        self, partitions: int, replicas: int = 1, value: str | None = None, compression: str = "zstd"
+    ) -> None:
+        """Create ``TOPIC``."""
+        configs = {} if compression == "zstd" else {"compression.type": compression}
+        self.cluster.create_topic(
+            TOPIC, partitions=partitions, replication_factor=replicas, value=value, configs=configs
+        )
+
+    def driver(self, spark: SparkSession) -> Cluster:
+        """Another driver, which knows nothing yet, as a job does that has just been started."""
+        return Cluster.open(self.folder / "cluster.toml", spark)
+
+    def append(
+        self,
+        frame: DataFrame,
+        value: Column | str = "value",
+        acks: str = "leader",
+        producer: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        """Append all rows to ``TOPIC``, or fail."""
+        self.cluster.append(
+            frame, TOPIC, key="key", value=value, acks=acks, producer=producer, sequence=sequence
+        ).raise_for_failures()
+
+    def tiered(self) -> None:
+        """Let ``TOPIC`` be tiered; every append is a sealed segment, as large as it is."""
+        self.cluster.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
+
+    def remote_folders(self) -> list[Path]:
+        """What lies in the remote tier."""
+        return list((self.folder / "remote").glob(f"{TOPIC}-*"))
+
+    def replicas(self, *, leading: bool) -> list[Path]:
+        """The folders of the replicas that lead, or that follow, in partition order."""
+        found: list[Path] = []
+        for view in self.cluster.image.views(TOPIC):
+            for broker in view.replicas:
+                if (broker == view.leader) == leading:
+                    root = self.folder / f"broker-{broker}" / view.brokers[broker].home
+                    found += root.glob(f"{TOPIC}-*/{view.partition}.*")
+        return found
+
+    def remove(self) -> None:
+        """Free the disk."""
+        shutil.rmtree(self.folder)
+
+
+def cluster_file(
+    folder: Path, name: str, brokers: int, remote: str, s3: Mapping[str, str | bool] | None = None
+) -> Path:
+    """Write the cluster file of a folder. With options of S3 it is another file beside that without."""
+    lines = ["[cluster]", f'id = "{name}"', f'remote = "{remote}"', "voters = [1]"]
+    for broker in range(1, brokers + 1):
+        log_dir = folder / f"broker-{broker}"
+        lines += ["[[brokers]]", f"id = {broker}", f'rack = "r{broker}"', f'log_dir = "{log_dir}"']
+    if s3 is not None:
+        lines += ["[s3]", *(f"{key} = {json.dumps(value)}" for key, value in s3.items())]
+    file = folder / ("cluster.toml" if s3 is None else "cluster-s3.toml")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return file
+
+
+def record_batch(values: pa.Array) -> pa.RecordBatch:
+    """Records of these values, without keys."""
+    schema = physical_schema()
+    columns = {
+        "timestamp": pa.repeat(pa.scalar(1_000, schema.field("timestamp").type), len(values)),
+        "key": pa.nulls(len(values), pa.binary()),
+        "value": values,
+        "headers": pa.nulls(len(values), schema.field("headers").type),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+@contextmanager
+def in_memory(size_bytes: int) -> Iterator[Path]:
+    """A folder in memory, which is removed afterwards.
+
+    Raises: InvalidCallError where there is none, or no room for so many bytes.
+    """
+    if not TMPFS.is_dir():
+        raise InvalidCallError(f"{TMPFS} is no folder: this benchmark needs a file system in memory")
+    free = shutil.disk_usage(TMPFS).free
+    if free < size_bytes:
+        raise InvalidCallError(f"{TMPFS} has {size_text(free)}, this benchmark needs {size_text(size_bytes)}")
+    with tempfile.TemporaryDirectory(prefix="stratalog-bench-", dir=TMPFS) as folder:
+        yield Path(folder)
+
+
+def size_of(files: Iterable[Path]) -> int:
+    """Bytes of the files."""
+    return sum(file.stat().st_size for file in files)
+
+
+def data_files(folders: Iterable[Path]) -> list[Path]:
+    """The data files in the folders of replicas."""
+    return [file for folder in folders for file in sorted(folder.glob("*.parquet"))]
+
+
+def copy_durably(files: Mapping[Path, Sequence[Path]]) -> None:
+    """What ``replicate`` is measured against: ``cp`` of files into folders, then fsync of each copy."""
+    for folder, sources in files.items():
+        subprocess.run(["cp", "--", *map(str, sources), str(folder)], check=True)
+    for folder, sources in files.items():
+        for source in sources:
+            descriptor = os.open(folder / source.name, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+
+
+def typed_columns(value: Column) -> Column:
+    """``COLUMNS`` columns of text, together as large as the value that they are cut from."""
+    width = RECORD_BYTES // COLUMNS
+    text = value.cast("string")
+    return F.struct(*(F.substring(text, 1 + i * width, width).alias(f"c{i:02d}") for i in range(COLUMNS)))
+
+
+TYPED = ", ".join(f"c{i:02d} STRING" for i in range(COLUMNS))
+
+
+def _slice_of_records(first: int, rows: int, seed: int) -> Iterator[pa.RecordBatch]:
+    """Keys are numbers; values are random text of 64 letters, of which a codec leaves three quarters."""
+    random = np.random.default_rng(seed)
+    for start in range(first, first + rows, _BATCH_ROWS):
+        count = min(_BATCH_ROWS, first + rows - start)
+        letters = _ALPHABET[np.frombuffer(random.bytes(count * RECORD_BYTES), dtype=np.uint8) & 63]
+        offsets = np.arange(0, (count + 1) * RECORD_BYTES, RECORD_BYTES, dtype=np.int32)
+        values = pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(letters)])
+        keys = pa.array([b"%d" % key for key in range(start, start + count)], pa.binary())
+        yield pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])

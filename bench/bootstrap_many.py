@@ -1,0 +1,73 @@
+"""A thousand partitions that a broker gets at once, small ones: what a bootstrap costs beside the bytes."""
+
+from __future__ import annotations
+
+import shutil
+
+from bench.bench import TOPIC, Bench, BenchCluster, in_memory
+from bench.calls import append_one
+from bench.measuring import in_turn, seconds_of
+from bench.table import Line
+from stratalog.engine.driver.report import Report
+
+PARTITIONS = 1_000
+REPLICAS = 2
+LOST = 2
+PARTITION_BYTES = 256 * 1024
+"""What a partition takes in all, in files of a few kilobytes."""
+NOTE = (
+    "Everything is tiered but for one append. On folders a listing is two scans that agree, hence two calls; of "
+    "the remote tier each partition needs the footer of its last segment, and the topic one load of its table."
+)
+
+
+def bootstrap_many(bench: Bench) -> list[Line]:
+    """Seconds and calls, from the earliest pending upload offset on, against copying everything."""
+    with in_memory(PARTITIONS * PARTITION_BYTES) as folder:
+        made = bench.cluster("bootstrap-many", brokers=REPLICAS, within=folder)
+        made.create_topic(PARTITIONS, replicas=REPLICAS)
+        made.cluster.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "1"})
+        bench.say(f"bootstrap, appending to {PARTITIONS:,} partitions")
+        append_one(made.cluster, range(PARTITIONS)).raise_for_failures()
+        made.cluster.tier().raise_for_failures()
+        append_one(made.cluster, range(PARTITIONS)).raise_for_failures()
+        bench.say("bootstrap of them all")
+        reports: dict[bool, Report] = {}
+        ours, full = in_turn(
+            lambda: _bootstrap(bench, made, True, reports), lambda: _bootstrap(bench, made, False, reports)
+        )
+    avoided = int(reports[True].totals["avoided_bytes"] or 0)
+    copied = {way: int(report.totals["copied_bytes"] or 0) for way, report in reports.items()}
+    if copied[True] + avoided != copied[False] or not avoided:
+        raise AssertionError(f"copied {copied}, avoided {avoided} bytes")
+    counts = {way: report.counts.requests for way, report in reports.items()}
+    return [
+        Line(
+            f"bootstrap of {PARTITIONS:,} partitions at once; copying everything",
+            f"{ours:.2f} s",
+            f"{full:.2f} s",
+            full / ours,
+        ),
+        Line(
+            "    calls of a partition",
+            f"{counts[True] / PARTITIONS:.1f}",
+            f"{counts[False] / PARTITIONS:.1f}",
+            None,
+            None,
+            NOTE,
+        ),
+    ]
+
+
+def _bootstrap(bench: Bench, made: BenchCluster, last_tiered: bool, reports: dict[bool, Report]) -> float:
+    enable = str(last_tiered).lower()
+    names = ("follower.fetch.last.tiered.offset.enable", "follower.fetch.last.tiered.offset.always.enable")
+    made.cluster.alter_configs(None, dict.fromkeys(names, enable))
+    lost = made.folder / f"broker-{LOST}"
+    shutil.rmtree(lost)
+    lost.mkdir()
+    driver = made.driver(bench.spark)
+    seconds = seconds_of(lambda: reports.update({last_tiered: driver.bootstrap(LOST).raise_for_failures()}))
+    if any(LOST not in view.isr for view in made.cluster.image.views(TOPIC)):
+        raise AssertionError(f"broker {LOST} is not in every ISR after its bootstrap")
+    return seconds

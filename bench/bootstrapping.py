@@ -1,0 +1,106 @@
+"""A broker that lost its disk: bootstrapped from the earliest pending upload offset on (KIP-1023), against
+copying everything, while the tiered part of the log grows and the rest stays the same."""
+
+from __future__ import annotations
+
+import shutil
+
+from bench.bench import TOPIC, Bench, BenchCluster, data_files, size_of
+from bench.measuring import in_turn, seconds_of
+from bench.options import size_text
+from bench.table import Limit, Line
+
+SCALES = (1, 4, 16)
+"""Tiered data, in sixteenths of all records; the tail that is not tiered is one sixteenth."""
+
+BYTES_RATIO = Limit(1.0, at_most=True)
+GROWTH = Limit(1.5, at_most=True)
+"""How much longer the bootstrap may take with sixteen times as much in the tier."""
+LOST = 2
+
+
+def bootstrap(bench: Bench) -> list[Line]:
+    """Bytes against what is not tiered yet, seconds against a full copy, seconds at 16x against 1x."""
+    made = bench.cluster("bootstrap", brokers=2)
+    made.create_topic(bench.options.partitions, replicas=2)
+    made.tiered()
+    _drop_first_records(bench, made)
+    lines = []
+    taken: list[float] = []
+    tiered = 0
+    for scale in SCALES:
+        bench.say(f"bootstrap, {scale}x tiered")
+        # What was the tail at the smaller scale is tiered now, too.
+        made.append(bench.records(range(tiered, scale)), acks="all")
+        made.cluster.tier().raise_for_failures()
+        made.append(bench.records([0]), acks="all")
+        tiered = scale + 1
+        everything = size_of(data_files(made.replicas(leading=True)))
+        tail = size_of(max(data_files([folder])) for folder in made.replicas(leading=True))
+        copied: dict[bool, int] = {}
+
+        def bootstrapped(from_last_tiered: bool, copied: dict[bool, int] = copied) -> float:
+            return _bootstrap(made, from_last_tiered, copied)
+
+        ours, full = in_turn(lambda: bootstrapped(True), lambda: bootstrapped(False))
+        if copied[False] != everything:
+            raise AssertionError(f"a full copy moved {copied[False]} of {everything} bytes")
+        taken.append(ours)
+        lines += [
+            Line(
+                f"bootstrap, {scale}x tiered: bytes; not tiered",
+                size_text(copied[True]),
+                size_text(tail),
+                copied[True] / tail,
+                BYTES_RATIO,
+            ),
+            Line(
+                f"    seconds; of a full copy, {size_text(everything)}",
+                f"{ours:.2f} s",
+                f"{full:.2f} s",
+                full / ours,
+            ),
+        ]
+    made.remove()
+    first, last = taken[0], taken[-1]
+    lines.append(
+        Line(
+            f"bootstrap, seconds at {SCALES[-1]}x against {SCALES[0]}x",
+            f"{last:.2f} s",
+            f"{first:.2f} s",
+            last / first,
+            GROWTH,
+        )
+    )
+    return lines
+
+
+def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
+    """Let a first little of the log be in the remote tier only: a follower that finds the whole log on its
+    leader's disk has no need of the tier (KIP-1023), and copies it.
+    """
+    for _ in range(2):  # the last file of a log always stays
+        made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
+    made.cluster.tier().raise_for_failures()
+    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
+    for _ in range(2):  # the second time, what left the log is deleted
+        made.cluster.retain().raise_for_failures()
+    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
+
+
+def _bootstrap(made: BenchCluster, from_last_tiered: bool, copied: dict[bool, int]) -> float:
+    made.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": str(from_last_tiered).lower()})
+    lost = made.folder / f"broker-{LOST}"
+    shutil.rmtree(lost)
+    lost.mkdir()
+    bytes_copied: list[int] = []
+
+    def run() -> None:
+        report = made.cluster.bootstrap(LOST).raise_for_failures()
+        bytes_copied.append(int(report.totals["copied_bytes"] or 0))
+
+    seconds = seconds_of(run)
+    if any(LOST not in view.isr for view in made.cluster.image.views(TOPIC)):
+        raise AssertionError(f"broker {LOST} is not in every ISR after its bootstrap")
+    copied[from_last_tiered] = bytes_copied[0]
+    return seconds

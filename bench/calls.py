@@ -1,0 +1,373 @@
+"""How many storage calls the protocol's operations make, against the least that it can do with.
+
+Counted with the product's own code on stores in memory, by a driver that has opened the cluster and read the
+metadata, and knows of no partition yet: what a job does first. Locally a listing is scanned at least twice, for
+no file system lists a folder at once; on object stores every call is one request.
+
+What a run costs once is told apart from what each partition costs, and each file, by running at several sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.bench import TOPIC, Bench, cluster_file, record_batch
+from bench.counting import COPY, CREATE, DELETE, KINDS, LIST, READ, STAT, CountingStore
+from bench.table import Limit, Line
+from stratalog import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.runner import SerialRunner
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.memory import MemoryStore
+
+BROKERS = 3
+NOTE = (
+    "Storage calls with three replicas, counted in memory. The least possible is what the protocol asks for; "
+    "bench/calls.py has the reason for each, also where more are made."
+)
+RUN, PARTITION, FILE = PER = ("a run", "a partition", "a file")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Calls that an operation makes for every run, partition or file; ``least`` where it could do with fewer."""
+
+    per: str
+    kind: str
+    number: int
+    because: str
+    least: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """An operation whose calls are counted."""
+
+    what: str
+    prepare: Callable[[CountedCluster, int, int], None]
+    """Brings so many partitions, with so many files each, to where the operation begins."""
+    run: Callable[[Cluster, int], Report]
+    """The operation, by a driver, on so many partitions."""
+    calls: tuple[Call, ...]
+    per: tuple[str, ...] = (RUN, PARTITION)
+
+    def expected(self, per: str) -> Counter[str]:
+        """How often each kind is called for every ``per``."""
+        return self._summed(per, lambda call: call.number)
+
+    def least(self, per: str) -> Counter[str]:
+        """How often it would have to be."""
+        return self._summed(per, lambda call: call.number if call.least is None else call.least)
+
+    def _summed(self, per: str, number: Callable[[Call], int]) -> Counter[str]:
+        total: Counter[str] = Counter()
+        for call in self.calls:
+            if call.per == per:
+                total[call.kind] += number(call)
+        return +total
+
+    def counted(self, partitions: int, files: int) -> Counter[str]:
+        """The calls of one run."""
+        with tempfile.TemporaryDirectory() as folder:
+            made = CountedCluster(Path(folder))
+            self.prepare(made, partitions, files)
+            driver = made.driver()
+            return made.calls_of(lambda: self.run(driver, partitions).raise_for_failures())
+
+    def measured(self) -> dict[str, Counter[str]]:
+        """What is called for every run, partition and file: the differences between runs of several sizes."""
+        one = self.counted(1, 1)
+        more_partitions = _difference(self.counted(2, 1), one)
+        more_files = _difference(self.counted(1, 2), one) if FILE in self.per else Counter[str]()
+        found = {
+            RUN: _difference(one, more_partitions),
+            PARTITION: _difference(more_partitions, more_files),
+            FILE: more_files,
+        }
+        return {per: found[per] for per in self.per}
+
+
+class CountedCluster:
+    """Three brokers in memory, whose calls are noted while something runs."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "remote").mkdir()
+        self._file = cluster_file(folder, "calls", BROKERS, str(folder / "remote"))
+        self._roots: dict[str, MemoryStore] = {}
+        self._numbers = itertools.count(1)
+        self._noted: list[str] | None = None
+        self.cluster = Cluster.format(self._file, new_id=self._new_id, opener=self._open)
+
+    def driver(self) -> Cluster:
+        """A driver of its own, which has read the metadata and no partition. It serves followers one after the
+        other: side by side, both may read the footer that neither has yet."""
+        driver = Cluster.open(self._file, new_id=self._new_id, opener=self._open)
+        driver._context.copies = SerialRunner()
+        assert driver.image.brokers
+        return driver
+
+    def append(self, partitions: int, acks: str = "all") -> None:
+        """One file of one record to each partition."""
+        append_one(self.cluster, range(partitions), acks).raise_for_failures()
+
+    def calls_of(self, run: Callable[[], object]) -> Counter[str]:
+        """The kinds of the calls that something makes."""
+        noted = self._noted = list[str]()
+        run()
+        self._noted = None
+        return Counter(noted)
+
+    def _new_id(self) -> str:
+        return f"{next(self._numbers):032x}"  # placement rests on ids: nothing here is left to chance
+
+    def _open(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
+        return CountingStore(self._roots.setdefault(uri, MemoryStore(uri, clock)), self._note)
+
+    def _note(self, kind: str, name: str) -> None:
+        if self._noted is not None:
+            self._noted.append(kind)
+
+
+def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all") -> Report:
+    """One file of one record to each of the partitions."""
+    record = record_batch(pa.array([b"one"], pa.binary()))
+    return cluster.append_batches(TOPIC, {partition: [record] for partition in partitions}, acks=acks)
+
+
+def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
+    """As ``append_one``, in a transaction."""
+    record = record_batch(pa.array([b"one"], pa.binary()))
+    with cluster.transaction("calls") as transaction:
+        transaction.append_batches(TOPIC, {partition: [record] for partition in partitions})
+    assert transaction.report is not None
+    return transaction.report
+
+
+def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
+    """All replicas hold the same one file."""
+    made.cluster.create_topic(TOPIC, partitions=partitions, replication_factor=BROKERS)
+    made.append(partitions)
+
+
+def _behind(made: CountedCluster, partitions: int, files: int) -> None:
+    """The leaders hold so many files more than their followers."""
+    _filled(made, partitions)
+    for _ in range(files):
+        made.append(partitions, acks="leader")
+
+
+def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
+    """A follower of every partition is out of the ISR, and lacks nothing."""
+    _filled(made, partitions)
+    follower = BROKERS
+    assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
+    made.cluster.fence(follower).raise_for_failures()
+    made.cluster.unfence(follower).raise_for_failures()
+
+
+def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
+    """All that is sealed is in the remote tier, and the list of due partitions says so."""
+    made.cluster.create_topic(
+        TOPIC,
+        partitions=partitions,
+        replication_factor=BROKERS,
+        configs={"remote.storage.enable": "true", "segment.bytes": "1"},
+    )
+    made.append(partitions)
+    for _ in range(3):  # uploads; finds nothing to do; has an old version of the list to delete
+        made.cluster.tier().raise_for_failures()
+
+
+def _transacted(made: CountedCluster, partitions: int, files: int) -> None:
+    """As ``_filled``, and the transactional id has had a transaction, which is over."""
+    made.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    _filled(made, partitions)
+    transact_one(made.cluster, [0])
+
+
+def _difference(more: Counter[str], less: Counter[str]) -> Counter[str]:
+    found = Counter({kind: more[kind] - less[kind] for kind in KINDS})
+    assert min(found.values()) >= 0
+    return +found
+
+
+def _metadata(because: str) -> tuple[Call, ...]:
+    """The metadata is read, by a driver that is up to date."""
+    return (
+        Call(RUN, LIST, 1, f"the metadata: {because}"),
+        Call(RUN, READ, 1, "the root of the voter whose folder was listed: is it still the voter's?"),
+    )
+
+
+_BEGIN = (
+    *_metadata("the view to work in"),
+    Call(RUN, STAT, BROKERS, "every root is looked at: is it there, is it the registered one?"),
+)
+_UNCHANGED = _metadata("does the view still hold? (!)")
+_SYNC_LISTS = (
+    Call(PARTITION, LIST, BROKERS, "the followers, then the leader, which so is behind none of them"),
+    Call(PARTITION, STAT, BROKERS, "a root after each listing: it was the registered one that was listed"),
+    Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
+    Call(PARTITION, READ, 1, "the footer of the leader's last file: where the log ends"),
+)
+_COPY_LISTS = (
+    Call(PARTITION, LIST, 2, "the leader, for each follower that copies: after the bytes, before the names (!)"),
+    Call(PARTITION, STAT, 2, "its root after each of these"),
+)
+_WATERMARK = (Call(PARTITION, CREATE, BROKERS, "the high watermark on every replica"),)
+
+_FIRST_LOOK = (
+    Call(PARTITION, READ, 1, "the leader's .epoch: its lineage"),
+    Call(PARTITION, READ, 1, "the footer of its last file: the producers"),
+)
+_APPEND = (
+    Call(PARTITION, LIST, 1, "the leader: where its log ends"),
+    Call(PARTITION, CREATE, 1, "the file on the leader"),
+    Call(PARTITION, LIST, 1, "the leader again: the file is in its log (!)"),
+    Call(PARTITION, READ, 1, "its footer: it is this append's, not one of that name by a zombie"),
+    Call(PARTITION, LIST, 2, "the followers: what they lack"),
+    Call(PARTITION, LIST, 1, "the leader after them", least=0),
+    Call(PARTITION, STAT, 5, "a root after each of these listings", least=4),
+    Call(PARTITION, COPY, 2, "the bytes to each follower (!)"),
+    *_COPY_LISTS,
+    Call(PARTITION, CREATE, 2, "the names on each follower"),
+    *_WATERMARK,
+)
+
+
+def _times(number: int, calls: Iterable[Call], per: str, what: str) -> tuple[Call, ...]:
+    """What several appends make, as a part of something else."""
+    return tuple(
+        Call(
+            per,
+            call.kind,
+            number * call.number,
+            what + call.because,
+            None if call.least is None else number * call.least,
+        )
+        for call in calls
+    )
+
+
+SCENARIOS = (
+    Scenario(
+        "append, acks=all",
+        _filled,
+        lambda cluster, partitions: append_one(cluster, range(partitions)),
+        (
+            *_BEGIN,
+            *_FIRST_LOOK,
+            *_APPEND,
+            *_UNCHANGED,
+        ),
+    ),
+    Scenario(
+        "transaction",
+        _transacted,
+        lambda cluster, partitions: transact_one(cluster, range(partitions)),
+        (
+            *_metadata("is there __transaction_state?"),
+            *_metadata("who leads the id's partition of it?"),
+            Call(RUN, LIST, 1, "its leader: what is new to this driver"),
+            Call(RUN, STAT, 1, "its root after that"),
+            Call(RUN, READ, 9, "its .epoch; the footer and the records of the four changes of state before"),
+            *_times(6, (*_BEGIN, *_UNCHANGED), RUN, "begin, partitions, records, end, markers, completion: "),
+            *_times(4, _APPEND, RUN, "the changes of state, begin, partitions, end and completion: "),
+            *_FIRST_LOOK,
+            *_times(2, _APPEND, PARTITION, "records, marker: "),
+        ),
+    ),
+    Scenario("idle sync", _filled, lambda cluster, _: cluster.replicate(), (*_BEGIN, *_SYNC_LISTS)),
+    Scenario(
+        "sync",
+        _behind,
+        lambda cluster, _: cluster.replicate(),
+        (
+            *_BEGIN,
+            *_SYNC_LISTS[:-1],
+            *_COPY_LISTS,
+            Call(FILE, READ, 1, "its footer on the leader: no file is missing behind it"),
+            Call(FILE, COPY, 2, "its bytes to each follower"),
+            Call(FILE, CREATE, 2, "its name on each follower"),
+            *_UNCHANGED,
+            *_WATERMARK,
+        ),
+        PER,
+    ),
+    Scenario(
+        "ISR expansion",
+        _one_out,
+        lambda cluster, _: cluster.replicate(),
+        (
+            *_BEGIN,
+            *_SYNC_LISTS,
+            Call(
+                RUN,
+                LIST,
+                2,
+                "a metadata epoch is claimed: the greatest claim before (a read as well: is there anything to "
+                "commit?), and what it goes on from (!)",
+            ),
+            Call(RUN, CREATE, 1, "the claim"),
+            Call(RUN, CREATE, 2, "two commits for all partitions: adding, in the ISR (!)"),
+            Call(RUN, LIST, 2, "the voter after each of them: it is in its log (!)"),
+            Call(RUN, LIST, 2, "the metadata after each of them: the view to go on in", least=0),
+            Call(RUN, READ, 6, "the root of the voter after each of these listings", least=4),
+            Call(
+                PARTITION,
+                LIST,
+                2,
+                "the newcomer and its leader, after the first commit: what was appended before it",
+            ),
+            Call(PARTITION, STAT, 2, "a root after each of these"),
+        ),
+    ),
+    Scenario(
+        "idle tier",
+        _tiered,
+        lambda cluster, _: cluster.tier(),
+        (
+            *_metadata("who leads, which topics are tiered"),
+            Call(RUN, LIST, 1, "the list of due partitions: its newest version"),
+            Call(RUN, READ, 1, "that version"),
+            Call(RUN, LIST, 1, "the remote tier: it describes the cluster as it is"),
+            Call(RUN, LIST, 1, "the log of the table: how large it is, before delta-rs reads it"),
+            Call(RUN, CREATE, 1, "the next version: when everything is due again"),
+            Call(RUN, DELETE, 1, "the last version but one"),
+            Call(PARTITION, LIST, 1, "the leader: it looks as it did when nothing was due"),
+        ),
+    ),
+)
+
+
+def calls(bench: Bench) -> list[Line]:
+    """The calls of every scenario, as they are made now, against the least possible."""
+    bench.say("calls")
+    lines = []
+    for scenario in SCENARIOS:
+        for per, found in scenario.measured().items():
+            least = scenario.least(per)
+            lines.append(
+                Line(
+                    f"calls, {scenario.what}: {per}",
+                    _told(found),
+                    _told(least),
+                    found.total() / least.total(),
+                    Limit(1.0, at_most=True),
+                    NOTE,
+                )
+            )
+    return lines
+
+
+def _told(calls: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{calls[kind]} {kind}" for kind in KINDS if calls[kind])
+    return f"{sum(calls.values())}: {parts}"

@@ -1,0 +1,171 @@
+"""Generating and loading a snapshot of the metadata, at three sizes: time, bytes, memory; and the codec alone.
+
+The peer of loading is the least that must be done: reading the file, and decoding each record of it, which are
+kept. Every size has a process of its own for each of the two, so that the peak memory is that of the work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bench.large_cluster import example_records, folded
+from bench.measuring import TURNS, Spread, in_child, in_turn, seconds_of
+from bench.memory import own_peak
+from bench.options import size_text
+from bench.table import Limit, Line
+from stratalog.engine.metadata.dump import SnapshotRecord, decode
+from stratalog.engine.metadata.fold import apply
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId, VotersRecord
+from stratalog.engine.quorum.checkpoints import read_checkpoint, write_checkpoint
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.identity import random_id
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.root import format_root
+from stratalog.partitions.store.local import LocalStore
+
+if TYPE_CHECKING:
+    from bench.bench import Bench
+
+CLUSTER = "bench"
+CODEC_TIMES = 3
+SHAPE = Limit(1.25, at_most=True)
+"""Of ten times as many partitions in ten times the time, which would be 1: what machines differ by from run to
+run."""
+SHAPE_NOTE = (
+    "To reach: the time for each partition, as a part of that on the image before, a tenth as large; 1 is linear."
+)
+
+_EPOCH = 1
+_ROWS_AT_ONCE = 16_384
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a piece of work took."""
+
+    seconds: float
+    peak_bytes: int | None
+    """Of the whole process; None where the system does not tell."""
+    size_bytes: int
+    """Of the snapshot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointing:
+    """Of an image of so many partitions."""
+
+    partitions: int
+    generated: Taken
+    loaded: Taken
+    codec_s: float
+
+
+def checkpoints(bench: Bench) -> list[Line]:
+    """At a hundredth, a tenth, and all of the partitions."""
+    largest = bench.options.metadata_partitions
+    measured: list[Checkpointing] = []
+    for partitions in (max(1, largest // 100), max(1, largest // 10), largest):
+        bench.say(f"a snapshot of {partitions:,} partitions")
+        folder = bench.folder / f"checkpoint-{partitions}"
+        generated = in_child(generate, folder, partitions)
+        loaded, codec_s = in_child(load, folder, partitions)
+        measured.append(Checkpointing(partitions, generated, loaded, codec_s))
+    return checkpoint_lines(measured)
+
+
+def generate(folder: Path, partitions: int) -> Taken:
+    """Take a snapshot as often as there are turns; the first one stays, and knows what it took of memory."""
+    image = folded(_first(), example_records(partitions))
+    state = LogState(image=image, lineage=Lineage(((_EPOCH, 0),)), epoch=_EPOCH)
+    peaks: list[int | None] = []
+    times: list[float] = []
+    for turn in range(TURNS):
+        voter = _voter(folder / str(turn))
+        with own_peak() as peak:
+            times.append(seconds_of(partial(write_checkpoint, CLUSTER, voter, state, SystemClock())))
+        peaks.append(peak.bytes)
+    [stored] = _voter(folder / "0").list().checkpoints.values()
+    return Taken(Spread(times), peaks[0], stored.size_bytes)
+
+
+def load(folder: Path, partitions: int) -> tuple[Taken, float]:
+    """Load it, and decode the same bytes with the codec alone, in turn."""
+    voter = _voter(folder / "0")
+    [(name, stored)] = voter.list().checkpoints.items()
+    peaks: list[int | None] = []
+
+    def ours() -> float:
+        with own_peak() as peak:
+            seconds = seconds_of(lambda: states.append(read_checkpoint(CLUSTER, voter, name, stored)))
+        peaks.append(peak.bytes)
+        held = sum(len(topic.partitions) for topic in states.pop().image.topics.values())
+        if held != partitions:
+            raise AssertionError(f"a snapshot of {partitions} partitions was loaded as {held}")
+        return seconds
+
+    states: list[LogState] = []
+    ours_s, codec_s = in_turn(ours, lambda: seconds_of(lambda: decode_all(voter, voter.path(name))))
+    return Taken(ours_s, peaks[0], stored.size_bytes), codec_s
+
+
+def decode_all(voter: Voter, name: str) -> list[SnapshotRecord]:
+    """The records of the file, and nothing about them is checked."""
+    file = pq.ParquetFile(pa.BufferReader(voter.store.read(name)))
+    return [
+        decode(value)
+        for batch in file.iter_batches(_ROWS_AT_ONCE, columns=["value"])
+        for value in batch.column(0).drop_null().to_pylist()
+    ]
+
+
+def checkpoint_lines(measured: Sequence[Checkpointing]) -> list[Line]:
+    """As lines; the first size has nothing to be compared with."""
+    lines: list[Line] = []
+    before: Mapping[str, float] = {}
+    for one in measured:
+        each: dict[str, float] = {}
+        for what, taken in (("generate", one.generated), ("load", one.loaded)):
+            each[what] = taken.seconds / one.partitions
+            shape = each[what] / before[what] if what in before else None
+            peak = "" if taken.peak_bytes is None else f", peak memory {size_text(taken.peak_bytes)}"
+            lines.append(
+                Line(
+                    f"{what} a snapshot, {one.partitions:,} partitions",
+                    f"{taken.seconds:.2f} s, {size_text(taken.size_bytes)}{peak}",
+                    "",
+                    shape,
+                    None if shape is None else SHAPE,
+                    SHAPE_NOTE,
+                )
+            )
+        lines.append(
+            Line(
+                "    load; decode alone",
+                f"{one.loaded.seconds:.2f} s",
+                f"{one.codec_s:.2f} s",
+                one.loaded.seconds / one.codec_s,
+                Limit(CODEC_TIMES, at_most=True),
+            )
+        )
+        before = each
+    return lines
+
+
+def _first() -> ClusterImage:
+    return apply(ClusterImage(), 0, [VotersRecord(cluster_id=CLUSTER, voters=(VoterId(1, "1"),))])
+
+
+def _voter(folder: Path) -> Voter:
+    folder.mkdir(parents=True, exist_ok=True)
+    store = LocalStore(str(folder))
+    return Voter(1, store, format_root(store, CLUSTER, 1, random_id).directory_id)

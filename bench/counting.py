@@ -1,0 +1,116 @@
+"""A store that tells of every call: what it costs where each one is a request that somebody bills."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import BinaryIO, cast
+
+from stratalog.partitions.store import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
+
+LIST, STAT, READ, COPY, CREATE, DELETE = KINDS = ("list", "stat", "read", "copy", "create", "delete")
+"""The kinds of calls. Reading a file's footer is a read; giving staged bytes their name is a create."""
+
+Told = Callable[[str, str], None]
+"""Called with the kind of a call, and the name that it is about."""
+
+
+class CountingStore:
+    """Tells ``told`` of each call before it is made. A copy from another such store is one call."""
+
+    def __init__(self, inner: Store, told: Told) -> None:
+        self.inner = inner
+        self.uri = inner.uri
+        self.counts: StoreCounts = inner.counts
+        self._told = told
+
+    def create(self, name: str, data: bytes) -> bool:
+        """See ``Store.create``."""
+        self._told(CREATE, name)
+        return self.inner.create(name, data)
+
+    def stage_writer(self, name: str) -> StagedWriter:
+        """See ``Store.stage_writer``. The bytes travel with the call that names them."""
+        return _Staged(self.inner.stage_writer(name), lambda: self._told(CREATE, name))
+
+    def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
+        """See ``Store.stage_copy``."""
+        self._told(COPY, name)
+        plain = source.inner if isinstance(source, CountingStore) else source
+        return _Staged(self.inner.stage_copy(plain, source_object, name), lambda: self._told(CREATE, name))
+
+    def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
+        """See ``Store.read``."""
+        self._told(READ, name)
+        return self.inner.read(name, start, end)
+
+    def stat(self, name: str) -> StoredObject:
+        """See ``Store.stat``."""
+        self._told(STAT, name)
+        return self.inner.stat(name)
+
+    def open(self, source_object: StoredObject) -> BinaryIO:
+        """See ``Store.open``. Counted as one read: what is opened here are small files, for their footers."""
+        self._told(READ, source_object.name)
+        return self.inner.open(source_object)
+
+    def list(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.list``."""
+        self._told(LIST, prefix)
+        return self.inner.list(prefix)
+
+    def walk(self, prefix: str) -> Sequence[StoredObject]:
+        """See ``Store.walk``."""
+        self._told(LIST, prefix)
+        return self.inner.walk(prefix)
+
+    def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
+        """See ``Store.sweep_staging``."""
+        return self.inner.sweep_staging(older_than_ms, dry_run=dry_run)
+
+    def names(self, prefix: str) -> frozenset[str]:
+        """See ``Store.names``."""
+        self._told(LIST, prefix)
+        return self.inner.names(prefix)
+
+    def delete(self, names: Iterable[str]) -> None:
+        """See ``Store.delete``."""
+        doomed = [*names]
+        for name in doomed:
+            self._told(DELETE, name)
+        self.inner.delete(doomed)
+
+    def uri_of(self, name: str) -> str:
+        """See ``Store.uri_of``."""
+        return self.inner.uri_of(name)
+
+    def check(self) -> None:
+        """See ``Store.check``."""
+        self.inner.check()
+
+
+class _Staged:
+    """Staged bytes; their naming is told of."""
+
+    def __init__(self, inner: StagedCopy | StagedWriter, named: Callable[[], None]) -> None:
+        self._inner = inner
+        self._named = named
+        self.file: BinaryIO = getattr(inner, "file", None)  # type: ignore[assignment]  # a copy has none
+
+    @property
+    def size_bytes(self) -> int:
+        return self._inner.size_bytes
+
+    @property
+    def crc32(self) -> int:
+        return cast(StagedCopy, self._inner).crc32
+
+    def commit(self) -> bool:
+        self._named()
+        return self._inner.commit()
+
+    def replace(self) -> None:
+        self._named()
+        cast(StagedWriter, self._inner).replace()
+
+    def abort(self) -> None:
+        self._inner.abort()

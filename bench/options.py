@@ -1,0 +1,84 @@
+"""What to measure, from the environment: ``BYTES=200MB ONLY=scan,append python -m bench``. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from stratalog.jobs.sizes import parse_size
+from stratalog.partitions.errors import InvalidCallError
+
+NAMES = (
+    *("calls", "append", "append3", "replicate", "hot", "idle", "tier", "remote_log", "scan", "pruned"),
+    *("plan", "ranges", "kafka", "stream"),
+    *("remote_reads", "bootstrap", "quorum", "metadata", "replay", "state"),
+)
+OWN_KAFKA = "own"
+RECORD_BYTES = 1024
+SMALLEST_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """What to measure, and where."""
+
+    bytes: int
+    """Of the records' values, which are 1 KiB each."""
+    partitions: int
+    folder: Path
+    """Made for the run, and removed after it; must not be there before."""
+    only: tuple[str, ...]
+    idle_partitions: int = 10_000
+    metadata_partitions: int = 1_000_000
+    """Of the largest image of a cluster."""
+    commits: int = 100_000
+    """Small ones, which are replayed."""
+    kafka: str | None = None
+    """``host:port`` of a broker to compare with; ``OWN_KAFKA``: one that is started for it; None: none at all."""
+
+    @property
+    def records(self) -> int:
+        """How many records make up the bytes."""
+        return self.bytes // RECORD_BYTES
+
+
+def bench_options(environ: Mapping[str, str], default_folder: Path) -> BenchOptions:
+    """The options that the environment says, with defaults.
+
+    Raises: InvalidCallError naming the variable.
+    """
+    size = parse_size(environ.get("BYTES") or "2GB")
+    if size < SMALLEST_BYTES:
+        raise InvalidCallError(f"BYTES is {size}: below {SMALLEST_BYTES} there is nothing to measure")
+
+    def number(name: str, default: int, least: int, most: int) -> int:
+        text = environ.get(name) or str(default)
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise InvalidCallError(f"{name} is {text!r}: a number from {least} to {most}")
+        return int(text)
+
+    only = tuple(filter(None, re.split(r"[,\s]+", environ.get("ONLY") or "")))
+    for name in only:
+        if name not in NAMES:
+            raise InvalidCallError(f"ONLY names {name!r}: it takes some of {', '.join(NAMES)}")
+    folder = Path(environ.get("BENCH_DIR") or default_folder).absolute()
+    return BenchOptions(
+        bytes=size,
+        partitions=number("PARTITIONS", 8, 1, 1000),
+        folder=folder,
+        only=only or NAMES,
+        idle_partitions=number("IDLE_PARTITIONS", 10_000, 1, 100_000),
+        metadata_partitions=number("METADATA_PARTITIONS", 1_000_000, 1000, 10_000_000),
+        commits=number("COMMITS", 100_000, 100, 1_000_000),
+        kafka=environ.get("KAFKA") or None,
+    )
+
+
+def size_text(size_bytes: float) -> str:
+    """A size for people: ``1.53 GB``."""
+    for unit, factor in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes:.0f} B"

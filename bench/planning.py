@@ -1,0 +1,88 @@
+"""Planning a read of many files: ten thousand partitions of ten files each, on folders, by a driver that knows
+nothing yet. No record is read."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pyarrow as pa
+
+from bench.bench import TOPIC, Bench, BenchCluster, record_batch
+from bench.measuring import in_turn, seconds_of
+from bench.table import Limit, Line
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName, EpochName, WatermarkName
+from stratalog.partitions.records import physical_schema
+from stratalog.partitions.segment_writer import SegmentWriter
+
+SEGMENTS = 9
+"""Merged ones, of each partition; an append follows them."""
+RECORDS = 10
+"""Of each file."""
+SECONDS = 10.0
+NOTE = (
+    "Nine merged segments and an append in each partition, as merges leave them: the names of segments say where "
+    "they end, of the append the footer does. The peer is a listing of the same folders (os.walk)."
+)
+
+
+def planning(bench: Bench) -> list[Line]:
+    """From nothing known: the metadata, a listing of every leader, and the footers of the last files."""
+    made = _filled(bench, bench.options.idle_partitions)
+    wanted = bench.options.idle_partitions * (SEGMENTS + 1)
+
+    def plan() -> None:
+        planned = len(made.driver(bench.spark).plan_read(TOPIC))
+        if planned != wanted:
+            raise AssertionError(f"{planned} of {wanted} files are planned")
+
+    def walk() -> None:
+        for folder, _, names in os.walk(made.folder / "broker-1"):
+            for name in names:
+                os.stat(os.path.join(folder, name))
+
+    bench.say("planning")
+    ours, peer = in_turn(lambda: seconds_of(plan), lambda: seconds_of(walk))
+    made.remove()
+    what = f"plan a read of {bench.options.idle_partitions:,} partitions, {wanted:,} files"
+    return [Line(what, f"{ours:.2f} s", f"{peer:.2f} s", ours, Limit(SECONDS, at_most=True), NOTE)]
+
+
+def _filled(bench: Bench, partitions: int) -> BenchCluster:
+    """A topic whose partitions hold the same files, as links: no disk is filled for it."""
+    made = bench.cluster("planning")
+    made.create_topic(partitions)
+    bench.say(f"laying out {partitions:,} partitions of {SEGMENTS + 1} files")
+    folders = _folders(made)
+    files = dict(_files())
+    for name, data in files.items():
+        (folders[0] / name).write_bytes(data)
+    for folder in folders[1:]:
+        folder.mkdir(parents=True)
+        for name in files:
+            os.link(folders[0] / name, folder / name)
+    return made
+
+
+def _folders(made: BenchCluster) -> list[Path]:
+    root = made.folder / "broker-1"
+    found = [root / Site(view, made.cluster.stores).leader.folder for view in made.cluster.image.views(TOPIC)]
+    found[0].mkdir(parents=True)
+    return found
+
+
+def _files() -> Iterator[tuple[str, bytes]]:
+    ends = [number * RECORDS for number in range(SEGMENTS + 2)]
+    for number, (start, end) in enumerate(pairwise(ends)):
+        sink = io.BytesIO()
+        writer = SegmentWriter(sink, physical_schema(), topic_id="0" * 32, partition=0, base_offset=start)
+        writer.write(record_batch(pa.array([b"x" * 100] * RECORDS, pa.binary())))
+        writer.close(lineage=Lineage([(1, 0)]), producers=lambda _: {}, created_ms=0)
+        yield str(DataName(start, end if number < SEGMENTS else None, 1)), sink.getvalue()
+    yield str(EpochName(1)), Lineage([(1, 0)]).to_json()
+    yield str(WatermarkName(ends[-1], 1)), b""

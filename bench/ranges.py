@@ -1,0 +1,91 @@
+"""Reading a small range of offsets against all of them; and one hot partition on all cores against one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from bench.bench import TOPIC, Bench
+from bench.measuring import in_turn, seconds_of
+from bench.options import size_text
+from bench.scanning import bytes_read
+from bench.table import Limit, Line
+
+PART = 100
+"""One in so many offsets is read."""
+COST = Limit(0.03, at_most=True)
+CORES = os.cpu_count() or 1
+HOT_AT_LEAST = Limit(1.6)
+NOTE = (
+    "In bytes, which is what a range costs; in seconds a small scan costs what Spark's planning and scheduling of "
+    "any job does."
+)
+HOT_NOTE = "What a second core can add on this machine is what it adds to plain Spark, in the line below."
+_ONE_TASK = {"spark.sql.files.maxPartitionBytes": str(2**40), "spark.sql.files.minPartitionNum": "1"}
+
+
+def ranges(bench: Bench) -> list[Line]:
+    """A hundredth of each partition, from the middle of it."""
+    made = bench.filled(bench.options.partitions)
+    made.cluster.replicate().raise_for_failures()
+    ends = {one.partition: one.end for one in made.cluster.plan_read(TOPIC).partitions}
+    starts = {partition: end // 2 for partition, end in ends.items()}
+    until = {partition: start + ends[partition] // PART for partition, start in starts.items()}
+    bench.say("a range of offsets")
+
+    def some() -> None:
+        if _lengths(made.cluster.read(TOPIC, starts, until)) != sum(until.values()) - sum(starts.values()):
+            raise AssertionError("a range of offsets has other records")
+
+    def all_of_them() -> None:
+        _lengths(made.cluster.read(TOPIC))
+
+    part, full = in_turn(lambda: seconds_of(some), lambda: seconds_of(all_of_them))
+    part_bytes, full_bytes = bytes_read(bench, some), bytes_read(bench, all_of_them)
+    what = f"scan of one offset in {PART}, bytes read; of all"
+    return [
+        Line(what, size_text(part_bytes), size_text(full_bytes), part_bytes / full_bytes, COST, NOTE),
+        Line("    seconds", f"{part:.2f} s", f"{full:.2f} s", part / full),
+    ]
+
+
+def hot_scan(bench: Bench) -> list[Line]:
+    """Spark splits the partition's file at row groups; with one split, one task reads all of it."""
+    made = bench.filled(1)
+    made.cluster.replicate().raise_for_failures()
+    bench.say("a scan of one hot partition")
+
+    files = [part.uri for part in made.cluster.plan_read(TOPIC)]
+
+    def ours() -> None:
+        _lengths(made.cluster.read(TOPIC))
+
+    def plain() -> None:
+        _lengths(bench.spark.read.parquet(*files))
+
+    def by_one(scan: Callable[[], None]) -> float:
+        for key, value in _ONE_TASK.items():
+            bench.spark.conf.set(key, value)
+        try:
+            return seconds_of(scan)
+        finally:
+            for key in _ONE_TASK:
+                bench.spark.conf.unset(key)
+
+    all_cores, one, plain_all, plain_one = in_turn(
+        lambda: seconds_of(ours), lambda: by_one(ours), lambda: seconds_of(plain), lambda: by_one(plain)
+    )
+    what = f"scan of one hot partition: {CORES} cores; one task"
+    return [
+        Line(what, f"{all_cores:.2f} s", f"{one:.2f} s", one / all_cores, HOT_AT_LEAST, HOT_NOTE),
+        Line("    by spark.read.parquet", f"{plain_all:.2f} s", f"{plain_one:.2f} s", plain_one / plain_all),
+    ]
+
+
+def _lengths(frame: DataFrame) -> int:
+    """Reads every value; how many records there are."""
+    row = frame.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
+    return int(row[0])

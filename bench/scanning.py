@@ -1,0 +1,122 @@
+"""Reading with Spark: this log's relation against the same files read as plain Parquet, and one column of
+twenty against all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+
+from bench.bench import COLUMNS, TOPIC, TYPED, Bench, data_files, size_of, typed_columns
+from bench.measuring import in_turn, seconds_of
+from bench.options import size_text
+from bench.table import Limit, Line, speed_line
+from stratalog.engine.spark.scanning import PAGE_CHECKS
+from stratalog.engine.spark.types import BINARY, record_schema
+from stratalog.partitions.identity import random_id
+
+AT_LEAST = 0.95
+PRUNED_AT_LEAST = 10.0
+CHECKED = "Both compare every page with its checksum."
+WITHOUT_CHECKS = "the same, against Spark without checks"
+VECTORED_READS = "parquet.hadoop.vectored.io.enabled"
+
+
+def scan(bench: Bench) -> list[Line]:
+    """``count`` and ``sum(length(value))``, planning included: our listings and footers, Spark's paths. The peer
+    compares the pages with their checksums as we do; and what that costs us, against a peer that does not.
+    """
+    made = bench.filled(bench.options.partitions)
+    made.cluster.replicate().raise_for_failures()  # only what is below the high watermark is read
+    bench.say("scan")
+    files = data_files(made.replicas(leading=True))
+    schema = record_schema(BINARY, BINARY)
+    wanted = (bench.options.records, bench.options.records * 1024)
+
+    def read() -> DataFrame:
+        return made.cluster.read(TOPIC)
+
+    def read_plain(checks: bool) -> DataFrame:
+        return plain_reader(bench.spark, checks=checks).schema(schema).parquet(*map(str, files))
+
+    def scanned(frame: Callable[[], DataFrame]) -> float:
+        found: list[tuple[int, int]] = []
+
+        def run() -> None:
+            rows = frame()
+            row = rows.agg(F.count("*"), F.sum(F.length("value"))).collect()[0]
+            found.append((row[0], row[1]))
+
+        seconds = seconds_of(run)
+        if abs(found[0][0] - wanted[0]) > 16 or found[0][1] != found[0][0] * 1024:
+            raise AssertionError(f"a scan found {found[0]}, not {wanted}")
+        return seconds
+
+    ours, peer, unchecked = in_turn(
+        lambda: scanned(read),
+        lambda: scanned(lambda: read_plain(True)),
+        lambda: scanned(lambda: read_plain(False)),
+    )
+    what = "scan: count, sum(length(value))"
+    return [
+        speed_line(what, size_of(files), ours, peer, AT_LEAST, CHECKED),
+        speed_line(f"    {WITHOUT_CHECKS}", size_of(files), ours, unchecked),
+    ]
+
+
+def plain_reader(spark: SparkSession, *, checks: bool) -> DataFrameReader:
+    """Spark's reader, which compares pages with their checksums or does not."""
+    return spark.read.option(PAGE_CHECKS, str(checks).lower())
+
+
+def pruned(bench: Bench) -> list[Line]:
+    """``sum(length)`` of one column of a typed value, against that of each of the twenty."""
+    made = bench.cluster("typed")
+    made.create_topic(bench.options.partitions, value=TYPED)
+    records = bench.records()
+    bench.say(f"appending {COLUMNS} typed columns")
+    made.append(records, value=typed_columns(records["value"]))
+    made.cluster.replicate().raise_for_failures()
+    bench.say("pruned scan")
+
+    def lengths(count: int) -> None:
+        sums: list[Column] = [F.sum(F.length(f"value.c{i:02d}")) for i in range(COLUMNS)][-count:]
+        made.cluster.read(TOPIC).agg(*sums).collect()
+
+    one, full = in_turn(lambda: seconds_of(lambda: lengths(1)), lambda: seconds_of(lambda: lengths(COLUMNS)))
+    ours = bytes_read(bench, lambda: lengths(1))
+    all_columns = bytes_read(bench, lambda: lengths(COLUMNS))
+    made.remove()
+    return [
+        Line(
+            f"typed scan, 1 column against {COLUMNS}",
+            f"{one:.2f} s",
+            f"{full:.2f} s",
+            full / one,
+            Limit(PRUNED_AT_LEAST),
+        ),
+        Line(
+            "    bytes read",
+            size_text(ours),
+            size_text(all_columns),
+            all_columns / ours if ours else None,
+        ),
+    ]
+
+
+def bytes_read(bench: Bench, run: Callable[[], None]) -> int:
+    """What the tasks of ``run`` read, as Spark counts it where it reads ranges one after the other."""
+    context = bench.spark.sparkContext
+    tracker, store = context.statusTracker(), context._jsc.sc().statusStore()
+    group = f"bench-{random_id()}"
+    bench.spark.conf.set(VECTORED_READS, "false")
+    context.setJobGroup(group, group)
+    try:
+        run()
+    finally:
+        context._jsc.sc().clearJobGroup()
+        bench.spark.conf.unset(VECTORED_READS)
+    infos = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = {stage for info in infos if info is not None for stage in info.stageIds}
+    return sum(store.lastStageAttempt(stage).inputBytes() for stage in stages)

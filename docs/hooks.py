@@ -1,0 +1,105 @@
+"""What MkDocs does besides for this documentation: pages that lie elsewhere in the repository, the table of
+configuration keys, and every page as Markdown, for readers that are programs.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {"security.md": "SECURITY.md", "changelog.md": "CHANGELOG.md"}
+"""Pages of the documentation by what they are in the repository's root."""
+
+_API = re.compile(r"^::: (\S+)$", re.MULTILINE)
+_HEADING = re.compile(r"\A# .*\n+")
+_written: dict[str, str] = {}
+"""Each page as Markdown, as far as the build has come."""
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie elsewhere, and the list of all pages."""
+    for page, source in ELSEWHERE.items():
+        files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    files.append(File.generated(config, "llms.txt", content="".join(_list_of_pages(files, config))))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Links to files of the root become links to pages; the table of keys is filled in."""
+    for name, source in ELSEWHERE.items():
+        markdown = markdown.replace(f"](../{source}", f"]({name}")
+    markdown = markdown.replace("<!-- reference -->", "".join(_keys()))
+    _written[page.file.src_uri] = _API.sub(lambda found: _described(found[1]), markdown)
+    return markdown
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write each page as Markdown beside it."""
+    for name, markdown in _written.items():
+        Path(config.site_dir, name).write_text(markdown, encoding="utf-8")
+
+
+def _list_of_pages(files: Files, config: MkDocsConfig) -> Iterator[str]:
+    yield f"# {config.site_name}\n\n> {config.site_description}\n\n## Pages\n\n"
+    for entry in config.nav or ():
+        for title, name in entry.items():
+            found = files.get_file_from_path(name)
+            assert found is not None, name
+            text = _HEADING.sub("", found.content_string)
+            first = re.split(r"(?<=[.])\s", " ".join(text.split("\n\n")[0].split()))[0]
+            yield f"- [{title}]({name})" + (f": {first}\n" if not first.startswith("#") else "\n")
+
+
+def _keys() -> Iterator[str]:
+    """Each key of conf/reference.toml: a heading, a line of facts, its text."""
+    keys: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "conf/reference.toml").read_text(encoding="utf-8"))
+    for scope, title in (("cluster", "Keys of the cluster"), ("topic", "Keys of topics")):
+        yield f"## {title}\n\n"
+        for key, of in keys.items():
+            if of["scope"] == scope:
+                default = str(of["default"]).lower() if isinstance(of["default"], bool) else of["default"]
+                unit = f" {of['unit']}" if "unit" in of else ""
+                said = f"`{default}`{unit}" if default != "" else "nothing"
+                yield f"### `{key}`\n\nDefault: {said}. Takes {of['values']}.\n\n{of['doc']}\n\n"
+
+
+@cache
+def _code() -> griffe.GriffeLoader:
+    """The packages that the page of the API names, and those that they take names from."""
+    loader = griffe.GriffeLoader(search_paths=[str(ROOT)])
+    for package in ("partitions", "engine", "jobs"):
+        loader.load(package)
+    loader.resolve_aliases()
+    return loader
+
+
+def _described(name: str) -> str:
+    """What ``::: name`` stands for, as Markdown."""
+    found = _code().modules_collection[name]
+    members = [found, *(found.all_members.values() if found.is_class else ())]
+    lines = [f"### {found.name}\n"]
+    for one in members:
+        if one is found or (one.is_public and one.docstring):
+            if one.is_function:
+                lines.append(f"```python\n{_target(one).signature()}\n```\n")
+            elif one is not found:
+                lines.append(f"`{one.name}`\n")
+            if one.docstring:
+                lines.append(f"{one.docstring.value}\n")
+    return "\n".join(lines)
+
+
+def _target(found: griffe.Object | griffe.Alias) -> griffe.Function:
+    target = found.final_target if found.is_alias else found
+    assert isinstance(target, griffe.Function)
+    return target

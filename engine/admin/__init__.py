@@ -1,0 +1,7 @@
+"""What a person asks of a cluster, or changes in it, and the tables that tell.
+
+topics             created, altered, deleted
+groups             consumer groups: listed, moved, deleted; lag_metrics: their lag as metrics
+quorum             the metadata voters: described, added, removed, signed
+describe           every replica of topics; describe_cluster: brokers and topics
+"""

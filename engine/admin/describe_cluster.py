@@ -1,0 +1,89 @@
+"""Describe: the brokers and the topics of a cluster, as tables."""
+
+from __future__ import annotations
+
+from stratalog.engine.brokers.probe import look_at_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.known_image import known_image
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import BrokerImage
+from stratalog.engine.metadata.settling import Another, Finding, NotOurs, Unreachable
+from stratalog.partitions.bounded import parse_json
+
+
+def describe_brokers(context: Context) -> Report:
+    """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that does
+    not answer, or is damaged, or somebody else's, is a failure in the report.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = known_image(context, failures)
+        findings = {found.broker_id: found.finding for found in look_at_brokers(context, image)}
+        partitions = [p for topic in image.topics.values() for p in topic.partitions]
+        for broker_id, store in sorted(context.stores.items()):
+            registered = image.brokers.get(broker_id)
+            finding = findings.get(broker_id)
+            match finding:
+                case NotOurs(error) | Unreachable(error):
+                    failures.append(Failure.of(f"broker {broker_id}", error))
+            rows.append(
+                {
+                    "broker": broker_id,
+                    "rack": None if registered is None else registered.rack,
+                    "state": "not registered" if registered is None else _state(registered, finding),
+                    "broker_epoch": None if registered is None else registered.broker_epoch,
+                    "replicas": sum(broker_id in p.replicas for p in partitions),
+                    "leads": sum(broker_id == p.leader for p in partitions),
+                    "log_dir": store.uri,
+                }
+            )
+    return Report("describe brokers", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def _state(registered: BrokerImage, finding: Finding | None) -> str:
+    words = []
+    if registered.fenced:
+        words.append("fenced by hand" if registered.held else "fenced")
+    match finding:
+        case Another():
+            words.append("another incarnation: bootstrap it")
+        case NotOurs(error):
+            words.append(error.code)
+        case Unreachable():
+            words.append("unreachable")
+        case _:
+            pass
+    return ", ".join(words) or "ok"
+
+
+def describe_topics(context: Context) -> Report:
+    """One row per topic: partitions, types, configs."""
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = known_image(context, failures)
+    rows: list[dict[str, Value]] = [
+        {
+            "topic": topic.name,
+            "partitions": len(topic.partitions),
+            "replication_factor": max(len(partition.replicas) for partition in topic.partitions),
+            "key": _type_name(topic.key_schema),
+            "value": _type_name(topic.value_schema),
+            "configs": " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items())),
+            "topic_id": topic.topic_id,
+        }
+        for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
+    ]
+    return Report("describe topics", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def _type_name(schema: str | None) -> str:
+    if schema is None:
+        return "binary"
+    try:
+        found = parse_json(schema)
+        if isinstance(found, dict) and found["type"] == "struct":
+            return f"struct of {', '.join(field['name'] for field in found['fields'])}"
+        return found if isinstance(found, str) else str(found["type"])
+    except (ValueError, KeyError, TypeError):  # of a stranger: whoever creates a topic declares what can be read
+        return "unreadable"

@@ -1,0 +1,259 @@
+"""Looking after consumer groups: list them, move their offsets, delete them.
+
+What ``kafka-consumer-groups.sh`` does. Moving offsets is a commit like any other, of no member: stop the consumers
+of the group first, or their next commit takes its place. Deleting asks the log whether the group still was as it
+was seen: one that has committed meanwhile lives, and keeps what it has.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from typing import SupportsIndex
+
+from stratalog.engine.brokers.probe import with_leaders
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value, utc_text
+from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.reading.look import PartitionState, look
+from stratalog.engine.reading.positions import FirstAt, Place, spec_of
+from stratalog.engine.records.groups import (
+    all_groups,
+    append_to_group,
+    commit_records,
+    existing_group,
+    named,
+    read_groups,
+)
+from stratalog.engine.state.consumer_offsets import (
+    ConsumerOffsets,
+    ForgetOffset,
+    GroupState,
+    OffsetCommit,
+    OffsetsRecord,
+    forget_group,
+    forget_offsets,
+)
+from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
+from stratalog.partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import first_at_or_after
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec, named_offset
+
+ResetTo = Place | datetime | str
+"""Where a group is moved to: a named position, an offset, or the first record at or after a time."""
+
+_Target = Callable[[PartitionState, OffsetCommit | None], int]
+"""Where to move a partition, of which so much is committed; it may be out of range."""
+
+
+def groups(context: Context) -> Report:
+    """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
+    report."""
+    with context.measured() as measure:
+        image = context.metadata.image()
+        found, failures = all_groups(context, image)
+        rows = [_group_row(image, name, group) for name, group in sorted(found.items())]
+    return Report("groups", rows, failures, {"groups": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def _group_row(image: ClusterImage, name: str, group: GroupState) -> dict[str, Value]:
+    found = named(image, group)
+    return {
+        "group": name,
+        "topics": ", ".join(sorted({topic for (topic, _), _ in found})),
+        "partitions": len(found),
+        "member_epoch": group.member_epoch,
+        "latest_commit": utc_text(max((record.commit_ms for _, record in found), default=0)) if found else None,
+        "expires": utc_text(group.expires_ms),
+    }
+
+
+# ------------------------------------------------------------------------------------- reset
+
+
+def reset_offsets(
+    context: Context,
+    group: str,
+    topics: Sequence[str] | None = None,
+    *,
+    to: ResetTo | None = None,
+    shift_by: int | None = None,
+    by_duration: timedelta | None = None,
+    partitions: Sequence[int] | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Move what a group has committed for the topics (those that it has committed for when None), in all their
+    partitions or in these: ``to`` a place, ``shift_by`` so many records (back where negative), or
+    ``by_duration``, to where the log was so long ago. What is out of range is moved to the nearest end of the log,
+    and noted. One row per partition, with the old and the new offset; ``dry_run`` changes nothing.
+
+    Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (for a
+        shift of what was never committed, too): nothing was changed; as ``groups.commit``.
+    """
+    check_group(group)
+    target = _target(context, to, shift_by, by_duration)
+    notes: list[str] = []
+
+    def plan(image: ClusterImage) -> tuple[ClusterImage, dict[TopicPartition, tuple[int | None, int]]]:
+        notes.clear()
+        found = dict(named(image, existing_group(context, image, group)[1]))
+        moved: dict[TopicPartition, tuple[int | None, int]] = {}
+        for topic in sorted({topic for topic, _ in found}) if topics is None else dict.fromkeys(topics):
+            for state in look(context, topic, partitions)[1]:
+                key = topic, state.view.partition
+                record = found.get(key)
+                moved[key] = (
+                    None if record is None else record.offset,
+                    _within(state, target(state, record), notes),
+                )
+        return image, moved
+
+    with context.measured() as measure:
+        image, moved = with_leaders(context, plan)
+        if moved and not dry_run:
+            wanted = {key: OffsetAndMetadata(new) for key, (_, new) in moved.items()}
+            append_to_group(context, image, group, commit_records(context, image, group, wanted))
+    rows: list[dict[str, Value]] = [
+        {"topic": topic, "partition": partition, "old_offset": old, "new_offset": new}
+        for (topic, partition), (old, new) in moved.items()
+    ]
+    return Report(
+        "reset-offsets", rows, (), {"group": group}, dry_run, measure.seconds, measure.counts, tuple(notes)
+    )
+
+
+def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
+    """Raises: InvalidCallError."""
+    if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
+        raise InvalidCallError("say where to reset offsets to, once: to, shift_by, or by_duration")
+    match to, shift_by, by_duration:
+        case OffsetSpec() as spec, _, _ if spec is not OffsetSpec.MAX_TIMESTAMP:
+            return lambda state, _: _position(state, spec)
+        case FirstAt() as first, _, _:
+            return lambda state, _: _first_at(state, first.timestamp_us)
+        case datetime() | str(), _, _:
+            return _target(context, spec_of(to, "to ="), None, None)
+        case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
+            offset = whole(to, "to")  # out of range it is moved to the nearest end
+            return lambda *_: offset
+        case _, SupportsIndex(), _ if not isinstance(shift_by, bool):
+            records = operator.index(shift_by)  # however large: it ends where the log does
+            return lambda state, record: _shifted(state, record, records)
+        case _, _, timedelta() as ago if ago >= timedelta(0):
+            since_us = context.clock.now_ms() * 1000 - ago // timedelta(microseconds=1)
+            return lambda state, _: _first_at(state, since_us)
+    raise InvalidCallError(
+        f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec "
+        "such as EARLIEST, a time with a zone, or the text of one of the two; shift_by a number of records; "
+        "by_duration a timedelta of 0 or more"
+    )
+
+
+def _position(state: PartitionState, spec: OffsetSpec) -> int:
+    if spec is OffsetSpec.LATEST:
+        return state.latest(Isolation.READ_UNCOMMITTED)
+    found = named_offset(state.positions, spec)
+    if isinstance(found, FoundOffset):
+        return found.offset
+    raise InvalidCallError(f"{_name(state.view)}: {spec.name} is not known: {found.reason}")
+
+
+def _first_at(state: PartitionState, time_us: int) -> int:
+    """The first record at or after a time, or the high watermark where all are earlier."""
+    found = first_at_or_after(state.readable.pieces, time_us)
+    return found.offset if isinstance(found, FoundOffset) else state.latest(Isolation.READ_UNCOMMITTED)
+
+
+def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
+    if record is None:
+        raise InvalidCallError(f"{_name(state.view)}: nothing is committed there that could be shifted")
+    return record.offset + records
+
+
+def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
+    """The offset, or the end of the log that is nearest to it."""
+    start, end = state.positions.log_start, state.positions.high_watermark
+    if offset > end:
+        end = state.latest(Isolation.READ_UNCOMMITTED)
+    nearest = min(max(offset, start), end)
+    if nearest != offset:
+        notes.append(
+            f"{_name(state.view)}: offset {offset} is not within {start} and {end}: it is set to {nearest}"
+        )
+    return nearest
+
+
+def _name(view: PartitionView) -> str:
+    return f"{view.topic}-{view.partition}"
+
+
+# ------------------------------------------------------------------------------------ delete
+
+
+def delete_group(context: Context, group: str, *, dry_run: bool = False) -> Report:
+    """Forget a group: what it has committed, and its member epoch. One row per partition.
+
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; NonEmptyGroupError when it has committed meanwhile;
+        as ``groups.commit``.
+    """
+
+    def wanted(_: ClusterImage, state: GroupState) -> list[OffsetsRecord]:
+        return forget_group(group, state)
+
+    return _forget(context, "delete-group", group, wanted, dry_run)
+
+
+def delete_offsets(context: Context, group: str, topics: Sequence[str], *, dry_run: bool = False) -> Report:
+    """Forget what a group has committed for these topics. One row per partition.
+
+    Raises: UnknownTopicOrPartitionError, also where it has committed nothing for one of them; as
+        ``delete_group``.
+    """
+
+    def wanted(image: ClusterImage, state: GroupState) -> list[OffsetsRecord]:
+        chosen = {image.topic(name).topic_id: name for name in topics}
+        for topic_id, name in chosen.items():
+            if all(topic_id != committed for committed, _ in state.offsets):
+                raise UnknownTopicOrPartitionError(f"group {group!r} has committed nothing for topic {name!r}")
+        return forget_offsets(group, state, [key for key in state.offsets if key[0] in chosen])
+
+    return _forget(context, "delete-offsets", group, wanted, dry_run)
+
+
+def _forget(
+    context: Context,
+    operation: str,
+    group: str,
+    wanted: Callable[[ClusterImage, GroupState], list[OffsetsRecord]],
+    dry_run: bool,
+) -> Report:
+    check_group(group)
+
+    def plan(image: ClusterImage) -> tuple[ClusterImage, ReadState[ConsumerOffsets], list[OffsetsRecord]]:
+        read, state = existing_group(context, image, group)
+        return image, read, wanted(image, state)
+
+    with context.measured() as measure:
+        image, before, records = with_leaders(context, plan)
+        state = before.state.groups[group]
+        if records and not dry_run:
+            base = append_to_group(context, image, group, records)
+            after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
+            now = after.state.groups.get(group)
+            if now is not None and now.latest_commit != state.latest_commit:
+                raise NonEmptyGroupError(
+                    f"group {group!r} has committed while it was to be deleted: nothing was deleted; stop its "
+                    "consumers, and try again"
+                )
+    forgotten = {(record.topic_id, record.partition) for record in records if isinstance(record, ForgetOffset)}
+    rows: list[dict[str, Value]] = [
+        {"topic": topic, "partition": partition, "committed": record.offset}
+        for (topic, partition), record in named(image, state)
+        if (record.topic_id, partition) in forgotten
+    ]
+    return Report(operation, rows, (), {"group": group}, dry_run, measure.seconds, measure.counts)

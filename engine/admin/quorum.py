@@ -1,0 +1,194 @@
+"""The metadata's quorum: describe it, take a snapshot of its log, change its voters.
+
+Voters change one at a time; a voter that lost its storage is removed and added again with what it has now:
+
+1. the broker is formatted and registered anew (``bootstrap``)
+2. its new root gets snapshot and log, as no voter yet
+3. one commit: it is no voter with its old storage
+4. one commit: it is one with the new
+
+Whoever dies between two of these leaves a quorum that works, and a replacement that can be repeated.
+"""
+
+from __future__ import annotations
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
+from stratalog.engine.quorum.inspection import VoterFound, inspect
+from stratalog.engine.quorum.signing import sign_log
+from stratalog.engine.quorum.upkeep import Upkeep
+from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures
+from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
+from stratalog.partitions.root import check_broker_file, read_broker_file
+
+
+def describe_quorum(context: Context) -> Report:
+    """One row per voter: what it has claimed, its log's end and how far that is behind, its snapshots. That too
+    few of them can be reached is a failure in the report; the high watermark is what was known last then.
+
+    Raises: RetriableError, CorruptionError kinds.
+    """
+    with context.measured() as measure:
+        found = context.metadata.with_log(inspect)
+    rows = [_voter_row(voter, found.end) for voter in found.voters]
+    failures = [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
+    if found.unsettled is not None:
+        failures.insert(0, Failure.of("metadata", found.unsettled))
+    totals: dict[str, Value] = {
+        "leader": found.leader,
+        "epoch": found.epoch,
+        "high_watermark": found.end,
+        "snapshot_lag": found.end - max((voter.snapshot_end for voter in found.voters), default=0),
+    }
+    notes = (*_even(len(found.voters)), *_awaited(found.awaited))
+    return Report("quorum", rows, failures, totals, False, measure.seconds, measure.counts, notes)
+
+
+def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
+    return {
+        "voter": found.voter.broker_id,
+        "directory": found.voter.directory_id,
+        "claimed_epoch": found.claimed_epoch,
+        "log_start": found.log_start,
+        "log_end": found.log_end,
+        "lag": None if found.log_end is None else max(0, end - found.log_end),
+        "files": found.files,
+        "snapshots": ", ".join(found.snapshots),
+        "size_bytes": found.size_bytes,
+    }
+
+
+def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool = False) -> Report:
+    """Take a snapshot of the metadata log by hand (without ``by_hand``: where the policy wants one), and tell what
+    became of every voter. ``snapshot`` does the same, beside the topics, and has one row for it.
+
+    Raises: as ``keep_metadata_short``.
+    """
+    with context.measured() as measure:
+        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+    done = kept.done
+    if done is None:
+        note = "a snapshot would be taken" if kept.wait is None else kept.wait
+        return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
+    totals: dict[str, Value] = {
+        "snapshot": str(done.snapshot),
+        "size_bytes": done.size_bytes,
+        "log_start": done.log_start,
+    }
+    rows = _upkeep_rows(done)
+    return Report("quorum", rows, metadata_failures(done), totals, False, measure.seconds, measure.counts)
+
+
+def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
+    """Trust what the voters show, and sign it (``stratalog.engine.quorum.signing``); what became of every voter.
+
+    Raises: as ``sign_log``.
+    """
+    with context.measured() as measure:
+        signed = context.metadata.last_known.signed
+        done = None if dry_run else context.metadata.with_log(lambda log: sign_log(log, context.clock))
+    if done is None:
+        note = "signed by somebody already: it would be signed anew" if signed else "it would be signed"
+        return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
+    totals: dict[str, Value] = {"snapshot": str(done.snapshot), "log_start": done.log_start}
+    note = "from now on the key is needed to change anything: give it to every driver that does"
+    failures = metadata_failures(done)
+    return Report("quorum", _upkeep_rows(done), failures, totals, False, measure.seconds, measure.counts, (note,))
+
+
+def _upkeep_rows(done: Upkeep) -> list[dict[str, Value]]:
+    return [
+        {
+            "voter": one.voter.broker_id,
+            "snapshot": "made" if one.created else "copied" if one.copied else "there",
+            "deleted_files": one.deleted,
+        }
+        for one in done.voters
+        if one.failure is None
+    ]
+
+
+def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+    """Make a broker a metadata voter.
+
+    Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError: nothing was changed; RetriableError kinds.
+    """
+    with context.measured() as measure:
+        command = AddVoter(_root_of(context, broker_id))
+        voters = context.metadata.change_voters(command, dry_run=dry_run)
+    return _changed(voters, dry_run, measure.seconds)
+
+
+def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+    """Make a broker no metadata voter any more; its files stay.
+
+    Raises: as ``add_voter``.
+    """
+    with context.measured() as measure:
+        command = RemoveVoter(broker_id)
+        voters = context.metadata.change_voters(command, dry_run=dry_run)
+    return _changed(voters, dry_run, measure.seconds)
+
+
+def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
+    """Let a broker that lost its storage vote with what it has now. Nothing to do when it does.
+
+    Raises: as ``add_voter``; InvalidCallError when the broker is no voter.
+    """
+    with context.measured() as measure:
+        there = _root_of(context, broker_id)
+        image = context.metadata.image()
+        if there in image.voters:
+            return _changed(image.voters, dry_run, measure.seconds)
+        _check_replaceable(image, there)
+        if dry_run:
+            kept = tuple(voter for voter in image.voters if voter.broker_id != broker_id)
+            return _changed((*kept, there), True, measure.seconds)
+        context.metadata.with_log(lambda log: log.admit(there))
+        context.metadata.change_voters(RemoveVoter(broker_id, returning=True))
+        voters = context.metadata.change_voters(AddVoter(there))
+    return _changed(voters, False, measure.seconds)
+
+
+def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
+    """Raises: InvalidCallError, StaleBrokerError, UnknownBrokerError."""
+    broker_id = there.broker_id
+    if broker_id not in image.awaited and all(voter.broker_id != broker_id for voter in image.voters):
+        raise InvalidCallError(f"broker {broker_id} is no metadata voter: add it")
+    without = RemoveVoter(broker_id, returning=True).decide(image)
+    AddVoter(there).check_registered(image)
+    if not without.answer:
+        raise InvalidCallError(f"broker {broker_id} was the only metadata voter: its log is lost")
+
+
+def _root_of(context: Context, broker_id: int) -> VoterId:
+    """The broker's root as it is now."""
+    store = context.stores.get(broker_id)
+    if store is None:
+        raise InvalidCallError(f"the cluster file does not name broker {broker_id}: add it there")
+    found = read_broker_file(store)
+    if found is None:
+        raise BrokerUnreachableError(f"broker {broker_id} ({store.uri}) has no broker.json: bootstrap it first")
+    check_broker_file(found, store, context.file.cluster_id, broker_id)
+    return VoterId(broker_id, found.directory_id)
+
+
+def _changed(voters: Voters, dry_run: bool, seconds: float) -> Report:
+    rows: list[dict[str, Value]] = [
+        {"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters
+    ]
+    named = ", ".join(str(voter.broker_id) for voter in voters)
+    note = f"the cluster file has to say: voters = [{named}]"
+    return Report("quorum", rows, (), {}, dry_run, seconds, notes=(note, *_even(len(voters))))
+
+
+def _even(voters: int) -> tuple[str, ...]:
+    even = f"{voters} voters: an even number survives no more losses than one voter less"
+    return () if voters % 2 else (even,)
+
+
+def _awaited(awaited: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(f"broker {broker} is being replaced as a voter: replace it again to finish" for broker in awaited)

@@ -1,0 +1,194 @@
+"""Topics: create, alter, add partitions, delete. A deleted topic leaves the image first, then disks and the remote
+tier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.metadata.topic_commands import (
+    AlterConfigs,
+    AlterTopic,
+    CreatePartitions,
+    CreateTopic,
+    DeleteTopic,
+    PartitionsCreated,
+    TopicCreated,
+)
+from stratalog.engine.replication.replica_selector import KEY
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.engine.upkeep.retention.sweep import special_files
+from stratalog.partitions import paths
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    InvalidReplicationFactorError,
+    RetriableError,
+    StorageAuthorizationError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.partitions.store import Store
+
+
+def create_topic(
+    context: Context,
+    name: str,
+    *,
+    partitions: int | None = None,
+    replication_factor: int | None = None,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+    configs: Mapping[str, str | float] | None = None,
+    dry_run: bool = False,
+) -> TopicCreated:
+    """Create a topic; schemas are Spark's JSON text of a type, None for binary. ``dry_run`` only checks.
+
+    Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
+    """
+    texts = {key: str(value) for key, value in (configs or {}).items()}
+    if texts.get("remote.storage.enable", "false").lower() == "true":
+        context.remote_store(f"topic {name!r} shall be tiered (remote.storage.enable)")
+    command = CreateTopic(
+        name=name,
+        topic_id=context.new_id(),
+        partitions=partitions,
+        replication_factor=replication_factor,
+        key_schema=key_schema,
+        value_schema=value_schema,
+        configs=texts,
+    )
+    try:
+        return context.metadata.submit(command, dry_run=dry_run)
+    except InvalidReplicationFactorError as error:
+        never = sorted(context.stores.keys() - context.metadata.image().brokers.keys())
+        if not never:
+            raise
+        raise InvalidReplicationFactorError(
+            f"{error}; brokers {never} of the cluster file were never registered: format it again, which finishes "
+            "what was begun"
+        ) from error
+
+
+def alter_topic(
+    context: Context,
+    name: str,
+    *,
+    key_schema: str | None = None,
+    value_schema: str | None = None,
+    dry_run: bool = False,
+) -> tuple[str, ...]:
+    """Let the declared schemas of a topic grow by nullable fields; the fields that were added. None: that one
+    stays. ``dry_run`` only checks.
+
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidConfigError; InvalidCallError, also for any
+        other change of a schema.
+    """
+    if key_schema is None and value_schema is None:
+        raise InvalidCallError(f"topic {name!r}: say what its key, or its value, is to be")
+    command = AlterTopic(name, key_schema, value_schema)
+    return context.metadata.submit(command, dry_run=dry_run)
+
+
+def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
+    """Let a topic have so many partitions; ``dry_run`` only tells which brokers the new ones would be on.
+
+    Raises: as ``CreatePartitions.decide``.
+    """
+    command = CreatePartitions(name, partitions)
+    return context.metadata.submit(command, dry_run=dry_run)
+
+
+def alter_configs(
+    context: Context, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
+) -> None:
+    """Set configs of a topic, of the cluster when None; a value of None takes a key back to its default.
+    ``dry_run`` only checks.
+
+    Raises: UnknownTopicOrPartitionError, InvalidConfigError, InvalidCallError.
+    """
+    texts = {key: None if value is None else str(value) for key, value in changes.items()}
+    if (texts.get("remote.storage.enable") or "false").lower() == "true":
+        context.remote_store("remote.storage.enable is to be set")
+    if topic is None and (selector := texts.get(KEY)) is not None:
+        context.selector.offered.check(selector.strip())
+    context.metadata.submit(AlterConfigs(topic, texts), dry_run=dry_run)
+
+
+def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
+    """Delete a topic: from the metadata, then its folders on every broker, then (unless ``keep_remote``) its
+    remote table. Its table says beforehand which of the two it is to be; what a crash leaves behind is found by
+    ``vacuum``.
+
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidCallError for the metadata's own log;
+        StorageError when the remote tier cannot be told: then nothing has changed.
+    """
+    if name == paths.METADATA_TOPIC:
+        raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
+    check_not_internal(name, "delete")
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        topic = image.topic(name)
+        if not dry_run:
+            if context.remote is not None:  # also when it is not tiered any more
+                _mark_remote(context, topic, not keep_remote)
+            context.metadata.submit(DeleteTopic(name))
+        for broker_id, broker in sorted(image.brokers.items()):
+            store = context.stores.get(broker_id)
+            if store is None or not _has_replica(topic, broker_id):
+                continue
+            folder = paths.topic_path(broker.home, topic.name, topic.topic_id)
+            try:
+                files, size = _delete_folder(store, folder, dry_run)
+                rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
+            except StratalogError as error:
+                failures.append(Failure.of(f"{name} on broker {broker_id}", error))
+        if context.remote is not None and not keep_remote:
+            try:
+                found = context.remote.walk(context.remote_folder(topic))
+                failures += special_files(f"{name} in the remote tier", context.remote, found)
+                files, size = len(found), sum(stored.size_bytes for stored in found)
+                if files and not dry_run:
+                    context.remote_table(topic).delete()
+                if files:
+                    rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
+            except StratalogError as error:
+                failures.append(Failure.of(f"{name} in the remote tier", error))
+    return Report(
+        operation="delete topic",
+        rows=rows,
+        failures=failures,
+        totals={"topic": name},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:
+    """Raises: StorageError kinds."""
+    try:
+        context.remote_table(topic).mark_deleted(deleted)
+    except StorageAuthorizationError as error:
+        what = f"topic {topic.name!r} was not deleted: {error}"
+        raise StorageAuthorizationError(what, error.right, error.path) from error
+    except RetriableError as error:
+        raise StorageError(
+            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be told first, or it would "
+            "be kept for ever. Try again when the remote tier is back"
+        ) from error
+
+
+def _has_replica(topic: TopicImage, broker_id: int) -> bool:
+    return any(broker_id in partition.replicas for partition in topic.partitions)
+
+
+def _delete_folder(store: Store, folder: str, dry_run: bool) -> tuple[int, int]:
+    """How many files and bytes there were."""
+    objects = store.list(folder)
+    if objects and not dry_run:
+        store.delete([stored.name for stored in objects])
+    return len(objects), sum(stored.size_bytes for stored in objects)

@@ -1,0 +1,161 @@
+"""Bringing brokers up: format roots, and register them.
+
+A root is formatted only when asked for by name: an empty folder may be a volume that is not mounted.
+Formatting a root that lost its disk makes a new incarnation of the broker; its registration takes the old
+one out of every ISR (KIP-903), and ``bootstrap`` brings its replicas back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stratalog.engine.brokers.probe import entry
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.quorum.bootstrap import has_log
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError, StaleBrokerError, StratalogError
+from stratalog.partitions.identity import NewId, same_root
+from stratalog.partitions.root import (
+    BrokerFile,
+    check_broker_file,
+    check_signed,
+    format_root,
+    look_at_root,
+    read_broker_file,
+)
+from stratalog.partitions.store import Store
+
+
+def format_roots(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    brokers: Sequence[int],
+    new_id: NewId,
+    key: ClusterKey | None = None,
+) -> dict[int, BrokerFile]:
+    """Format the roots of these brokers where they are not already, signed with ``key``.
+
+    Raises: LogDirError, UnsupportedStoreError, InconsistentClusterIdError, UnknownBrokerError.
+    """
+    for broker in brokers:
+        entry(file, broker)
+    return {broker: format_root(stores[broker], file.cluster_id, broker, new_id, key) for broker in brokers}
+
+
+def register_brokers(
+    context: Context, brokers: Sequence[int] | None = None, *, trust_copy: bool = False
+) -> Report:
+    """Register these brokers where their roots are not registered as they are; it unfences them, also those that
+    were fenced by hand. All of the cluster file when None, but for what a person has to decide by name: those that
+    were fenced by hand stay so, and roots that were moved are failures.
+
+    A root that was moved to another disk, or put back from a copy, is another incarnation, which leaves every
+    ISR, unless you know that it has everything that was ever on it: ``trust_copy``.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
+            try:
+                rows.append(_register(context, broker_id, by_name=brokers is not None, trust_copy=trust_copy))
+            except StratalogError as error:
+                failures.append(Failure.of(f"broker {broker_id}", error))
+    return Report("register", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    """Format these brokers' roots where they are not, and register them. Nothing is copied.
+
+    Raises: as ``format_roots``.
+    """
+    if dry_run:
+        return plan_format(context.file, context.stores, brokers)
+    with context.measured() as measure:
+        format_roots(context.file, context.stores, brokers, context.new_id, context.key)
+        registered = register_brokers(context, brokers)
+    return replace(registered, operation="format", seconds=measure.seconds, counts=measure.counts)
+
+
+def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
+    """What formatting these roots (all when None) would do.
+
+    Raises: UnknownBrokerError; as ``check_log_not_lost`` when all are to be formatted.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
+        known, store = entry(file, broker_id), stores[broker_id]
+        try:
+            store.list("")
+            found = read_broker_file(store)
+            if found is not None:
+                check_broker_file(found, store, file.cluster_id, broker_id)
+            plan = "format" if found is None else "is formatted"
+            rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
+    if brokers is None and not failures:
+        check_log_not_lost(file, stores)
+    return Report("format", rows, failures, dry_run=True)
+
+
+def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
+    """A cluster whose metadata log is lost, or not mounted, is not formatted as a new one.
+
+    Raises: InvalidCallError; StorageError kinds.
+    """
+    formatted = {broker: read_broker_file(stores[broker]) for broker in file.voters}
+    voters = [Voter(broker, stores[broker], root.directory_id) for broker, root in formatted.items() if root]
+    has_log(file.cluster_id, voters, {b: store for b, store in stores.items() if b not in file.voters})
+
+
+def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bool) -> dict[str, Value]:
+    known = entry(context.file, broker_id)
+    store = context.stores[broker_id]
+    found = look_at_root(store)
+    if found is None:
+        raise BrokerUnreachableError(
+            f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
+        )
+    check_broker_file(found.file, store, context.file.cluster_id, broker_id)
+    present = context.metadata.image().brokers.get(broker_id)
+    if present is None or present.directory_id != found.file.directory_id:
+        check_signed(found.file, store, context.key)
+    if trust_copy and (present is None or present.directory_id != found.file.directory_id):
+        raise InvalidCallError(
+            f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
+            f"{'nothing' if present is None else present.directory_id}: a root that was formatted anew is no "
+            "copy; register it as what it is"
+        )
+    root = found.identity
+    held = present is not None and present.held and not by_name
+    if present is not None and present.directory_id == found.file.directory_id:
+        if same_root(root, present.root):
+            root = present.root or root
+        elif not by_name and not held:
+            raise StaleBrokerError(
+                f"broker {broker_id}: {store.uri} was moved, or put back from a copy: bootstrap it by name, with "
+                "--trust-copy if the copy has everything that was acknowledged"
+            )
+    wanted = (found.file.directory_id, known.rack, known.log_dir, root)
+    changed = not held and (
+        trust_copy
+        or present is None
+        or present.fenced
+        or (present.directory_id, present.rack, present.log_dir, present.root) != wanted
+    )
+    if changed:
+        context.metadata.submit(RegisterBroker(broker_id, *wanted, trusted=trust_copy))
+    broker = context.metadata.image().broker(broker_id)
+    return {
+        "broker": broker_id,
+        "rack": broker.rack,
+        "broker_epoch": broker.broker_epoch,
+        "directory_id": broker.directory_id,
+        "registered": "now" if changed else "before",
+    }

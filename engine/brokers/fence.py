@@ -1,0 +1,188 @@
+"""Brokers taken out of service and back by hand: fence, unfence, decommission.
+
+A broker that is fenced by hand stays so, however well its root answers, until a person unfences or registers
+it. To move a root to another disk without losing its place in the ISRs: fence the broker, copy the root,
+change ``log_dir`` in the cluster file, and ``bootstrap`` the broker with ``--trust-copy``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from stratalog.engine.brokers.probe import entry, look_at_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.commands import (
+    Command,
+    Decision,
+    FenceBroker,
+    RegisterBroker,
+    UnfenceBroker,
+    UnregisterBroker,
+)
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
+from stratalog.engine.metadata.settling import Another, Found, NotOurs, Same, Unreachable
+from stratalog.engine.metadata.together import Together
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+
+_NAMED = 5
+"""So many partitions are named in a sentence."""
+
+
+def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_run: bool = False) -> Report:
+    """Fence brokers by hand: they leave the ISRs in which they are not the last member, and partitions that
+    they led get other leaders. One row a broker: what it led, who leads that afterwards, what is left without a
+    leader.
+
+    Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
+        leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.
+    """
+    with context.measured() as measure:
+        command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
+        change = context.metadata.submit(command, dry_run=dry_run)
+        rows = [_fenced(change, broker_id) for broker_id in command.brokers]
+        refusal = _refusal(change)
+    notes = (f"without --force this is refused: {refusal}",) if dry_run and refusal and not force else ()
+    totals: dict[str, Value] = {"without_leader": len(change.left_without_leader())}
+    return Report("fence", rows, (), totals, dry_run, measure.seconds, measure.counts, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The metadata before and after."""
+
+    before: ClusterImage
+    after: ClusterImage
+
+    def of_partitions(self) -> Iterator[tuple[str, PartitionImage, PartitionImage]]:
+        """Every partition that is another one now, named, before and after."""
+        for topic_id, topic in self.before.topics.items():
+            later = self.after.topics[topic_id].partitions
+            if later is not topic.partitions:  # what a fold does not touch stays the same object
+                for old, new in zip(topic.partitions, later, strict=True):
+                    if old is not new:
+                        yield f"{topic.name}-{old.partition}", old, new
+
+    def left_without_leader(self) -> list[str]:
+        """The partitions that had a leader before."""
+        return [name for name, old, new in self.of_partitions() if old.leader is not None and new.leader is None]
+
+
+@dataclass(frozen=True, slots=True)
+class FenceByHand:
+    """Fence these brokers together; partitions are left without a leader only by ``force``."""
+
+    brokers: tuple[int, ...]
+    force: bool
+
+    def decide(self, image: ClusterImage) -> Decision[Change]:
+        """Raises: UnknownBrokerError, InvalidCallError."""
+        decided = Together(tuple(FenceBroker(broker, by_hand=True) for broker in self.brokers)).decide(image)
+        change = Change(image, decided.answer)
+        refusal = _refusal(change)
+        if refusal is not None and not self.force:
+            raise InvalidCallError(f"{refusal}; with --force it is done all the same")
+        return Decision(decided.records, change)
+
+
+def _refusal(change: Change) -> str | None:
+    stranded = change.left_without_leader()
+    if not stranded:
+        return None
+    some = ", ".join(stranded[:_NAMED]) + (f" and {len(stranded) - _NAMED} more" if len(stranded) > _NAMED else "")
+    return f"{some} would be left without a leader, for no other member of their ISRs can lead"
+
+
+def _fenced(change: Change, broker_id: int) -> dict[str, Value]:
+    led = [(name, new.leader) for name, old, new in change.of_partitions() if old.leader == broker_id]
+    leaders = Counter(leader for _, leader in led if leader is not None)
+    stranded = [name for name, leader in led if leader is None]
+    left = sum(broker_id in old.isr and broker_id not in new.isr for _, old, new in change.of_partitions())
+    return {
+        "broker": broker_id,
+        "was": state_of(change.before.brokers[broker_id]),
+        "led": len(led),
+        "leaders_after": ", ".join(f"{leader}: {count}" for leader, count in sorted(leaders.items())),
+        "without_leader": len(stranded),
+        "partitions_without_leader": " ".join(stranded),
+        "left_isrs": left,
+    }
+
+
+def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    """Bring brokers back that were fenced, also by hand, all those at once whose roots answer. A root that is
+    another incarnation by now is registered as such, and its replicas have to catch up before they are in an ISR.
+    One row a broker.
+
+    Raises: UnknownBrokerError; StaleBrokerError when a broker is registered meanwhile; RetriableError kinds,
+        OutcomeUnknownError. A root that does not answer, or is somebody else's, is a failure in the report.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    commands: list[Command[object]] = []
+    with context.measured() as measure:
+        for broker_id in brokers:
+            entry(context.file, broker_id)
+        image = context.metadata.image()
+        registered = [image.broker(broker_id) for broker_id in dict.fromkeys(brokers)]
+        findings = {found.broker_id: found for found in look_at_brokers(context, image, brokers)}
+        for broker in registered:
+            try:
+                command = _bring_back(broker, findings[broker.broker_id])
+            except StratalogError as error:
+                failures.append(Failure.of(f"broker {broker.broker_id}", error))
+                continue
+            commands.append(command)
+            rows.append({"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)})
+        together = Together(tuple(commands))
+        after = context.metadata.submit(together, dry_run=dry_run)
+        for row in rows:
+            row["leads"] = sum(
+                partition.leader == row["broker"]
+                for topic in after.topics.values()
+                for partition in topic.partitions
+            )
+    return Report("unfence", rows, failures, {}, dry_run, measure.seconds, measure.counts)
+
+
+def _bring_back(broker: BrokerImage, found: Found) -> Command[object]:
+    match found.finding:
+        case Same():
+            return UnfenceBroker(broker.broker_id, broker.broker_epoch)
+        case Another(registration):
+            return registration
+        case Unreachable(error) | NotOurs(error):
+            raise error
+        case _:
+            assert_never(found.finding)
+
+
+def _outcome(broker: BrokerImage, command: Command[object]) -> str:
+    if isinstance(command, RegisterBroker):
+        return "registered anew: its root is another incarnation"
+    return "unfenced" if broker.fenced else "as before"
+
+
+def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
+    """Take brokers out of the metadata for good, all of them or none; their roots stay as they are. Take them out
+    of the cluster file next.
+
+    Raises: UnknownBrokerError; InvalidCallError while a partition has a replica there, or a broker is a metadata
+        voter; RetriableError kinds, OutcomeUnknownError.
+    """
+    listed = tuple(dict.fromkeys(brokers))
+    with context.measured() as measure:
+        command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
+        context.metadata.submit(command, dry_run=dry_run)
+    rows: list[dict[str, Value]] = [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
+    return Report("decommission", rows, (), {}, dry_run, measure.seconds, measure.counts)
+
+
+def state_of(broker: BrokerImage) -> str:
+    """Whether it is fenced, and by whom."""
+    if broker.held:
+        return "fenced by hand"
+    return "fenced" if broker.fenced else "unfenced"

@@ -1,0 +1,63 @@
+"""Making the roots of a cluster file a cluster."""
+
+from __future__ import annotations
+
+from stratalog.engine.brokers import bring_up
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.driver.context import Context, Progress, TaskRunner
+from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.opening import (
+    OpenStore,
+    check_owners,
+    local_tasks,
+    make_context,
+    metadata_log,
+    open_stores,
+)
+from stratalog.engine.quorum.bootstrap import bootstrap
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.probing import Prober, ThreadProber
+
+
+def format_cluster(
+    file: ClusterFile,
+    *,
+    clock: Clock,
+    new_id: NewId,
+    opener: OpenStore,
+    tasks: TaskRunner | None = None,
+    progress: Progress | None = None,
+    prober: Prober | None = None,
+    key: ClusterKey | None = None,
+) -> Context:
+    """Format all roots, begin the metadata log, register the brokers. What is done already stays as it is: where
+    it stopped half-way, calling it again finishes it. ``tasks`` is as of ``open_context``. With ``key``, all of it
+    is signed.
+
+    Raises: InconsistentClusterIdError, LogDirError for roots of somebody else; UnsupportedStoreError for storage
+        without exclusive create; InvalidCallError where the metadata log was lost; NoMajorityError;
+        OperationFailedError for brokers that cannot be registered.
+    """
+    # Everything that is wrong is found before anything is changed.
+    stores = open_stores(file, clock, opener)
+    prober = prober if prober is not None else ThreadProber()
+    check_owners(file, stores, list(stores), prober)
+    for store in stores.values():
+        store.check()
+    bring_up.check_log_not_lost(file, stores)
+    formatted = bring_up.format_roots(file, stores, file.voters, new_id, key)
+    voters = [Voter(broker, stores[broker], formatted[broker].directory_id, key) for broker in file.voters]
+    others = {broker: store for broker, store in stores.items() if broker not in file.voters}
+    check_owners(file, others, list(others), prober)  # a voter's root may be theirs, too, under another address
+    metrics = SnapshotMetrics()
+    log = metadata_log(file, stores, voters, clock, new_id, metrics, key=key)
+    bootstrap(file.cluster_id, log, voters, others)
+    bring_up.format_roots(file, stores, list(others), new_id, key)
+    log = metadata_log(file, stores, voters, clock, new_id, metrics, log.last_known, key)
+    tasks = tasks if tasks is not None else local_tasks()
+    context = make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)
+    bring_up.register_brokers(context).raise_for_failures()
+    return context

@@ -1,0 +1,162 @@
+"""The brokers at the start of a run: look at every root, commit what follows.
+
+A root is looked at with one ``stat``. One that hangs (a file system whose server is gone) is unreachable when
+``broker.session.timeout.ms`` have passed, and does not hold up the run; only the storage of the metadata
+voters has to answer, for nothing goes on without the metadata. What a driver does not reach it fences, also
+where another driver reaches it, and may unfence it: give all drivers the same mounts and routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.commands import RegisterBroker
+from stratalog.engine.metadata.image import BrokerImage, ClusterImage
+from stratalog.engine.metadata.settling import (
+    Another,
+    Finding,
+    Found,
+    NotOurs,
+    Same,
+    SettleBrokers,
+    Settled,
+    Unreachable,
+)
+from stratalog.partitions import paths
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
+    InvalidCallError,
+    StaleBrokerError,
+    StaleMetadataError,
+    StoreTimeoutError,
+    StratalogError,
+    UnknownBrokerError,
+)
+from stratalog.partitions.identity import same_root
+from stratalog.partitions.root import check_broker_file, check_signed, look_at_root, root_identity
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+
+T = TypeVar("T")
+
+_ATTEMPTS = 5
+
+
+def settle_brokers(context: Context, image: ClusterImage | None = None) -> Settled:
+    """Look at the root of every registered broker, and commit at once what follows (``SettleBrokers``): nothing
+    when everything is as it is registered. The notes also name the brokers that only the metadata or only the
+    cluster file knows; these are left alone. ``image`` is what the caller has just read, and saves reading it.
+
+    Raises: StaleBrokerError when brokers are registered faster than they can be looked at; RetriableError
+        kinds, OutcomeUnknownError, CorruptionError kinds of the metadata.
+    """
+    stale: StaleBrokerError | None = None
+    for _ in range(_ATTEMPTS):
+        if image is None:
+            image = context.metadata.image()
+        command = SettleBrokers(tuple(look_at_brokers(context, image)))
+        try:
+            decided = command.decide(image)
+            settled = context.metadata.submit(command) if decided.records else decided.answer
+        except StaleBrokerError as error:  # somebody has registered one meanwhile
+            stale, image = error, None
+            continue
+        return replace(settled, notes=(*settled.notes, *_unmatched(context.file, image)))
+    assert stale is not None
+    raise stale
+
+
+def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
+    """``work`` on the metadata as it is. Where a leader cannot be reached, or is none any more, it is done once
+    more after the brokers were looked at: what is gone is fenced by then, and others lead.
+
+    Raises: what ``work`` raises; as ``settle_brokers``.
+    """
+    with suppress(BrokerUnreachableError, StaleMetadataError):
+        return work(context.metadata.image())
+    return work(settle_brokers(context).image)
+
+
+def look_at_brokers(
+    context: Context, image: ClusterImage, brokers: Iterable[int] | None = None
+) -> Sequence[Found]:
+    """How the roots of these brokers (all when None) are found now, by broker id. Brokers that are not
+    registered, or not in the cluster file, are left out.
+    """
+
+    def look(broker_id: int) -> Finding:
+        finding = _look(context, image.brokers[broker_id])
+        if isinstance(finding, Another):
+            finding.registration.decide(image)  # it says whether anybody could register that root
+        return finding
+
+    wanted = set(image.brokers if brokers is None else brokers) & image.brokers.keys() & context.stores.keys()
+    deadline_s = context.cluster_config(image).broker_session_timeout_ms / 1000
+    found = []
+    for outcome in context.prober.probe(look, sorted(wanted), deadline_s):
+        match outcome:
+            case Done(broker_id, finding):
+                pass
+            case Failed(broker_id, error):
+                finding = _failed(context.stores[broker_id], error)
+        found.append(Found(broker_id, image.brokers[broker_id].broker_epoch, finding))
+    return found
+
+
+def _look(context: Context, registered: BrokerImage) -> Finding:
+    broker_id = registered.broker_id
+    store, known = context.stores[broker_id], entry(context.file, broker_id)
+    try:
+        identity = root_identity(store.stat(paths.BROKER_FILE))
+        if registered.root and same_root(identity, registered.root):
+            return Same()
+        root = look_at_root(store)
+    except FileNotFoundError:
+        root = None
+    if root is None:
+        raise BrokerUnreachableError(f"{store.uri} holds no broker.json: is its volume mounted?")
+    check_broker_file(root.file, store, context.file.cluster_id, broker_id)
+    if root.file.directory_id == registered.directory_id and same_root(root.identity, registered.root):
+        return Same()
+    if root.file.directory_id != registered.directory_id:
+        check_signed(root.file, store, context.key)
+    return Another(
+        RegisterBroker(broker_id, root.file.directory_id, known.rack, known.log_dir, root=root.identity)
+    )
+
+
+def _failed(store: Store, error: StratalogError) -> Finding:
+    if isinstance(error, InvalidCallError | CorruptionError):
+        return NotOurs(error)
+    if isinstance(error, StoreTimeoutError):
+        return Unreachable(StoreTimeoutError(f"{store.uri}: {error}"))
+    return Unreachable(error)
+
+
+def entry(file: ClusterFile, broker_id: int) -> BrokerEntry:
+    """The broker's entry in the cluster file. Raises: UnknownBrokerError."""
+    found = file.broker(broker_id)
+    if found is None:
+        known = ", ".join(str(broker.broker_id) for broker in file.brokers)
+        raise UnknownBrokerError(f"broker {broker_id} is not in {file.path}, which names {known}")
+    return found
+
+
+def _unmatched(file: ClusterFile, image: ClusterImage) -> list[str]:
+    named = {broker.broker_id for broker in file.brokers}
+    return [
+        *(
+            f"broker {broker} is registered and not in {file.path}: it is left as it is"
+            for broker in sorted(image.brokers.keys() - named)
+        ),
+        *(
+            f"broker {broker} of {file.path} was never registered: format it, or take it out of the file"
+            for broker in sorted(named - image.brokers.keys())
+        ),
+    ]

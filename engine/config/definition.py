@@ -1,0 +1,122 @@
+"""What a configuration key is: its type, where it may be set, its default, and what it takes. Pure.
+
+A key is a field of ``TopicConfig`` or ``ClusterConfig``, and stated there once, by ``key``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from typing import Any
+
+from stratalog.partitions.errors import InvalidConfigError
+
+
+class Scope(StrEnum):
+    """Where a key may be set. Topic keys may be set on the cluster too, as the default of its topics."""
+
+    CLUSTER = "cluster"
+    TOPIC = "topic"
+
+
+Value = bool | int | float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Takes:
+    """Which values a key takes."""
+
+    text: str
+    """As a message says it, after "it takes"."""
+    accepts: Callable[[Any], bool]
+
+
+def at_least(minimum: int) -> Takes:
+    """Integers from ``minimum`` on."""
+    return Takes(f"at least {minimum}", lambda value: value >= minimum)
+
+
+def between(lowest: float, highest: float) -> Takes:
+    """Numbers from ``lowest`` to ``highest``, both included."""
+    return Takes(f"from {lowest:g} to {highest:g}", lambda value: lowest <= value <= highest)
+
+
+def one_of(*words: str) -> Takes:
+    """Exactly these words."""
+    return Takes("one of " + ", ".join(words), lambda value: value in words)
+
+
+TRUE_OR_FALSE = Takes("true or false", lambda value: True)
+PLAIN_NAME = Takes(
+    "a name of at most 255 letters, digits, and . _ $ -, or nothing",
+    lambda value: re.fullmatch(r"[A-Za-z0-9._$-]{0,255}", value) is not None,
+)
+"""Whether anything has the name is found where it is used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDef:
+    """One key."""
+
+    name: str
+    field_name: str
+    """The attribute of ``TopicConfig`` or ``ClusterConfig``."""
+    scope: Scope
+    default: Value
+    """Of the type that the key's values have."""
+    takes: Takes
+    doc: str
+    unit: str | None
+
+    def parse(self, text: str, what: str) -> Value:
+        """The typed value of ``text``; ``what`` says whose it is.
+
+        Raises: InvalidConfigError.
+        """
+        if not isinstance(text, str):  # of callers without a type checker
+            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is no text: write it as {str(text)!r}")
+        try:
+            value = _READERS[type(self.default)](text.strip())
+        except (ValueError, KeyError):
+            value = None
+        if value is None or not self.takes.accepts(value):
+            raise InvalidConfigError(f"{what}: {self.name} = {text!r} is not valid: it takes {self.takes.text}")
+        return value
+
+    def text(self, value: Value) -> str:
+        """The canonical text of a value."""
+        return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_READERS: Mapping[type[Value], Callable[[str], Value]] = {
+    bool: lambda text: {"true": True, "false": False}[text.lower()],
+    int: int,
+    float: float,
+    str: str,
+}
+
+
+def key(default: Value, takes: Takes, doc: str, *, unit: str | None = None, name: str | None = None) -> Any:
+    """A field of a dataclass that is a configuration key. ``name``: where it is not the field's with dots."""
+    return field(
+        default=default, metadata={"default": default, "takes": takes, "doc": doc, "unit": unit, "name": name}
+    )
+
+
+def keys_of(config: type, scope: Scope) -> Mapping[str, ConfigDef]:
+    """The keys that are the fields of a dataclass, by name, in the order of their names."""
+    found = [
+        ConfigDef(
+            name=one.metadata["name"] or one.name.replace("_", "."),
+            field_name=one.name,
+            scope=scope,
+            default=one.metadata["default"],
+            takes=one.metadata["takes"],
+            doc=one.metadata["doc"],
+            unit=one.metadata["unit"],
+        )
+        for one in fields(config)
+    ]
+    return {definition.name: definition for definition in sorted(found, key=lambda definition: definition.name)}

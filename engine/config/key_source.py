@@ -1,0 +1,76 @@
+"""Where the key of a cluster comes from: the environment, a file that somebody mounted, a secret provider.
+
+Never from storage, the cluster file or Spark's conf, and never to them. The text is one secret, or several, the
+first of which signs: in base64, of 32 bytes at least, apart by commas or white space. ``openssl rand -base64 32``
+makes one.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import ClusterKeyError
+
+KEY_VARIABLE = "STRATALOG_CLUSTER_KEY"
+
+LEAST_BYTES = 32
+
+KeySource = Callable[[], str | None]
+"""Gives the text; None: the cluster has no key, or this process only reads."""
+
+
+def key_of_environment() -> str | None:
+    """What the environment variable holds; None where it is not set."""
+    return os.environ.get(KEY_VARIABLE)
+
+
+def key_file(path: str | Path) -> KeySource:
+    """The content of a file, read when the key is needed."""
+
+    def read() -> str:
+        try:
+            return Path(path).read_text(encoding="ascii")
+        except UnicodeDecodeError:
+            why: str | None = "it is no text of base64"
+        except ValueError:
+            why = "no file has such a path"
+        except OSError as error:
+            why = error.strerror
+        raise ClusterKeyError(f"the file of the cluster key, {str(path)!r}, cannot be read: {why}")
+
+    return read
+
+
+def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
+    """The key for a cluster; None where the source has none. No error says anything of a secret.
+
+    Raises: ClusterKeyError for a text that is empty, no base64, or of a short secret; what ``source`` raises.
+    """
+    text = source()
+    if text is None:
+        return None
+    words = text.replace(",", " ").split()
+    if not words:
+        raise ClusterKeyError(
+            f"the key of cluster {cluster_id!r} is empty: unset {KEY_VARIABLE} where there is none, for an empty "
+            "one would be none without saying so"
+        )
+    return ClusterKey(cluster_id, [_secret(cluster_id, word, number) for number, word in enumerate(words, 1)])
+
+
+def _secret(cluster_id: str, word: str, number: int) -> bytes:
+    try:
+        secret = base64.b64decode(word.encode("ascii", "replace"), validate=True)
+    except (binascii.Error, ValueError):
+        secret = None
+    if secret is None or len(secret) < LEAST_BYTES:
+        wrong = "is no base64" if secret is None else f"has {len(secret)} bytes, and {LEAST_BYTES} are needed"
+        raise ClusterKeyError(
+            f"secret {number} of the key of cluster {cluster_id!r} {wrong}: make one with openssl rand -base64 32"
+        )
+    return secret

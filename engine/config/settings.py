@@ -1,0 +1,123 @@
+"""What applies to a topic and to the cluster: dynamic configs, resolved and checked. Pure.
+
+Values travel as text in the metadata. A topic's value is its own, else the cluster's for the same key, else the
+default that stands with the key, in ``TopicConfig`` or ``ClusterConfig``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stratalog.engine.config.cluster_config import CLUSTER_CONFIGS, ClusterConfig
+from stratalog.engine.config.definition import ConfigDef, Scope
+from stratalog.engine.config.kafka_keys import ABSENT
+from stratalog.engine.config.topic_config import AS_LOCAL, AS_TOTAL, SNAPSHOT, TOPIC_CONFIGS, TopicConfig
+from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.retention import UNLIMITED
+from stratalog.partitions.spelling import did_you_mean
+
+
+def check_config(scope: Scope, name: str, text: str, what: str) -> str:
+    """The canonical text of a value that is to be set; ``what`` says on what, as in "topic 'flights'".
+
+    Raises: InvalidConfigError for an unknown key (naming the nearest), a key of the cluster on a topic,
+        or a value that the key does not take.
+    """
+    definition = find_config(scope, name, what)
+    return definition.text(definition.parse(text, what))
+
+
+def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
+    """The definition of a key that may be set at ``scope``. Raises: InvalidConfigError."""
+    allowed = TOPIC_CONFIGS if scope is Scope.TOPIC else {**CLUSTER_CONFIGS, **TOPIC_CONFIGS}
+    if name in allowed:
+        return allowed[name]
+    if name in CLUSTER_CONFIGS:
+        raise InvalidConfigError(f"{what}: {name} is a config of the cluster, not of a topic")
+    if name in ABSENT:
+        raise InvalidConfigError(f"{what}: Kafka's {name} is no config here: {ABSENT[name]}")
+    hint = did_you_mean(name, allowed) or "; conf/reference.toml lists them all"
+    raise InvalidConfigError(f"{what}: unknown config {name!r}{hint}")
+
+
+def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
+    """What applies to a topic with these configs of its own, on a cluster with those.
+
+    Raises: InvalidConfigError when values contradict each other.
+    """
+    values = _resolved(TOPIC_CONFIGS, {**cluster, **topic}, what)
+    for unit in ("ms", "bytes"):
+        total, local = values[f"retention_{unit}"], values[f"local_retention_{unit}"]
+        local = total if local == AS_TOTAL else local
+        if total != UNLIMITED and (local == UNLIMITED or local > total):
+            raise InvalidConfigError(
+                f"{what}: local.retention.{unit} = {local} keeps more than retention.{unit} = {total}: "
+                "brokers cannot keep what the log drops"
+            )
+        if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
+            raise InvalidConfigError(
+                f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} have to be the same "
+                "where remote.log.copy.disable = true: what is not copied must not leave the brokers sooner"
+            )
+        values[f"local_retention_{unit}"] = local
+        lag = values[f"remote_copy_lag_{unit}"]
+        if local != UNLIMITED and lag > local:
+            raise InvalidConfigError(
+                f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers would "
+                "have to keep what is not copied yet for longer than that"
+            )
+        values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
+    if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:
+        raise InvalidConfigError(
+            f"{what}: cleanup.policy = {SNAPSHOT} and remote.storage.enable = true: what leaves the log of such a "
+            "topic is in its snapshots, not in the remote tier; choose one of the two"
+        )
+    return TopicConfig(**values)
+
+
+def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
+    """Tiering may be switched off only by saying what becomes of the remote data (KIP-950).
+
+    Raises: InvalidConfigError.
+    """
+    off = before.remote_storage_enable and not after.remote_storage_enable
+    if off and not after.remote_log_delete_on_disable:
+        raise InvalidConfigError(
+            f"{what}: remote.storage.enable cannot be switched off and the remote data be kept. To keep it, and "
+            "copy no more, set remote.log.copy.disable = true; to delete it set remote.storage.enable = false "
+            "together with remote.log.delete.on.disable = true"
+        )
+
+
+def cluster_config(cluster: Mapping[str, str]) -> ClusterConfig:
+    """What applies to a cluster with these configs. Raises: InvalidConfigError."""
+    return ClusterConfig(**_resolved(CLUSTER_CONFIGS, cluster, "cluster"))
+
+
+def _resolved(table: Mapping[str, ConfigDef], given: Mapping[str, str], what: str) -> dict[str, Any]:
+    return {
+        key.field_name: key.parse(given[name], what) if name in given else key.default
+        for name, key in table.items()
+    }
+
+
+def reference_toml() -> str:
+    """The content of ``conf/reference.toml``."""
+    lines = [
+        "# Every configuration key: where it may be set, its default, what it takes. A test holds this file",
+        "# equal to the code; write it with `python -m stratalog.engine.config.settings > conf/reference.toml`.",
+        "# Topic keys may be set on the cluster too, as the default of its topics.",
+    ]
+    for definition in [*CLUSTER_CONFIGS.values(), *TOPIC_CONFIGS.values()]:
+        default = definition.text(definition.default)
+        quoted = f'"{default}"' if isinstance(definition.default, str) else default
+        lines += ["", f'["{definition.name}"]', f'scope = "{definition.scope}"', f"default = {quoted}"]
+        if definition.unit is not None:
+            lines.append(f'unit = "{definition.unit}"')
+        lines += [f'values = "{definition.takes.text}"', f'doc = "{definition.doc}"']
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(reference_toml(), end="")

@@ -1,0 +1,229 @@
+"""The configs of a topic: each key stated once, with Kafka's name, and what follows from several of them. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.config.definition import TRUE_OR_FALSE, Scope, at_least, between, key, keys_of, one_of
+from stratalog.partitions.merge import MergePolicy
+from stratalog.partitions.retention import UNLIMITED, RetentionLimits
+from stratalog.snapshots.policy import SnapshotPolicy
+from stratalog.tiering.plan import CopyLag
+
+AS_TOTAL = -2
+"""Of local retention: the same as total retention."""
+AS_LOCAL = -1
+"""Of the copy lag: the same as local retention."""
+SNAPSHOT = "snapshot"
+"""The value of cleanup.policy."""
+
+_DAY_MS = 24 * 60 * 60 * 1000
+_SEVEN_DAYS_MS = 7 * _DAY_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """What applies to a topic. A limit of -1 is none.
+
+    ``stratalog.engine.config.settings.topic_config`` makes it. Local retention is resolved there (no -2), and
+    never above total retention. So is the copy lag (no -1), which is above local retention only where that has no
+    limit.
+    """
+
+    segment_bytes: int = key(
+        1024**3, at_least(1), unit="bytes", doc="Small appends are merged into segments of this size."
+    )
+    segment_ms: int = key(
+        _SEVEN_DAYS_MS,
+        at_least(1),
+        unit="ms",
+        doc="A segment whose first record is older than this is sealed, whatever its size: it may be tiered.",
+    )
+    segment_merge_min_files: int = key(
+        16,
+        at_least(2),
+        unit="files",
+        doc="Merge once this number of appends lie side by side, even where they do not fill a segment yet.",
+    )
+    retention_ms: int = key(
+        _SEVEN_DAYS_MS,
+        at_least(UNLIMITED),
+        unit="ms",
+        doc="Records older than this leave the log, local and remote. -1: never.",
+    )
+    retention_bytes: int = key(
+        UNLIMITED,
+        at_least(UNLIMITED),
+        unit="bytes",
+        doc="The oldest records leave a partition that is larger than this, local and remote. -1: never.",
+    )
+    local_retention_ms: int = key(
+        AS_TOTAL,
+        at_least(AS_TOTAL),
+        unit="ms",
+        doc="Tiered records older than this leave the brokers' storage. -2: as retention.ms; -1: never.",
+    )
+    local_retention_bytes: int = key(
+        AS_TOTAL,
+        at_least(AS_TOTAL),
+        unit="bytes",
+        doc="Tiered records leave the brokers' storage where a partition holds more than this. The last file "
+        "stays, also with 0, for readers of the end of the log (Kafka uploads and drops that, too). -2: "
+        "as retention.bytes; -1: never.",
+    )
+    remote_storage_enable: bool = key(False, TRUE_OR_FALSE, doc="Copy sealed segments to the remote tier.")
+    remote_log_copy_disable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Copy nothing more to the remote tier; its content is still read, and expires (KIP-950). Local "
+        "retention has to be equal to total retention.",
+    )
+    remote_log_delete_on_disable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="When remote.storage.enable is switched off, the log starts at the local log start, and the "
+        "content of the remote tier is deleted (KIP-950). It cannot be switched off otherwise.",
+    )
+    remote_copy_lag_ms: int = key(
+        0,
+        at_least(AS_LOCAL),
+        unit="ms",
+        doc="A sealed segment is copied to the remote tier once its latest record has this age, or "
+        "remote.copy.lag.bytes allows it. 0: at once; -1: as local.retention.ms (KIP-1241).",
+    )
+    remote_copy_lag_bytes: int = key(
+        AS_LOCAL,
+        at_least(AS_LOCAL),
+        unit="bytes",
+        doc="A sealed segment is copied to the remote tier once the log has this many bytes behind it, or "
+        "remote.copy.lag.ms allows it. 0: at once; -1: as local.retention.bytes (KIP-1241).",
+    )
+    file_delete_delay_ms: int = key(
+        60_000,
+        at_least(0),
+        unit="ms",
+        doc="How long files that no log needs any more stay for the sake of running readers; in the remote "
+        "tier it is rounded up to whole hours.",
+    )
+    min_insync_replicas: int = key(
+        1,
+        at_least(1),
+        unit="replicas",
+        doc="An append with acks=all needs an ISR of at least this size, and below it nothing more is "
+        "committed (KIP-966); of a partition with fewer replicas, all of them.",
+    )
+    message_timestamp_type: str = key(
+        "CreateTime",
+        one_of("CreateTime", "LogAppendTime"),
+        doc="Whether a record's timestamp is the producer's or the time of the append.",
+    )
+    cleanup_policy: str = key(
+        "delete",
+        one_of("delete", "snapshot"),
+        doc="What happens to old records: they leave the log by retention.*, or once a snapshot holds the "
+        "latest record of each key (KIP-630).",
+    )
+    compression_type: str = key(
+        "zstd", one_of("zstd", "snappy", "lz4", "gzip", "uncompressed"), doc="The codec of new segments."
+    )
+    unclean_leader_election_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Let a replica outside the ISR lead where no member of the ISR can; loses acknowledged records.",
+    )
+    leader_election_thin_replica_last_enable: bool = key(
+        False,
+        TRUE_OR_FALSE,
+        doc="Replicas of a tiered topic that hold less than half as much locally as another candidate are "
+        "elected last (KIP-1023, 'Motivation'): their missing records are read from the remote tier.",
+    )
+    producer_id_expiration_ms: int = key(
+        _SEVEN_DAYS_MS,
+        at_least(1),
+        unit="ms",
+        doc="Forget a producer that has not appended for this long; a later retry is not recognised. Kafka "
+        "forgets after a day. Here a producer is a job or a stream whose last batch is run again when it "
+        "is restarted, even after an outage of a week.",
+    )
+    delete_retention_ms: int = key(
+        _DAY_MS,
+        at_least(0),
+        unit="ms",
+        doc="Of cleanup.policy=snapshot: snapshots leave out tombstones that are older than this, by their "
+        "own timestamps, when the last record is appended that the snapshot contains.",
+    )
+    metadata_snapshot_min_changed_records_ratio: float = key(
+        0.5,
+        between(0, 1),
+        name="metadata.snapshot.min.changed_records.ratio",
+        doc="A new snapshot is taken once this part of the records of the latest one has been changed or "
+        "deleted; new records do not count (KIP-630). The metadata log has what is set on the cluster.",
+    )
+    metadata_log_max_record_bytes_between_snapshots: int = key(
+        20 * 1024 * 1024,
+        at_least(1),
+        unit="bytes",
+        doc="A new snapshot is taken once the log has this many bytes between the latest one and the high "
+        "watermark (KIP-630). The metadata log has what is set on the cluster.",
+    )
+    metadata_log_max_snapshot_interval_ms: int = key(
+        60 * 60 * 1000,
+        at_least(0),
+        unit="ms",
+        doc="A new snapshot is taken once the latest one has this age, whatever its size, if the log has "
+        "something new (KIP-876). 0: never for its age. The metadata log has what is set on the cluster.",
+    )
+    metadata_start_offset_lag_time_max_ms: int = key(
+        _SEVEN_DAYS_MS,
+        at_least(0),
+        unit="ms",
+        doc="How long the log start waits for live replicas that have not fetched a snapshot yet (KIP-630). "
+        "The metadata log has what is set on the cluster.",
+    )
+
+    @property
+    def snapshots(self) -> bool:
+        """Whether snapshots stand for what leaves the log (cleanup.policy=snapshot)."""
+        return self.cleanup_policy == SNAPSHOT
+
+    @property
+    def retention(self) -> RetentionLimits:
+        """Of the whole log."""
+        return RetentionLimits(self.retention_ms, self.retention_bytes)
+
+    @property
+    def local_retention(self) -> RetentionLimits:
+        """Of what brokers hold of a tiered topic."""
+        return RetentionLimits(self.local_retention_ms, self.local_retention_bytes)
+
+    @property
+    def local_expires_ms(self) -> int:
+        """How long brokers keep what the remote tier keeps for longer; -1 where there is nothing of that kind."""
+        return UNLIMITED if self.local_retention_ms == self.retention_ms else self.local_retention_ms
+
+    @property
+    def copies_to_remote(self) -> bool:
+        """Whether segments are copied to the remote tier."""
+        return self.remote_storage_enable and not self.remote_log_copy_disable
+
+    @property
+    def copy_lag(self) -> CopyLag:
+        """How far the remote tier stays behind."""
+        return CopyLag(self.remote_copy_lag_ms, self.remote_copy_lag_bytes)
+
+    @property
+    def merging(self) -> MergePolicy:
+        """When small appends become segments."""
+        return MergePolicy(self.segment_bytes, self.segment_ms, self.segment_merge_min_files)
+
+    @property
+    def snapshotting(self) -> SnapshotPolicy:
+        """When snapshots are made."""
+        return SnapshotPolicy(
+            min_changed_records_ratio=self.metadata_snapshot_min_changed_records_ratio,
+            max_record_bytes_between_snapshots=self.metadata_log_max_record_bytes_between_snapshots,
+            max_snapshot_interval_ms=self.metadata_log_max_snapshot_interval_ms,
+        )
+
+
+TOPIC_CONFIGS = keys_of(TopicConfig, Scope.TOPIC)

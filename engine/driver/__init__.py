@@ -1,0 +1,16 @@
+"""A driver: one process's hold on a cluster, and what every operation works with.
+
+    opening               from a cluster file to a context; whose the roots are, and the metadata log on them
+    context               stores, metadata, clock, runners and caches, as they are passed to every operation
+    report                what an operation tells: rows, failures, totals
+    metrics               what this driver has measured of snapshots
+    state_cache           the engine's own topics, as far as this driver has read them
+    begun_sequences, unnamed_producers   this driver, as the producer of appends
+    fetching, record_reader   the threads of its fetches, and what they have read
+    remote_quota          what it may copy and fetch of the remote tier in a second
+    known_image           the metadata as last seen
+    while_it_changes      a look is taken again, while others change what is looked at
+
+Above the metadata, its quorum and the data plane, of which it holds one of each; below every operation. What runs
+tasks is passed in: it knows of threads alone.
+"""

@@ -1,0 +1,226 @@
+"""What every operation works with: the cluster's stores, its metadata, and the components passed in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from stratalog.engine.config.cluster_config import ClusterConfig
+from stratalog.engine.config.cluster_file import ClusterFile
+from stratalog.engine.config.settings import cluster_config, topic_config
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.begun_sequences import BegunSequences
+from stratalog.engine.driver.fetching import Fetching
+from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.state_cache import OwnProducer, StateCache
+from stratalog.engine.driver.unnamed_producers import UnnamedProducers
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.replica_selector import CurrentSelector
+from stratalog.engine.replication.site import Site
+from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import NewId
+from stratalog.partitions.probing import Prober, ThreadProber
+from stratalog.partitions.runner import Outcome, Runner, ThreadRunner
+from stratalog.partitions.store import Store, StoreCounts
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+class Progress(Protocol):
+    """Told of an operation's progress: items of a known number, and the bytes that each came to. How many
+    bytes there are in all is known only to the tasks: they list the logs."""
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """Work on so many items begins; ``unit`` is their plural."""
+        ...
+
+    def advance(self, size_bytes: int = 0) -> None:
+        """One more item is done, with so many bytes."""
+        ...
+
+    def finish(self) -> None:
+        """The work has ended."""
+        ...
+
+
+class Silent:
+    """A progress that nobody looks at."""
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        """See ``Progress``."""
+
+    def advance(self, size_bytes: int = 0) -> None:
+        """See ``Progress``."""
+
+    def finish(self) -> None:
+        """See ``Progress``."""
+
+
+class Work(Protocol):
+    """An item that can travel to an executor and says which stores it uses there."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """The stores whose requests count as the item's."""
+        ...
+
+
+COPY_THREADS = 4
+"""Copies at once within one task."""
+
+W = TypeVar("W", bound=Work)
+R = TypeVar("R")
+
+
+def _one(_: object) -> int:
+    return 1
+
+
+class TaskRunner(Protocol):
+    """Runs work keyed by partition, maybe elsewhere, and counts what it asked of stores there."""
+
+    counts: StoreCounts
+    processes: int
+    """How many processes work at once: among them what limits all of them is shared out."""
+
+    def run(
+        self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
+    ) -> Iterator[Outcome[W, R]]:
+        """See ``stratalog.partitions.runner.Runner.run``."""
+        ...
+
+
+class LocalTasks(ThreadRunner):
+    """Tasks in threads of this process, where the stores count for themselves."""
+
+    processes = 1
+
+    def __init__(self, threads: int) -> None:
+        super().__init__(threads, late=True)
+        self.counts = StoreCounts()
+
+
+@dataclass(slots=True)
+class Context:
+    """One driver's hold on a cluster."""
+
+    file: ClusterFile
+    stores: Mapping[int, Store]
+    remote: Store | None
+    metadata: MetadataClient
+    clock: Clock
+    new_id: NewId
+    rng: random.Random
+    tasks: TaskRunner
+    """Runs work keyed by partition: on executors, where there are some."""
+    threads: Runner
+    """Runs small storage calls of the driver."""
+    copies: Runner = field(default_factory=lambda: ThreadRunner(COPY_THREADS))
+    """Runs the copies within one task; travels with it."""
+    progress: Progress = field(default_factory=Silent)
+    prober: Prober = field(default_factory=ThreadProber)
+    """Asks the roots whether they are there, without waiting for those that hang."""
+    states: StateCache = field(default_factory=StateCache)
+    """The engine's own topics, as far as this driver has read them."""
+    own_producer: OwnProducer = field(default_factory=OwnProducer)
+    """This driver, as the producer of the engine's own topics."""
+    unnamed_producers: UnnamedProducers = field(default_factory=UnnamedProducers)
+    """This driver, as the producer of appends that name none."""
+    begun_sequences: BegunSequences = field(default_factory=BegunSequences)
+    """This driver, as the producers that were named."""
+    fetching: Fetching = field(default_factory=Fetching)
+    """This driver's fetches: their threads, and what they have read of late."""
+    selector: CurrentSelector = field(default_factory=CurrentSelector)
+    """Which replicas are read from."""
+    snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)
+    key: ClusterKey | None = None
+    """By which what drivers believe about the cluster is signed; None: it is not, or this process only reads."""
+
+    def topics(self, image: ClusterImage, names: Iterable[str] | None) -> list[TopicImage]:
+        """The named topics, all of them when None, by name.
+
+        Raises: UnknownTopicOrPartitionError.
+        """
+        chosen = sorted(image.topic_ids) if names is None else list(dict.fromkeys(names))
+        return [image.topic(name) for name in chosen]
+
+    def site(self, view: PartitionView) -> Site:
+        """A partition with the stores of its brokers."""
+        return Site(view, {broker: self.stores[broker] for broker in view.replicas if broker in self.stores})
+
+    def sites(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[Site]:
+        """All partitions of the topics."""
+        return [self.site(view) for topic in topics for view in image.views(topic.name)]
+
+    def topic_config(self, image: ClusterImage, topic: TopicImage) -> TopicConfig:
+        """What applies to a topic now."""
+        return topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
+
+    def cluster_config(self, image: ClusterImage) -> ClusterConfig:
+        """What applies to the cluster now."""
+        return cluster_config(image.configs)
+
+    def remote_store(self, why: str) -> Store:
+        """The remote tier.
+
+        Raises: InvalidCallError when the cluster file names none.
+        """
+        if self.remote is None:
+            raise InvalidCallError(f"{why}, but the cluster file has no [cluster] remote")
+        return self.remote
+
+    def remote_table(self, topic: TopicImage) -> DeltaTopicTable:
+        """The remote table of a topic."""
+        # Here, for it loads delta-rs, which clusters without a remote tier have no use for.
+        from stratalog.tiering.delta_table import DeltaTopicTable
+
+        store = self.remote_store(f"topic {topic.name!r} is tiered (remote.storage.enable)")
+        return DeltaTopicTable(
+            store,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=self.file.cluster_id,
+            options=self.file.store_options,
+            clock=self.clock,
+            rng=self.rng,
+        )
+
+    def remote_folder(self, topic: TopicImage) -> str:
+        """The folder of a topic in the remote tier."""
+        return paths.topic_folder(topic.name, topic.topic_id)
+
+    @property
+    def all_stores(self) -> list[Store]:
+        """Every store of the cluster."""
+        return [*self.stores.values(), *([] if self.remote is None else [self.remote])]
+
+    @contextmanager
+    def measured(self) -> Iterator[Measure]:
+        """Time and storage requests of what happens inside, here and on executors."""
+        measure = Measure()
+        began = self.clock.monotonic_s()
+        before = self._counts()
+        yield measure
+        measure.seconds = self.clock.monotonic_s() - began
+        measure.counts = self._counts() - before
+
+    def _counts(self) -> StoreCounts:
+        total = self.tasks.counts
+        for store in self.all_stores:
+            total = total + store.counts.snapshot()
+        return total
+
+
+@dataclass(slots=True)
+class Measure:
+    """What a stretch of work took."""
+
+    seconds: float = 0.0
+    counts: StoreCounts = field(default_factory=StoreCounts)

@@ -1,0 +1,26 @@
+"""The metadata for whoever only looks: without a majority of voters, what was known last, and a word about it."""
+
+from __future__ import annotations
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.partitions.errors import NoMajorityError, StorageAuthorizationError
+
+
+def known_image(context: Context, failures: list[Failure]) -> ClusterImage:
+    """Everything that is committed; where too few voters can be reached to tell, the metadata as this driver saw
+    it last, at the latest when it opened the cluster, and a failure that says so. Nothing is to be decided on it.
+
+    Raises: what ``MetadataClient.image`` raises; NoMajorityError where nothing is known.
+    """
+    try:
+        return context.metadata.image()
+    except (NoMajorityError, StorageAuthorizationError) as error:
+        known = context.metadata.last_known.image
+        if known.next_offset == 0:
+            raise
+        failures.append(
+            Failure("metadata", error.code, f"{error}. Shown is what was known up to offset {known.next_offset}")
+        )
+        return known

@@ -1,0 +1,73 @@
+"""The metrics of KIP-630 ("Metrics"), as this driver has measured them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from stratalog.engine.driver.report import Value
+from stratalog.partitions.clock import Clock
+
+GEN_LATENCY = "GenSnapshotLatencyMs"
+LOAD_LATENCY = "LoadSnapshotLatencyMs"
+SIZE = "SnapshotSizeBytes"
+LAG = "SnapshotLag"
+
+_KEPT = 1000
+"""Latest values of a histogram from which its quantiles are taken."""
+
+
+@dataclass(slots=True)
+class Histogram:
+    """Values of one metric of one partition."""
+
+    count: int = 0
+    latest: list[float] = field(default_factory=list)
+
+    def add(self, value: float) -> None:
+        """One more value."""
+        self.count += 1
+        self.latest.append(value)
+        del self.latest[:-_KEPT]
+
+    def quantile(self, part: float) -> float:
+        """The value below which ``part`` of the latest ones lie; there is at least one."""
+        return sorted(self.latest)[min(int(part * len(self.latest)), len(self.latest) - 1)]
+
+
+class SnapshotMetrics:
+    """How long generating and loading snapshots took, by metric, topic and partition. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._histograms: dict[tuple[str, str, int], Histogram] = {}
+
+    def add(self, metric: str, topic: str, partition: int, ms: float) -> None:
+        """One more measurement, in milliseconds."""
+        with self._lock:
+            self._histograms.setdefault((metric, topic, partition), Histogram()).add(ms)
+
+    @contextmanager
+    def loading(self, topic: str, partition: int, clock: Clock) -> Iterator[None]:
+        """Measures what happens inside as a load, if it comes to its end."""
+        began = clock.monotonic_s()
+        yield
+        self.add(LOAD_LATENCY, topic, partition, 1000 * (clock.monotonic_s() - began))
+
+    def rows(self) -> list[dict[str, Value]]:
+        """One row per histogram; ``value`` is the latest measurement."""
+        with self._lock:
+            return [
+                {
+                    "metric": metric,
+                    "topic": topic,
+                    "partition": partition,
+                    "value": histogram.latest[-1],
+                    "count": histogram.count,
+                    "median": histogram.quantile(0.5),
+                    "p99": histogram.quantile(0.99),
+                }
+                for (metric, topic, partition), histogram in sorted(self._histograms.items())
+            ]

@@ -1,0 +1,218 @@
+"""Opening a cluster: its stores, whose they are, its metadata log, and the context of its operations."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
+from stratalog.engine.config.key_source import key_of_environment, read_key
+from stratalog.engine.config.settings import cluster_config
+from stratalog.engine.driver.context import Context, LocalTasks, Progress, Silent, TaskRunner
+from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.quorum.bootstrap import FoundLog, find_log
+from stratalog.engine.quorum.cache import SAVE_AFTER, load_cache, save_cache
+from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.quorum.contents import Note
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.identity import NewId, random_id
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.printable import printable
+from stratalog.partitions.probing import Prober, ThreadProber
+from stratalog.partitions.root import check_broker_file, read_broker_file
+from stratalog.partitions.runner import Failed, ThreadRunner
+from stratalog.partitions.store import Store, StoreOptions, open_store
+
+_DRIVER_THREADS = 16
+_log = logging.getLogger(__name__)
+
+OpenStore = Callable[[str, StoreOptions, Clock], Store]
+"""From the address of a root to its store."""
+
+
+def open_stores(file: ClusterFile, clock: Clock, opener: OpenStore) -> dict[int, Store]:
+    """The root of each broker; nothing is looked at yet."""
+    return {broker.broker_id: opener(broker.log_dir, file.store_options, clock) for broker in file.brokers}
+
+
+def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober) -> None:
+    """No root of these brokers that can be read may belong to somebody else. (One that cannot, or that hangs, is
+    found when it is used; so is one that is not asked for: it is fenced, and the others go on.)
+
+    Raises: InconsistentClusterIdError, LogDirError.
+    """
+    for error in strangers(file, stores, brokers, prober):
+        raise error
+
+
+def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober) -> list[StratalogError]:
+    """As ``check_owners``, of the voters that the file names: a minority of them may be somebody else's, and what
+    is wrong with these is returned. A majority goes on without them.
+
+    Raises: InconsistentClusterIdError, LogDirError.
+    """
+    found = strangers(file, stores, file.voters, prober)
+    if 2 * (len(file.voters) - len(found)) <= len(file.voters):
+        raise found[0]
+    return found
+
+
+def strangers(
+    file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober
+) -> list[StratalogError]:
+    """What is wrong with those roots of these brokers that belong to somebody else."""
+
+    def check(broker_id: int) -> None:
+        found = read_broker_file(stores[broker_id])
+        if found is not None:
+            check_broker_file(found, stores[broker_id], file.cluster_id, broker_id)
+
+    deadline_s = cluster_config({}).broker_session_timeout_ms / 1000  # the cluster's own is not known yet
+    outcomes = prober.probe(check, brokers, deadline_s)
+    return [one.error for one in outcomes if isinstance(one, Failed) and isinstance(one.error, InvalidCallError)]
+
+
+def _warn(note: str) -> None:
+    _log.warning("%s", printable(note))
+
+
+def metadata_log(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    voters: Sequence[Voter],
+    clock: Clock,
+    new_id: NewId,
+    metrics: SnapshotMetrics,
+    hint: LogState = LogState(),  # noqa: B008 - immutable
+    key: ClusterKey | None = None,
+) -> MetadataLog:
+    """The metadata log on these voters; ``hint`` is what was seen of it, ``key`` that of the voters."""
+    return MetadataLog(
+        file.cluster_id,
+        voters,
+        clock=clock,
+        rng=random.Random(new_id()),
+        new_id=new_id,
+        stores=stores,
+        hint=hint,
+        note=_warn,
+        loading=partial(metrics.loading, METADATA_TOPIC, 0, clock),
+        key=key,
+    )
+
+
+def find_metadata(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    note: Note,
+    clock: Clock,
+    metrics: SnapshotMetrics,
+    *,
+    as_logged: bool = False,
+    key: ClusterKey | None = None,
+) -> FoundLog:
+    """The metadata log of an existing cluster: one listing of each voter, and of the log what is not remembered
+    in ``file.cache``.
+
+    Raises: as ``find_log``.
+    """
+    cached = LogState() if file.cache is None else load_cache(file.cache, file.cluster_id, note)
+    found = find_log(
+        file.cluster_id,
+        file.voters,
+        stores,
+        cached=cached,
+        note=note,
+        loading=partial(metrics.loading, METADATA_TOPIC, 0, clock),
+        as_logged=as_logged,
+        key=key,
+    )
+    spared = cached.end > 0 and 0 <= found.state.end - cached.end <= SAVE_AFTER
+    if file.cache is not None and not spared:
+        save_cache(file.cache, file.cluster_id, found.state, note)
+    return found
+
+
+def open_driver(cluster_file: str | Path) -> Context:
+    """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
+    of its environment; tasks run in its threads.
+
+    Raises: InvalidCallError for what is wrong with the file; as ``open_context``.
+    """
+    file = load_cluster_file(cluster_file)
+    key = read_key(file.cluster_id, key_of_environment)
+    return open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=key)
+
+
+def local_tasks() -> TaskRunner:
+    """Runs tasks in threads of this process."""
+    return LocalTasks(_DRIVER_THREADS)
+
+
+def make_context(
+    file: ClusterFile,
+    stores: Mapping[int, Store],
+    log: MetadataLog,
+    tasks: TaskRunner,
+    progress: Progress | None,
+    clock: Clock,
+    new_id: NewId,
+    opener: OpenStore,
+    prober: Prober,
+    metrics: SnapshotMetrics,
+    key: ClusterKey | None,
+) -> Context:
+    """What the operations work with."""
+    remote_options = replace(file.store_options, bytes_with_name=True)
+    return Context(
+        file=file,
+        stores=stores,
+        remote=None if file.remote is None else opener(file.remote, remote_options, clock),
+        metadata=MetadataClient(log),
+        clock=clock,
+        new_id=new_id,
+        rng=random.Random(new_id()),
+        tasks=tasks,
+        threads=ThreadRunner(_DRIVER_THREADS, late=True),
+        progress=progress if progress is not None else Silent(),
+        prober=prober,
+        snapshot_metrics=metrics,
+        key=key,
+    )
+
+
+def open_context(
+    file: ClusterFile,
+    *,
+    clock: Clock,
+    new_id: NewId,
+    opener: OpenStore,
+    key: ClusterKey | None,
+    tasks: TaskRunner | None = None,
+    progress: Progress | None = None,
+    prober: Prober | None = None,
+    as_logged: bool = False,
+) -> Context:
+    """A cluster that exists; ``tasks`` runs what is keyed by partition, threads of this process when None.
+    ``as_logged``: the file may name other metadata voters than the log.
+
+    Raises: as ``find_log``, ``check_voters``.
+    """
+    stores = open_stores(file, clock, opener)
+    prober = prober if prober is not None else ThreadProber()
+    notes = [str(error) for error in check_voters(file, stores, prober)]
+    metrics = SnapshotMetrics()
+    found = find_metadata(file, stores, notes.append, clock, metrics, as_logged=as_logged, key=key)
+    file = replace(file, warnings=(*file.warnings, *notes))
+    log = metadata_log(file, stores, found.voters, clock, new_id, metrics, found.state, key)
+    tasks = tasks if tasks is not None else local_tasks()
+    return make_context(file, stores, log, tasks, progress, clock, new_id, opener, prober, metrics, key)

@@ -1,0 +1,153 @@
+"""Reading some records in this process, without Spark: whole row groups, by one ranged request each.
+
+What was read is kept, within a bound, for who reads on: the footers, and the row groups, of which a fetch takes
+as many records as it wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+
+import pyarrow as pa
+
+from stratalog.engine.replication.unreadable import unreadable
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import CorruptSegmentError, LogGapError, ThrottlingQuotaExceededError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.segment import Segment, read_row_group, read_segment
+from stratalog.partitions.store import Store
+
+READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
+"""What readers see of a record."""
+_COLUMNS = [*READ_COLUMNS, "control"]
+
+FOOTER_BYTES = 128 * 1024 * 1024
+_KEPT_BYTES = 1024 * 1024
+"""So much a part may keep in memory besides its own records."""
+ROW_GROUP_BYTES = 256 * 1024 * 1024
+"""Bounds of the cache: footers, and row groups, of so many bytes in memory. (Kafka keeps up to
+1 GiB of indexes of remote segments, remote.log.index.file.cache.total.size.bytes.)"""
+
+_File = tuple[str, str, int, str]
+"""Store, name, size, version: names in the remote tier, which have no version, are never used again."""
+
+Pay = Callable[[int], None]
+"""Told how many bytes are to be read from a store, before they are: it may wait, or raise."""
+
+
+def free(size_bytes: int) -> None:
+    """A ``Pay`` without a quota."""
+
+
+class RecordReader:
+    """Reads records of files, and remembers what it has read. Thread-safe."""
+
+    def __init__(self, footer_bytes: int = FOOTER_BYTES, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
+        self._footers: BoundedCache[_File, Segment] = BoundedCache(footer_bytes)
+        self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
+
+    def read(
+        self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int, pay: Pay = free
+    ) -> pa.Table | None:
+        """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
+        least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece. They
+        come with their ``control``, markers and all (``stratalog.partitions.transactions.visible``).
+        ``pay`` is told of the row groups that are not remembered.
+
+        Raises: CorruptSegmentError naming the offsets that are damaged, LogGapError when a file ends before the
+            log says so, and as ``pay``: unless there are some records already; SourceChangedError, StorageError
+            kinds.
+        """
+        found: list[pa.Table] = []
+        left = max_bytes
+        for piece in pieces:
+            try:
+                groups = self._row_groups(what, piece)
+            except (CorruptSegmentError, LogGapError) as error:
+                if found:
+                    return _joined(found)
+                if isinstance(error, LogGapError):
+                    raise
+                raise unreadable(what, piece.start, piece.end, error) from error
+            for index, first, end in groups:
+                low, high = max(offset, piece.start, first), min(piece.end, end)
+                if low >= high:
+                    continue
+                try:
+                    records = self._row_group(piece, index, pay).slice(low - first, high - low)
+                except (ThrottlingQuotaExceededError, CorruptSegmentError) as error:
+                    if found:
+                        return _joined(found)
+                    if isinstance(error, CorruptSegmentError):
+                        raise unreadable(what, first, end, error) from error
+                    raise
+                fitting = _fitting(records, left)
+                if fitting == 0 and found:
+                    return _joined(found)
+                found.append(_alone(records, max(fitting, 1)))
+                left -= found[-1].nbytes
+                if fitting < records.num_rows or left <= 0:
+                    return _joined(found)
+        return _joined(found) if found else None
+
+    def _row_groups(self, what: str, piece: Piece) -> list[tuple[int, int, int]]:
+        """Index and offsets ``[first, end)`` of each row group."""
+        segment = self._segment(piece.store, piece.file)
+        if segment.footer.next_offset < piece.end:
+            raise LogGapError(
+                f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
+                f"{segment.footer.next_offset}, and nothing holds those from there to {piece.end}"
+            )
+        return [(index, *offsets) for index, offsets in enumerate(pairwise(segment.row_group_offsets))]
+
+    def _segment(self, store: Store, file: DataFile) -> Segment:
+        key = _key(store, file)
+        found = self._footers.get(key)
+        if found is None:
+            found = read_segment(store, file)
+            self._footers.put(key, found, found.memory_bytes)
+        return found
+
+    def _row_group(self, piece: Piece, index: int, pay: Pay) -> pa.Table:
+        key = _key(piece.store, piece.file), index
+        found = self._groups.get(key)
+        if found is None:
+            segment = self._segment(piece.store, piece.file)
+            group = segment.row_groups[index]
+            pay(group.stop - group.start)
+            whole = read_row_group(piece.store, segment, index)
+            found = whole.select(_COLUMNS)
+            self._groups.put(key, found, found.nbytes)
+        return found
+
+
+def _key(store: Store, file: DataFile) -> _File:
+    return store.uri, file.object.name, file.object.size_bytes, file.object.version
+
+
+def _fitting(records: pa.Table, max_bytes: int) -> int:
+    """How many of the first records take at most so many bytes in memory."""
+    low, high = 0, int(records.num_rows)
+    if records.nbytes <= max_bytes:
+        return high
+    while low < high:
+        middle = (low + high + 1) // 2
+        if records.slice(0, middle).nbytes <= max_bytes:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _alone(records: pa.Table, count: int) -> pa.Table:
+    """The first records; a small part of many does not keep all of them in memory."""
+    some = records.slice(0, count)
+    kept = some.get_total_buffer_size()
+    return some if kept <= max(_KEPT_BYTES, 4 * some.nbytes) else some.take(pa.arange(0, count))
+
+
+def _joined(found: list[pa.Table]) -> pa.Table:
+    """As one table; values of files that are older than a field of the topic's schema have a null there."""
+    return pa.concat_tables(found, promote_options="permissive")

@@ -1,0 +1,201 @@
+"""What an operation did: rows, failures, cost. A table for people, one JSON object for machines.
+
+Names in it are other people's: people get them printable, a line a thing; machines get them as they are.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.printable import printable
+from stratalog.partitions.store import StoreCounts
+
+_MOST_LINES = 200
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One item of an operation that failed; the others went on. Errors name their subject, since they are raised
+    alone, too; here it is the item, and ``message`` does not say it again.
+    """
+
+    item: str
+    code: str
+    message: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", _without_subject(printable(self.item), self.message))
+
+    @classmethod
+    def of(cls, item: object, error: StratalogError) -> Failure:
+        """The failure of ``item`` with one of our errors."""
+        return cls(str(item), error.code, str(error))
+
+
+def _without_subject(item: str, message: str) -> str:
+    """The message without its first words where these are the item, or what the item begins with."""
+    subject, colon, rest = message.partition(": ")
+    if colon and f"{item} ".startswith(f"{subject} "):
+        return rest
+    for named in (item, f"topic {item!r}"):
+        if message.startswith((f"{named}: ", f"{named} ")):
+            return message[len(named) :].removeprefix(":").lstrip()
+    return message
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of one operation on many items. In a notebook it shows itself as a table."""
+
+    operation: str
+    rows: Sequence[Mapping[str, Value]]
+    failures: Sequence[Failure] = ()
+    totals: Mapping[str, Value] = field(default_factory=dict)
+    dry_run: bool = False
+    seconds: float = 0.0
+    counts: StoreCounts = field(default_factory=StoreCounts)
+    notes: Sequence[str] = ()
+    """What happened on the way and is no failure: a broker was fenced, a member left an ISR."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every item was done."""
+        return not self.failures
+
+    def raise_for_failures(self) -> Report:
+        """This report if all is done.
+
+        Raises: OperationFailedError naming the first failure.
+        """
+        if self.failures:
+            first = self.failures[0]
+            more = f" (and {len(self.failures) - 1} more)" if len(self.failures) > 1 else ""
+            raise OperationFailedError(
+                f"{self.operation}: {first.item}: {first.code}: {first.message}{more}", self
+            )
+        return self
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns, in the order in which rows bring them."""
+        return list(dict.fromkeys(name for row in self.rows for name in row))
+
+    def to_json(self) -> str:
+        """One object on one line."""
+        return json.dumps(
+            {
+                "operation": self.operation,
+                "ok": self.ok,
+                "dry_run": self.dry_run,
+                "seconds": round(self.seconds, 3),
+                "totals": _plain(self.totals),
+                "storage": self._storage(),
+                "rows": [_plain(row) for row in self.rows],
+                "notes": list(self.notes),
+                "failures": [{"item": f.item, "code": f.code, "message": f.message} for f in self.failures],
+            },
+            allow_nan=False,
+        )
+
+    def __str__(self) -> str:
+        lines = [self._headline(), *text_table(self.columns, self.rows[:_MOST_LINES])]
+        if len(self.rows) > _MOST_LINES:
+            lines.append(f"... and {len(self.rows) - _MOST_LINES} more rows (all of them are in the JSON)")
+        lines += [printable(f"note: {note}") for note in self.notes]
+        lines += [printable(f"FAILED {f.item}: {f.code}: {f.message}") for f in self.failures]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{_html(name)}</th>" for name in self.columns)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{_html(show(row.get(name)))}</td>" for name in self.columns) + "</tr>"
+            for row in self.rows
+        )
+        failed = "".join(
+            f"<li>{_html(f.item)}: <b>{_html(f.code)}</b>: {_html(f.message)}</li>" for f in self.failures
+        )
+        noted = "".join(f"<li>{_html(note)}</li>" for note in self.notes)
+        return (
+            f"<p>{_html(self._headline())}</p><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{body}</tbody></table><ul>{noted}{failed}</ul>"
+        )
+
+    def _headline(self) -> str:
+        state = "plan only" if self.dry_run else ("done" if self.ok else f"{len(self.failures)} FAILED")
+        totals = "".join(f", {printable(name)} {show(value)}" for name, value in self.totals.items())
+        return f"{self.operation}: {state}{totals}, {self.counts.requests} storage requests, {self.seconds:.1f} s"
+
+    def _storage(self) -> dict[str, int]:
+        names = ("creates", "reads", "lists", "deletes", "copies", "requests", "read_bytes", "written_bytes")
+        return {name: getattr(self.counts, name) for name in names}
+
+
+class OperationFailedError(StratalogError):
+    """Part of an operation failed; ``report`` tells which."""
+
+    code = "OPERATION_FAILED"
+
+    def __init__(self, message: str, report: Report) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+def json_float(value: float) -> float | str:
+    """A float as JSON has it: those that are no numbers there as the texts that Spark's ``to_json`` writes."""
+    if math.isfinite(value):
+        return value
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+
+
+def _plain(row: Mapping[str, Value]) -> dict[str, Value]:
+    return {name: json_float(value) if isinstance(value, float) else value for name, value in row.items()}
+
+
+def utc_text(time_ms: int) -> str:
+    """A time as ISO text, UTC; one before the first or after the last year of the calendar as the end of that."""
+    try:
+        return (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat()
+    except OverflowError:
+        return (datetime.min if time_ms < 0 else datetime.max).replace(tzinfo=UTC).isoformat()
+
+
+def _html(text: str) -> str:
+    return html.escape(printable(text))
+
+
+def show(value: Value) -> str:
+    """A value as people read it, printable."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    return printable(value)
+
+
+def text_table(columns: Sequence[str], rows: Iterable[Mapping[str, Value]]) -> list[str]:
+    """Lines of a table: numbers to the right, the rest to the left."""
+    listed = list(rows)
+    if not listed:
+        return []
+    cells = [[show(row.get(name)) for name in columns] for row in listed]
+    names = [printable(name) for name in columns]
+    widths = [max(len(name), *(len(line[i]) for line in cells)) for i, name in enumerate(names)]
+    right = [all(isinstance(row.get(name), int | float | None) for row in listed) for name in columns]
+
+    def line(texts: Sequence[str]) -> str:
+        padded = (t.rjust(w) if r else t.ljust(w) for t, w, r in zip(texts, widths, right, strict=True))
+        return "  ".join(padded).rstrip()
+
+    return [line(names), line(["-" * width for width in widths]), *(line(texts) for texts in cells)]

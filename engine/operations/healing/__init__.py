@@ -1,8 +1,0 @@
-"""Damaged files replaced, and what was truncated found again.
-
-heal            files of brokers replaced by verified copies (plan: which; files: how)
-rebuild         ... and objects of the remote tier by what replicas still have of them (rebuild_plan: which)
-tables          ... and tables that others have rewritten list the segments again
-history         what replicas have discarded and still hold
-recover         ... exported (export)
-"""

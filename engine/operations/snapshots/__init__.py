@@ -1,8 +1,0 @@
-"""Short logs for topics with ``cleanup.policy=snapshot``, and for the metadata (KIP-630).
-
-snapshot       one run of it
-partition      made on the leader of a partition
-spread         copied to the other replicas; what it replaces is deleted
-metadata       that of the metadata log
-read_snapshot  as a DataFrame, as a table; its metrics
-"""

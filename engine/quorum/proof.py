@@ -1,0 +1,120 @@
+"""What looks at the voters prove to be committed, for whoever may not write.
+
+A linearizable read finishes what others left undone: it copies their last batch on, or claims an epoch and commits
+an empty batch. Whoever is not allowed to do either may still know enough to answer. Two things have to be known of
+a log; all looks are from after the read began.
+
+*Nothing beyond it was committed before the read began.* What is committed is on a majority of the voters, as files
+or under a snapshot, and stays there. So a batch was not committed yet where the voters that have it, with those
+that could not be looked at, are no majority. It may be committed later, which makes the answer no less true: it
+is of a moment after the read began. Of such a last batch the looks are taken as if it were not there; and so on,
+down to the first log whose last file may be on a majority.
+
+*It is committed*, by any of these:
+
+* this driver has known it to be committed before;
+* a snapshot of it is on a voter: they are made of nothing else;
+* a majority of its voters holds it, and of every epoch above its own, up to the greatest claimed on each of them,
+  a batch is seen whose lineage includes it. (Nothing is claimed above it: the usual linearizable read.) Then no
+  claimant has left it out, or ever will: take the first one that did. It had claimed its epoch on one of this
+  majority, and looked there afterwards. If it claimed after our look it saw this log, and goes on from it or from
+  a later one, which includes it, for this is the first claimant that left it out. If before, its epoch is one of
+  those of which a batch is seen: an epoch has one claimant, and a claimant one lineage. (Every *number* counts,
+  not the claims that are there alone: those below the greatest may have been deleted.)
+
+The last is what a driver leaves that dies while it commits: its claim is everywhere, its batch on a minority, and
+the batch tells from which log it goes on. Where a claimant died before it wrote anything, nobody can tell by
+reading whether it had seen the last batch; who reads anew does not know then, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from stratalog.engine.metadata.records import VoterId
+from stratalog.engine.quorum.state import LogState, greatest_of, is_majority
+from stratalog.engine.quorum.voter import VoterLook, last_of
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+
+MOST_EPOCHS = 16
+"""With so many claims above a log, drivers are at work: another look tells more than so many batches."""
+
+
+class UnprovenError(Exception):
+    """It cannot be told by reading what is committed; the text says why."""
+
+
+def committed_of(
+    looks: Sequence[VoterLook],
+    electorate: Sequence[VoterId],
+    greatest: Callable[[Sequence[VoterLook]], LogState],
+    is_known: Callable[[LogState], bool],
+    lineage_of: Callable[[int], Lineage | None],
+) -> LogState:
+    """The log that was committed at some moment after the first of the looks, which are at a majority of the
+    ``electorate``. ``greatest``: the greatest log that looks show. ``is_known``: whether a log is known to be
+    committed. ``lineage_of``: of the batches of an epoch; None where no voter shows one.
+
+    Raises: UnprovenError; what the functions raise.
+    """
+    seen = looks
+    while True:
+        state = greatest(seen)
+        if state.end == 0 or set(state.image.voters) != set(electorate):
+            raise UnprovenError("the voters are about to change")
+        if is_known(state) or any(state.snapshot in look.checkpoints for look in seen):
+            return state
+        if _is_kept(state, seen, electorate, lineage_of):
+            return state
+        last = greatest_of(seen)
+        assert isinstance(last, DataName), "what a snapshot ends is committed"
+        if _may_be_committed(last, seen, electorate):
+            raise UnprovenError(_why(last, looks, electorate))
+        seen = [_without(last, look) for look in seen]
+
+
+def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
+    """Whether a batch may have been committed before the looks, none of which shows a later file."""
+    lacking = {look.voter.id for look in looks if name not in look.files}
+    return is_majority([voter for voter in electorate if voter not in lacking], electorate)
+
+
+def _without(name: DataName, look: VoterLook) -> VoterLook:
+    """The look as if the batch were not there."""
+    if name not in look.files:
+        return look
+    files = frozenset(look.files) - {name}
+    return replace(look, files=files, last=last_of(files, look.checkpoints))
+
+
+def _is_kept(
+    state: LogState,
+    looks: Sequence[VoterLook],
+    electorate: Sequence[VoterId],
+    lineage_of: Callable[[int], Lineage | None],
+) -> bool:
+    """Whether a majority holds the log, and no claimant that they know of goes on from one that lacks it."""
+    kept = []
+    for look in looks:
+        above = range(state.epoch + 1, look.claimed_epoch + 1)
+        few = len(above) <= MOST_EPOCHS and state.held_by(look)
+        if few and all(_includes(state, lineage_of(epoch)) for epoch in above):
+            kept.append(look.voter.id)
+    return is_majority(kept, electorate)
+
+
+def _includes(state: LogState, lineage: Lineage | None) -> bool:
+    """Whether the log is a beginning of those with the lineage."""
+    return lineage is not None and lineage.epoch_at(state.end - 1) == state.epoch
+
+
+def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> str:
+    having = [str(look.voter) for look in looks if last in look.files]
+    claimed = max(look.claimed_epoch for look in looks)
+    away = len(electorate) - len({look.voter.id for look in looks} & set(electorate))
+    there = f"whether {last} is committed is not known: it is on {', '.join(having)}"
+    if away:
+        return f"{there}, and {away} of {len(electorate)} voters cannot be looked at"
+    return f"{there}, and whoever has claimed epoch {claimed} has not gone on from it yet"

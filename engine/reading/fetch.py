@@ -1,0 +1,431 @@
+"""Fetch: some records of partitions from an offset on, in this process, from either tier (Kafka's Fetch request).
+
+For consumers of small ranges: no Spark, no plan of files. A fetch answers from one place: from the nearest replica
+(KIP-392) where the leader's local log has the offset, else from the remote log; the next one goes on at
+``Fetched.next_offset``.
+
+    1. read the metadata (once for all partitions of a call), list the leader
+    2. the caller says of which leader epoch the last record was that it has read: that history is the leader's, or
+       the fetch ends with LOG_TRUNCATION (KIP-320)
+    3. the offset is local: files of the nearest replica, or of the leader where that one cannot serve it after
+       all; else the remote segment that holds it. Ranged reads of the footer and of the row groups that are
+       needed; what was read of late is remembered
+    3a. what is damaged there is read from any other copy: of a follower that knows it to be committed, or of the
+       remote tier; only where no copy is good it is an error
+    4. what fails and may pass is tried again, after 1, with exponential back-off, until the time-out (KIP-405,
+       "Remote Storage Fetcher Thread Pool", 2.3)
+A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE, where the log start has passed it,
+else REMOTE_OBJECT_MISSING (2.2). So is what the fetch quota leaves no room for before the time-out, and an offset
+that the leader does not know to be committed, for waiting alone does not change that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.fetching import Remote
+from stratalog.engine.driver.record_reader import READ_COLUMNS
+from stratalog.engine.driver.remote_quota import fetch_throttle
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.reading.look import remote_pieces
+from stratalog.engine.replicas.nearest import Chosen, crosses_racks, follower_log, leader_log, leader_of, nearest
+from stratalog.engine.replicas.offsets_for_epoch import check_history
+from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
+from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.replication.unreadable import PassedOver
+from stratalog.engine.state.group_commits import OffsetAndMetadata, check_offsets
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    RemoteNotReadyError,
+    RemoteObjectMissingError,
+    RetriableError,
+    SourceChangedError,
+    StaleMetadataError,
+    StratalogError,
+    ThrottlingQuotaExceededError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.growth import widest
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.runner import Outcome, values
+from stratalog.partitions.transactions import transactions_of, visible
+from stratalog.tiering.remote_log import RemoteLog
+
+T = TypeVar("T")
+
+MAX_BYTES = 1024 * 1024
+"""Kafka's max.partition.fetch.bytes."""
+TIMEOUT_S = 30.0
+"""Kafka's request.timeout.ms of consumers."""
+_FIRST_BACKOFF_S = 0.05
+_LONGEST_BACKOFF_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What a fetch gave of one partition."""
+
+    topic: str
+    partition: int
+    records: pa.Table
+    """Columns ``partition, offset, timestamp, key, value, headers``, in the order of offsets, without gaps but for
+    markers of transactions and what the isolation level leaves out; empty at the high watermark, of committed
+    records at the last stable offset."""
+    next_offset: int
+    """Where to go on."""
+    log_start: int
+    high_watermark: int
+    """The leader's, wherever the records came from."""
+    leader_epoch: int | None
+    """Of the record before ``next_offset``: give it to the next fetch."""
+    remote: bool
+    """Whether the records came from the remote tier."""
+    broker: int | None
+    """Who served them; None: the remote tier, which is in no rack."""
+    crossed_racks: bool
+    """Whether the broker is in another rack than the reader; not where either is in none."""
+    read_bytes: int
+    """What was read of row groups in storage for it; 0 where they were remembered."""
+    damage: tuple[str, ...] = ()
+    """Copies of these records that were found damaged on the way to a good one: one line each, with what to do."""
+
+    @property
+    def cross_rack_bytes(self) -> int:
+        """Those of ``read_bytes`` that came from another rack."""
+        return self.read_bytes if self.crossed_racks else 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A partition as one look at its leader saw it."""
+
+    topic: TopicImage
+    view: PartitionView
+    log: ReplicaLog
+    tiered: bool
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}-{self.view.partition}"
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that readers get."""
+        first = self.view.log_start_offset
+        return first if self.tiered else max(first, self.log.local_start)
+
+    @property
+    def bounds(self) -> Bounds:
+        """Of what readers get."""
+        first = self.log_start
+        return Bounds(first, max(self.log.high_watermark, first), max(self.log.log_end, first))
+
+
+def fetch(
+    context: Context,
+    topic: str,
+    partition: int,
+    offset: int,
+    *,
+    leader_epoch: int | None = None,
+    max_bytes: int = MAX_BYTES,
+    timeout_s: float = TIMEOUT_S,
+    client: ClientMetadata = NOWHERE,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+) -> Fetched:
+    """The records of a partition from ``offset`` on: at least one, if there is one below the high watermark, and
+    as many more as take at most ``max_bytes`` in memory.
+
+    Raises: UnknownTopicOrPartitionError; OffsetOutOfRangeError below the log start and above the log end;
+        LogTruncationError where the log is not what the reader of ``leader_epoch`` has read;
+        OffsetNotAvailableError above the high watermark; InvalidCallError; ThrottlingQuotaExceededError;
+        LeaderNotAvailableError, StorageError, StoreTimeoutError and other errors that may pass and have not
+        until the time-out; RemoteObjectMissingError and other CorruptionError kinds.
+    """
+    offsets = {(topic, partition): OffsetAndMetadata(offset, leader_epoch)}
+    outcomes = fetch_many(
+        context, offsets, max_bytes=max_bytes, timeout_s=timeout_s, client=client, isolation=isolation
+    )
+    return values(outcomes)[0]
+
+
+def fetch_many(
+    context: Context,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    *,
+    max_bytes: int = MAX_BYTES,
+    timeout_s: float = TIMEOUT_S,
+    client: ClientMetadata = NOWHERE,
+    known: ClusterImage | None = None,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+) -> Iterator[Outcome[TopicPartition, Fetched]]:
+    """Fetch from several partitions at once, ``max_bytes`` of each: an outcome for each, as they come, local ones
+    without waiting for remote ones. The fetches begin with the call, and end ``timeout_s`` after it. ``known`` is
+    the metadata, where the caller has read it of late: it is read again only where something fails.
+
+    Raises: InvalidCallError, also where there is nothing to fetch; UnknownTopicOrPartitionError for a key that is
+        no partition; what keeps the metadata from being read.
+    """
+    positions = check_offsets(offsets, least=None)
+    if not positions:
+        raise InvalidCallError("offsets is empty: name a partition to fetch from")
+    if max_bytes < 1 or timeout_s <= 0:
+        raise InvalidCallError(f"max_bytes = {max_bytes}, timeout_s = {timeout_s}: both must be above 0")
+    level = isolation_of(isolation)
+    deadline_s = context.clock.monotonic_s() + timeout_s
+    image = context.metadata.image() if known is None else known
+    throttle = fetch_throttle(context, context.cluster_config(image))
+
+    def begin(key: TopicPartition) -> Fetched | Remote[Fetched]:
+        position = positions[key]
+        one = _Fetch(
+            context=context,
+            key=key,
+            offset=position.offset,
+            leader_epoch=position.leader_epoch,
+            max_bytes=max_bytes,
+            deadline_s=deadline_s,
+            throttle=throttle,
+            client=client,
+            isolation=level,
+        )
+        return one.until_it_passes(lambda fresh: one.begin(context.metadata.image() if fresh else image))
+
+    def leader(key: TopicPartition) -> int | None:
+        try:
+            return image.partition(image.topic(key[0]).topic_id, key[1]).leader
+        except UnknownTopicOrPartitionError:
+            return None  # as its fetch will say
+
+    return context.fetching.run(begin, list(positions), leader, context.clock, deadline_s, timeout_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fetch:
+    """One fetch in the course of its tries."""
+
+    context: Context
+    key: TopicPartition
+    offset: int
+    leader_epoch: int | None
+    max_bytes: int
+    deadline_s: float
+    throttle: Throttle | None
+    client: ClientMetadata
+    isolation: Isolation
+
+    def until_it_passes(self, attempt: Callable[[bool], T]) -> T:
+        """Try again what may pass; ``attempt`` is told whether it has been tried before."""
+        tries = 0
+        while True:
+            try:
+                return attempt(tries > 0)
+            except (ThrottlingQuotaExceededError, OffsetNotAvailableError):
+                raise  # it will not pass before the deadline
+            except (RetriableError, StaleMetadataError):
+                tries += 1
+                longest = min(_LONGEST_BACKOFF_S, _FIRST_BACKOFF_S * 2**tries)
+                pause = longest * self.context.rng.uniform(0.5, 1.0)
+                if self.context.clock.monotonic_s() + pause > self.deadline_s:
+                    raise
+                self.context.clock.sleep(pause)
+
+    def begin(self, image: ClusterImage) -> Fetched | Remote[Fetched]:
+        """The local records, or what it takes to get remote ones."""
+        seen = self._look(image)
+        if self.offset < seen.log.local_start:
+            return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
+        chosen = nearest(self.context, seen.view, seen.log, self.client, self.offset)
+        damage = PassedOver()
+        if not chosen.is_leader:
+            # Whatever keeps it from serving: the leader was chosen by nobody, and can do it all the same.
+            with suppress(StratalogError), damage.copy():
+                return self._locally(seen, chosen, damage)
+        leader = leader_of(self.context, seen.view, seen.log)
+        with damage.copy():
+            return self._locally(seen, leader, damage)
+        tried = {chosen.replica.broker_id, leader.replica.broker_id}
+        found = self._of_a_follower(seen, damage, tried)
+        if found is not None:
+            return found
+        if not seen.tiered:
+            raise damage.error
+        return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
+
+    def _of_a_follower(self, seen: _Seen, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
+        """The records from a follower that knows them to be committed, and whose copy is good; None: there is none
+        but those that were ``tried``."""
+        site = self.context.site(seen.view)
+        for broker in site.followers:
+            if broker in tried:
+                continue
+            chosen = follower_log(site, broker, seen.log)
+            if chosen is not None and chosen.log.local_start <= self.offset < chosen.high_watermark:
+                with suppress(StratalogError), damage.copy():
+                    return self._locally(seen, chosen, damage)
+        return None
+
+    def _remotely_instead(self, seen: _Seen, damage: PassedOver) -> Fetched:
+        """The remote records, where what brokers have of them is damaged."""
+        with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
+            pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
+            return self._fetched(seen, pieces, None, damage)
+        raise damage.error
+
+    def _look(self, image: ClusterImage) -> _Seen:
+        name, partition = self.key
+        topic = image.topic(name)
+        view = image.view(topic.topic_id, partition)
+        site = self.context.site(view)
+        log = leader_log(self.context, site, self.client)
+        tiered = self.context.topic_config(image, topic).remote_storage_enable
+        seen = _Seen(topic, view, log, tiered)
+        if self.leader_epoch is not None:
+            check_history(str(seen), log, self.offset, self.leader_epoch)
+        bounds = seen.bounds
+        match fetch_answer(self.offset, bounds, bounds):
+            case FetchAnswer.BELOW_LOG_START | FetchAnswer.BEYOND_LOG_END:
+                raise OffsetOutOfRangeError(
+                    f"{seen}: offset {self.offset} is not in [{bounds.log_start}, {bounds.high_watermark}], the "
+                    "log start offset and the high watermark"
+                )
+            case FetchAnswer.OFFSET_NOT_AVAILABLE:
+                raise OffsetNotAvailableError(
+                    f"{seen}: offset {self.offset} is not known to be committed: the high watermark is "
+                    f"{bounds.high_watermark}, the log ends at {bounds.log_end}; fetch it after the next append, "
+                    "or run replicate"
+                )
+        return seen
+
+    def _locally(self, seen: _Seen, chosen: Chosen, damage: PassedOver) -> Fetched:
+        end, hidden = chosen.high_watermark, frozenset[DataName]()
+        if self.isolation is Isolation.READ_COMMITTED:
+            transactions = transactions_of(chosen.log, chosen.replica.footer, self.offset)
+            end = min(end, transactions.last_stable_offset)
+            hidden = transactions.hidden(self.isolation)
+        end = max(end, self.offset)
+        links = [link for link in chosen.log.chain if link.end > self.offset and link.start < end]
+        pieces = [Piece(chosen.replica.store, link.file, link.start, min(link.end, end)) for link in links]
+        left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden]
+        return self._fetched(seen, pieces, chosen, damage, left_out)
+
+    def _remotely(self, seen: _Seen, fresh: bool) -> Fetched:
+        """The remote records; what is damaged there, from a follower that has it still. ``fresh``: go by what the
+        table says now."""
+        damage = PassedOver()
+        with damage.copy():
+            return self._from_remote(seen, fresh, damage)
+        found = self._of_a_follower(seen, damage)
+        if found is None:
+            raise damage.error
+        return found
+
+    def _from_remote(self, seen: _Seen, fresh: bool, damage: PassedOver) -> Fetched:
+        known = None if fresh else self.context.fetching.remote_logs.get(seen.topic.topic_id)
+        if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
+            known = self._load(seen)
+        try:
+            return self._fetched(seen, self._remote_pieces(seen, known, seen.log.local_start), None, damage)
+        except (SourceChangedError, RemoteObjectMissingError) as error:
+            now = self._look(self.context.metadata.image())  # the log start may have passed it
+            log = self._load(now)
+            end = self.offset + 1
+            if self._remote_pieces(now, log, end)[:1] == self._remote_pieces(seen, known, end)[:1]:
+                raise RemoteObjectMissingError(
+                    f"{seen}: the remote log lists a segment with offset {self.offset} whose object is not there: "
+                    f"{error}"
+                ) from error
+            raise SourceChangedError(f"{seen}: offset {self.offset} is in another file by now: {error}") from error
+
+    def _load(self, seen: _Seen) -> RemoteLog:
+        log = self.context.remote_table(seen.topic).load()
+        self.context.fetching.remote_logs.put(seen.topic.topic_id, log)
+        return log
+
+    def _remote_pieces(self, seen: _Seen, remote: RemoteLog, end: int) -> list[Piece]:
+        """From the one that holds the offset on, up to the one before ``end``."""
+        store = self.context.remote_store(f"topic {seen.topic.name!r} is tiered")
+        folder = self.context.remote_folder(seen.topic)
+        covering = remote.covering(seen.view.partition, self.offset, end)
+        pieces = remote_pieces(store, folder, covering, seen.log.lineage)
+        if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
+            raise RemoteNotReadyError(
+                f"{seen}: offset {self.offset} is not on the leader any more, and not in the remote log; verify "
+                "the topic"
+            )
+        return pieces
+
+    def _fetched(
+        self,
+        seen: _Seen,
+        pieces: list[Piece],
+        chosen: Chosen | None,
+        damage: PassedOver,
+        left_out: Sequence[tuple[int, int]] = (),
+    ) -> Fetched:
+        """The records of pieces of the chosen replica, or of the remote tier, where all is settled, when that is
+        None. This reader does not get the offsets ``left_out``."""
+        read_bytes = 0
+
+        def pay(size_bytes: int) -> None:
+            nonlocal read_bytes
+            if chosen is None:
+                self._pay(size_bytes)
+            read_bytes += size_bytes
+
+        physical = schema_of(seen.topic.key_schema, seen.topic.value_schema)
+        schema = pa.schema([physical.field(name) for name in READ_COLUMNS])
+        records, next_offset = schema.empty_table(), self.offset
+        while not records.num_rows:
+            found = self.context.fetching.reader.read(str(seen), pieces, next_offset, self.max_bytes, pay)
+            if found is None:
+                break
+            next_offset += found.num_rows
+            records = _without(visible(found, self.isolation), left_out).drop_columns(["control"])
+            # Its schema may have grown since they were written, and also since this looked.
+            records = records.cast(widest([schema, records.schema.remove_metadata()], str(seen)))
+        bounds = seen.bounds
+        return Fetched(
+            topic=seen.topic.name,
+            partition=seen.view.partition,
+            records=records,
+            next_offset=next_offset,
+            log_start=bounds.log_start,
+            high_watermark=bounds.high_watermark,
+            leader_epoch=seen.log.lineage.epoch_at(next_offset - 1),
+            remote=chosen is None,
+            broker=None if chosen is None else chosen.replica.broker_id,
+            crossed_racks=chosen is not None and crosses_racks(self.client, chosen),
+            read_bytes=read_bytes,
+            damage=damage.notes,
+        )
+
+    def _pay(self, size_bytes: int) -> None:
+        left_s = self.deadline_s - self.context.clock.monotonic_s()
+        if self.throttle is not None and not self.throttle.borrow(size_bytes, left_s):
+            raise ThrottlingQuotaExceededError(
+                f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier fetches use up "
+                "remote.log.manager.fetch.max.bytes.per.second until the time-out; fetch it later"
+            )
+
+
+def _without(records: pa.Table, left_out: Sequence[tuple[int, int]]) -> pa.Table:
+    """The records outside these ranges of offsets."""
+    for start, end in left_out:
+        offsets = records.column("offset")
+        records = records.filter(pc.or_(pc.less(offsets, start), pc.greater_equal(offsets, end)))
+    return records

@@ -1,0 +1,57 @@
+"""Where the last n records of a partition begin, for a reader who does not see markers, nor what was aborted."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from stratalog.engine.reading.look import PartitionState, SeenLeader
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.transactions import visible
+
+_COLUMNS = ["offset", "control"]
+
+
+def start_of_last(state: PartitionState, records: int, end: int, isolation: Isolation) -> int:
+    """The offset from which on such a reader gets so many records below ``end``; the log start where there are
+    fewer. Of files that may hold what it does not see, ``control`` is read.
+
+    Raises: CorruptSegmentError, SourceChangedError.
+    """
+    readable = state.readable_by(isolation)
+    missing = records
+    for piece in reversed(readable.pieces) if missing else ():
+        upper = min(piece.end, end)
+        if piece.start >= upper or readable.hides(piece):
+            continue
+        if readable.may_be_marked(piece):
+            offsets = _visible_offsets(piece, upper, isolation)
+            if len(offsets) >= missing:
+                return int(offsets[-missing].as_py())
+            missing -= len(offsets)
+        elif upper - piece.start >= missing:
+            return upper - missing
+        else:
+            missing -= upper - piece.start
+    return readable.log_start if missing else end
+
+
+def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolation) -> bool:
+    """Whether a leader's own files surely hold the last records below ``end``, those apart that are marked."""
+    log, hidden = seen.log, seen.transactions.hidden(isolation)
+    if seen.view.log_start_offset >= log.local_start:
+        return True
+    marked_below = seen.marked_below or 0
+    sure = sum(
+        max(0, min(link.end, end) - link.start)
+        for link in log.chain
+        if link.name not in hidden and not (link.name.merged and link.name.base_offset < marked_below)
+    )
+    return sure >= records
+
+
+def _visible_offsets(piece: Piece, end: int, isolation: Isolation) -> pa.ChunkedArray:
+    groups = read_row_groups(piece.store, piece.file, piece.start, end, _COLUMNS)
+    chunks = [visible(rows, isolation).column("offset") for _, rows in groups]
+    return pa.chunked_array([array for chunk in chunks for array in chunk.chunks], pa.int64())

@@ -1,0 +1,60 @@
+"""ListOffsets: named positions of partitions, and positions by time, in both tiers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.reading.look import PartitionState, SeenLeader, look
+from stratalog.engine.reading.positions import FirstAt, Spec, spec_of
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.lookup import first_at_or_after, largest_timestamp
+from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, UnknownOffset, named_offset
+
+
+def list_offsets(
+    context: Context,
+    topic: str,
+    spec: Spec | datetime | str,
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+) -> dict[int, Answer]:
+    """ListOffsets: a named position, or the first record at or after a time, of each partition, as a reader of
+    that isolation level sees it.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no position, a time without a zone, and an
+        unknown level.
+    """
+    level, wanted = isolation_of(isolation), spec_of(spec, "spec =")
+    _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, wanted))
+    return {state.view.partition: position(state, wanted, level) for state in states}
+
+
+def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
+    """Whether the leader alone cannot tell the position."""
+    if isinstance(spec, FirstAt) or spec is OffsetSpec.MAX_TIMESTAMP:
+        return seen.view.log_start_offset < seen.log.local_start
+    return spec in (OffsetSpec.LAST_TIERED, OffsetSpec.EARLIEST_PENDING_UPLOAD)
+
+
+def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation.READ_UNCOMMITTED) -> Answer:
+    """The answer for one partition, with the leader epoch of the offset. For readers of committed records LATEST
+    is the last stable offset, and a look-up by time finds nothing from there on (KIP-98, "ListOffsetRequest").
+
+    Raises: OffsetNotAvailableError for LATEST, and a time that no record is known to have reached, while the
+        leader, elected of late, does not know all that is committed (KIP-207).
+    """
+    end = state.latest(isolation) if spec is OffsetSpec.LATEST else state.end(isolation)
+    if isinstance(spec, FirstAt):
+        found = first_at_or_after(state.readable.pieces, spec.timestamp_us)
+    elif spec is OffsetSpec.MAX_TIMESTAMP:
+        found = largest_timestamp(state.readable.pieces)
+    else:
+        found = named_offset(replace(state.positions, high_watermark=end), spec)
+    if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
+        found = UnknownOffset(f"what became of offset {found.offset} is not decided yet: a transaction is open")
+    if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
+        state.latest(isolation)  # a record may be that late which the leader does not know to be committed
+    if isinstance(found, FoundOffset):
+        return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
+    return found

@@ -1,0 +1,363 @@
+"""Plan a batch read: which offsets of which partitions, and the files that hold them, of the nearest replicas.
+
+    1. read the metadata once, for all topics; what groups have committed
+    2. list the leaders, load the remote tables, unless the leaders have it all (``look``)
+    3. resolve where each range begins and ends; a look-up by time looks into files
+    4. choose a replica per partition (``nearest``), lay out the files; look into those appends whose end only
+       their footers tell. Of a range of times only the files stay that may hold records of it, as the statistics
+       of the remote table and the footers of local files say; the scan filters them
+What seems to be a gap, or vanishes while it is looked into, is looked at again before it is believed.
+
+Readers see what is below the high watermark, those of committed records what is below the last stable offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.reading.bounds import Committed, OffsetBound, ReadQuery
+from stratalog.engine.reading.last import leader_has_last, start_of_last
+from stratalog.engine.reading.list_offsets import position, takes_remote
+from stratalog.engine.reading.look import (
+    PartitionState,
+    SeenLeader,
+    check_partitions,
+    glance,
+    known_ends,
+    local_pieces,
+)
+from stratalog.engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
+from stratalog.engine.reading.positions import FirstAt, Place
+from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
+from stratalog.engine.records.groups import existing_group, named
+from stratalog.engine.replicas.nearest import Chosen, nearest
+from stratalog.engine.replicas.offsets_for_epoch import check_history
+from stratalog.engine.replication.replica_selector import ClientMetadata
+from stratalog.engine.state.consumer_offsets import OffsetCommit
+from stratalog.engine.state.group_commits import check_group
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    LogGapError,
+    LogTruncationError,
+    OffsetOutOfRangeError,
+    SourceChangedError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.lookup import TimeRange
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import values
+from stratalog.partitions.transactions import transactions_of
+
+_LOOKS = 3
+
+
+def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
+    """What the query comes to now, for this client.
+
+    Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
+        LogTruncationError when an unclean election has replaced what the group of a bound has read;
+        LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
+    """
+    query.check_times(context.clock.now_ms())
+    return _settled(lambda: _plan_once(context, query, client))
+
+
+def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
+    """The same offsets in the files that hold them now: what was merged, tiered or moved meanwhile.
+
+    Raises: OffsetOutOfRangeError when retention has deleted some of them and that is a failure, or when an unclean
+        election has put other records in their place; UnknownTopicOrPartitionError when the topic is not the same;
+        as ``plan_read``.
+    """
+    return _settled(lambda: _plan_again_once(context, plan, client))
+
+
+def _settled(plan: Callable[[], ReadPlan]) -> ReadPlan:
+    return while_it_changes(plan, LogGapError, SourceChangedError, looks=_LOOKS)
+
+
+def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
+    image = context.metadata.image()
+    topics = [image.topic(name) for name in query.chosen(image.topic_ids, INTERNAL_TOPICS)]
+    check_same_types(topics)
+    asked = _Asked(query, query.named([topic.name for topic in topics]), _committed(context, image, query.groups))
+    for topic in topics:
+        check_partitions(topic, query.partitions or ())
+        for by_topic in asked.by_partition.values():
+            check_partitions(topic, by_topic[topic.name])
+    states = glance(context, image, topics, query.partitions, asked.takes_remote, client)
+    reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
+
+    def plan(state: PartitionState) -> PartitionPlan:
+        start, end = asked.range_of(state)
+        return _plan_partition(context, state, start, end, reader)
+
+    return ReadPlan(
+        partitions=_in_order(values(context.threads.run(plan, states)), states),
+        key_schema=topics[0].key_schema,
+        value_schema=topics[0].value_schema,
+        times=query.times,
+        client_rack=client.rack,
+        fail_on_data_loss=query.fail_on_data_loss,
+        isolation=reader.isolation,
+    )
+
+
+def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
+    image = context.metadata.image()
+    wanted: dict[str, dict[int, PartitionPlan]] = {}
+    for one in plan.partitions:
+        if image.topic(one.topic).topic_id != one.topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {one.topic!r} was deleted and created again since this read was planned: plan it anew"
+            )
+        wanted.setdefault(one.topic_id, {})[one.partition] = one
+
+    def from_remote(seen: SeenLeader) -> bool:
+        one = wanted[seen.view.topic_id][seen.view.partition]
+        return one.start < min(one.end, seen.log.local_start)
+
+    states = [
+        state
+        for topic_id, partitions in wanted.items()
+        for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote, client)
+    ]
+
+    reader = _Reader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
+
+    def again(state: PartitionState) -> PartitionPlan:
+        before = wanted[state.view.topic_id][state.view.partition]
+        if before.start == before.end:  # nothing stays nothing, wherever the log starts by now
+            return before
+        now = _plan_partition(context, state, before.start, before.end, reader)
+        _check_history(before, now)
+        return now if before.lost is None else replace(now, lost=(before.lost[0], now.start))
+
+    plans = _in_order(values(context.threads.run(again, states)), states)
+    return replace(plan, partitions=plans, client_rack=client.rack)
+
+
+def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
+    """Raises: LogTruncationError when other leader epochs have written the offsets."""
+    epochs = _epochs(Lineage(before.epochs), now.start, now.end)
+    if now.epochs != epochs:
+        agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
+        raise LogTruncationError(
+            f"{before.topic}-{before.partition}: an unclean election has put other records in the place of "
+            f"offsets [{agreed}, {before.end}) since this read was planned: plan it anew",
+            agreed,
+        )
+
+
+def _in_order(plans: Sequence[PartitionPlan], states: Sequence[PartitionState]) -> tuple[PartitionPlan, ...]:
+    found = {(plan.topic_id, plan.partition): plan for plan in plans}
+    return tuple(found[state.view.topic_id, state.view.partition] for state in states)
+
+
+def check_same_types(topics: Sequence[TopicImage]) -> None:
+    """Raises: InvalidCallError unless the records of all topics fit in one frame."""
+    first = topics[0]
+    for other in topics[1:]:
+        for what, one, two in (
+            ("keys", first.key_schema, other.key_schema),
+            ("values", first.value_schema, other.value_schema),
+        ):
+            if one != two:
+                raise InvalidCallError(
+                    f"topics {first.name!r} and {other.name!r} cannot be read in one frame: their {what} are "
+                    f"{one or 'binary'} and {two or 'binary'}; read them one by one"
+                )
+
+
+def _committed(
+    context: Context, image: ClusterImage, groups: set[str]
+) -> dict[str, dict[TopicPartition, OffsetCommit]]:
+    for group in groups:
+        check_group(group)
+    return {group: dict(named(image, existing_group(context, image, group)[1])) for group in sorted(groups)}
+
+
+# ------------------------------------------------------------------------------- one partition
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A query, with what it takes to resolve its bounds."""
+
+    query: ReadQuery
+    by_partition: Mapping[str, Mapping[str, Mapping[int, Place]]]
+    """``start`` and ``end``, by topic and partition, where they are given so."""
+    committed: Mapping[str, Mapping[TopicPartition, OffsetCommit]]
+    """By group."""
+
+    @property
+    def isolation(self) -> Isolation:
+        """Which records the reader gets."""
+        return Isolation(self.query.isolation)
+
+    def range_of(self, state: PartitionState) -> tuple[int, int]:
+        """``[start, end)`` of a partition, not checked yet."""
+        log_start = state.positions.log_start
+        if self._of_no_time:
+            return log_start, log_start
+        end = self._resolved(state, "end", self.query.until)
+        if end is None:
+            end = state.latest(self.isolation)
+        if self.query.last is not None:
+            return start_of_last(state, self.query.last, end, self.isolation), end
+        start = self._resolved(state, "start", self.query.first)
+        return log_start if start is None else start, end
+
+    @property
+    def _of_no_time(self) -> bool:
+        return self.query.times is not None and self.query.times.is_empty
+
+    def takes_remote(self, seen: SeenLeader) -> bool:
+        """Whether a leader alone does not hold what is asked of its partition, or cannot tell where that is."""
+        if self._of_no_time:
+            return False
+        end = self._least(seen, "end", self.query.until, seen.log.high_watermark)
+        if end is not None and self.query.last is not None:
+            return not leader_has_last(seen, self.query.last, end, self.isolation)
+        start = self._least(seen, "start", self.query.first, seen.view.log_start_offset)
+        return start is None or end is None or start < seen.log.local_start
+
+    def _least(self, seen: SeenLeader, name: str, bound: OffsetBound, otherwise: int) -> int | None:
+        """An offset at or below the one that a bound comes to; None where it takes the remote log to tell."""
+        view = seen.view
+        if isinstance(bound, Mapping):
+            bound = self.by_partition[name][view.topic].get(view.partition)
+        match bound:
+            case None:
+                return min(otherwise, seen.transactions.end(self.isolation, seen.log))
+            case Committed(group):
+                commit = self.committed[group].get((view.topic, view.partition))
+                return view.log_start_offset if commit is None else commit.offset
+            case OffsetSpec() | FirstAt() if takes_remote(seen, bound):
+                return None
+            case OffsetSpec.LATEST | OffsetSpec.EARLIEST_LOCAL:
+                return max(view.log_start_offset, seen.log.local_start)
+            case OffsetSpec() | FirstAt():
+                return view.log_start_offset
+            case int():
+                return bound
+        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+
+    def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
+        """The offset of a bound; None where there is none. Raises: OffsetNotAvailableError as ``latest``."""
+        if isinstance(bound, Mapping):
+            bound = self.by_partition[name][state.view.topic].get(state.view.partition)
+        match bound:
+            case None:
+                return None
+            case Committed(group):
+                commit = self.committed[group].get((state.view.topic, state.view.partition))
+                return state.positions.log_start if commit is None else self._of_commit(state, commit)
+            case OffsetSpec() | FirstAt():
+                found = position(state, bound, self.isolation)
+                if isinstance(found, FoundOffset):
+                    return found.offset
+                if isinstance(bound, FirstAt):
+                    return state.latest(self.isolation)  # no record is that late
+                raise OffsetOutOfRangeError(
+                    f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
+                )
+            case int():
+                return bound
+        raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
+
+    def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
+        """Raises: LogTruncationError when the log is not what the group has read (KIP-320)."""
+        if commit.leader_epoch is not None:
+            what = f"{state.view.topic}-{state.view.partition}"
+            check_history(what, state.log, commit.offset, commit.leader_epoch)
+        # It may have processed records that are not committed yet: then there is nothing to read.
+        if commit.offset > state.positions.log_end or commit.offset <= state.end(self.isolation):
+            return commit.offset
+        return state.latest(self.isolation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads, and what of it."""
+
+    client: ClientMetadata
+    isolation: Isolation
+    fail_on_data_loss: bool
+    times: TimeRange | None
+
+
+def _plan_partition(
+    context: Context, state: PartitionState, start: int, end: int, reader: _Reader
+) -> PartitionPlan:
+    view, log_start = state.view, state.positions.log_start
+    what = f"{view.topic}-{view.partition}"
+    lost = None
+    if start < log_start and start <= end and not reader.fail_on_data_loss:
+        lost = start, min(end, log_start)
+        start, end = log_start, max(end, log_start)
+    if end > state.end(reader.isolation):
+        state.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
+    check_range(what, start, end, log_start, state.end(reader.isolation))
+    leader = context.site(view).leader
+    served_by = [leader]
+    readable = state.readable_by(reader.isolation)
+    if start < end:
+        chosen = nearest(context, view, state.log, reader.client, max(start, state.positions.local_start))
+        if not chosen.is_leader:
+            served_by.append(chosen.replica)
+            readable = _near(state, leader, chosen, reader.isolation)
+    brokers = {replica.store.uri: replica.broker_id for replica in served_by}
+    files = file_ranges(readable, start, end, brokers, reader.times)
+    if reader.times is not None:  # the rest is not read, and may be deleted when the plan is made again
+        start, end = (files[0].start, files[-1].end) if files else (end, end)
+    return PartitionPlan(
+        topic=view.topic,
+        topic_id=view.topic_id,
+        partition=view.partition,
+        start=start,
+        end=end,
+        files=tuple(files),
+        epochs=_epochs(state.log.lineage, start, end),
+        racks=tuple((replica.broker_id, view.brokers[replica.broker_id].rack) for replica in served_by),
+        pruned_files=len(readable.pieces) - len(files),
+        pruned_bytes=sum(piece.file.object.size_bytes for piece in readable.pieces)
+        - sum(part.size_bytes for part in files),
+        lost=lost,
+    )
+
+
+def _near(state: PartitionState, leader: Replica, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
+    """The pieces of a partition, local ones of the chosen follower as far as it serves them: what became of its
+    own appends in transactions its own markers tell.
+    """
+    readable = state.readable
+    transactions = transactions_of(chosen.log, chosen.replica.footer)
+    until = min(chosen.high_watermark, transactions.end(isolation, chosen.log))
+    near = NearPieces(local_pieces(chosen.replica, chosen.log), until)
+    what = f"{readable.topic}-{readable.partition}"
+    local = local_pieces(leader, state.log)
+    pieces = readable_pieces(what, state.cold, local, readable.log_start, readable.high_watermark, near)
+    return replace(
+        readable,
+        pieces=pieces,
+        remote_until=min(readable.remote_until, chosen.log.local_start),
+        ends={**readable.ends, **known_ends(chosen.log)},
+        hidden=state.transactions.hidden(isolation) | transactions.hidden(isolation),
+    )
+
+
+def _epochs(lineage: Lineage, start: int, end: int) -> tuple[tuple[int, int], ...]:
+    """The epochs that wrote ``[start, end)``, and from which of these offsets on."""
+    first = lineage.epoch_at(start)
+    later = [(entry.epoch, entry.start_offset) for entry in lineage if start < entry.start_offset < end]
+    return (*(() if first is None or start >= end else ((first, start),)), *later)

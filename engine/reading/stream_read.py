@@ -1,0 +1,89 @@
+"""A task of a stream's batch, on an executor: the records of parts of files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.engine.reading.look import local_pieces, remote_pieces
+from stratalog.engine.reading.plan import readable_pieces
+from stratalog.engine.reading.stream_tasks import Part
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.partitions.errors import CorruptSegmentError, LogGapError, SourceChangedError
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.transactions import visible
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+_LOOKS = 3
+_CONTROL = "control"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTask:
+    """What one task reads, and what it takes to find a file's successor. Picklable where the stores are."""
+
+    topic: str
+    parts: tuple[Part, ...]
+    sites: Mapping[int, Site]
+    remote: DeltaTopicTable | None
+    isolation: Isolation
+
+
+def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """The records of a task's parts, in their order, row group by row group; ``columns`` as Parquet names them.
+    A file that has gone since the plan was made is found in its successor, in either tier.
+
+    Raises: SourceChangedError when there is none; CorruptSegmentError naming the offsets that are damaged;
+        LogGapError and other CorruptionError kinds, StorageError.
+    """
+    wanted = list(dict.fromkeys([*columns, _CONTROL]))
+    for one in task.parts:
+        position, pieces, tries = one.piece.start, [one.piece], 0
+        while pieces:
+            piece = pieces[0]
+            try:
+                for first, records in read_row_groups(piece.store, piece.file, position, piece.end, wanted):
+                    yield visible(records, task.isolation)
+                    position = first + records.num_rows
+            except SourceChangedError:
+                tries += 1
+                if tries >= _LOOKS:
+                    raise
+                pieces = _successors(task, one, position)
+                continue
+            except CorruptSegmentError as error:
+                what = f"{task.topic}-{one.partition}"
+                raise with_remedy(unreadable(what, position, piece.end, error)) from error
+            if position < piece.end:
+                raise LogGapError(
+                    f"{task.topic}-{one.partition}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
+                    f"{position}, and nothing holds those from there to {piece.end}; verify the topic"
+                )
+            pieces = pieces[1:]
+
+
+def _successors(task: StreamTask, one: Part, position: int) -> list[Piece]:
+    """The files that hold the rest of a part by now."""
+    site, end = task.sites[one.partition], one.piece.end
+    replica = site.leader
+    log = replica.log()
+    check_whole(replica, log)
+    cold: list[Piece] = []
+    if position < log.local_start and task.remote is not None:
+        remote = task.remote.load().of_partition(one.partition)
+        cold = remote_pieces(task.remote.remote, task.remote.folder, remote, log.lineage)
+    elif position < log.local_start:
+        raise SourceChangedError(
+            f"{site}: offsets [{position}, {min(end, log.local_start)}) were removed while they were to be read: "
+            "start the query again, with failOnDataLoss = false to go on without them"
+        )
+    return readable_pieces(str(site), cold, local_pieces(replica, log), position, end)

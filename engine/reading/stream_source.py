@@ -1,0 +1,400 @@
+"""The source of a stream: where it begins, how far its next batch goes, and which files hold a planned batch.
+
+    initial            where a new query begins
+    latest             a trigger: read the metadata, list the leaders, share out the limit; no file is opened
+    plan               a batch: the files of [start, end), in either tier, of the closest replica, shared out to
+                       tasks (``stratalog.engine.reading.stream_read``)
+
+A range of offsets is replayed with the same records whatever became of its files since: offsets are for ever.
+A leader that cannot be reached is fenced, where that is due, and the one after it asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.engine.brokers.probe import with_leaders
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.reading.admission import Backlog, Extent, admit
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.look import check_partitions, local_pieces, remote_pieces
+from stratalog.engine.reading.plan import NearPieces, check_end, readable_pieces
+from stratalog.engine.reading.plan_read import check_same_types
+from stratalog.engine.reading.stream_offsets import (
+    BEGINNING,
+    LogBounds,
+    Position,
+    StreamOffsets,
+    planned_range,
+    resume,
+    stands_still,
+)
+from stratalog.engine.reading.stream_options import SourceOptions
+from stratalog.engine.reading.stream_read import StreamTask
+from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
+from stratalog.engine.reading.subscription import Subscription
+from stratalog.engine.replicas.nearest import footer_nearby, nearest
+from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    LogGapError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+)
+from stratalog.partitions.growth import grew
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.lookup import Piece
+from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import values
+from stratalog.partitions.transactions import FooterOf, LogTransactions, transactions_of
+from stratalog.tiering.remote_log import RemoteLog
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+_LOOKS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Leader:
+    """A partition's leader, as it was listed."""
+
+    view: PartitionView
+    replica: Replica
+    log: ReplicaLog
+    bounds: LogBounds
+    footer_of: FooterOf
+    """What its files say of themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The topics of a stream, as one look at them saw them."""
+
+    topics: Mapping[str, TopicImage]
+    """By name."""
+    leaders: Mapping[TopicPartition, _Leader]
+    """Of the partitions that are read."""
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """The topic ids, by name."""
+        return {name: topic.topic_id for name, topic in self.topics.items()}
+
+
+def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
+    """The topics of a stream, whose assigned partitions are there.
+
+    Raises: UnknownTopicOrPartitionError, also where a pattern matches none; InvalidCallError for a pattern that is
+        none.
+    """
+    topics = [image.topic(name) for name in reads.topics(image.topic_ids, INTERNAL_TOPICS)]
+    for topic in topics:
+        check_partitions(topic, reads.partitions(topic.name, len(topic.partitions)))
+    return topics
+
+
+class StreamSource:
+    """One query's hold on its topics, in the driver."""
+
+    def __init__(self, context: Context, options: SourceOptions) -> None:
+        self._context = context
+        self._options = options
+        self._client = client_metadata(context.file, None, options.client_rack)
+        self._types: TopicImage | None = None
+        """The topic into whose columns the records of the others fit."""
+        self._target: dict[TopicPartition, int] | None = None
+        self.latest_seen: StreamOffsets | None = None
+        """Where the log ended when ``latest`` was last asked."""
+
+    # --------------------------------------------------------------------------------- offsets
+
+    def initial(self) -> StreamOffsets:
+        """Where a new query begins.
+
+        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options;
+            OffsetNotAvailableError as ``LogBounds.latest``.
+        """
+        seen = self._look()
+        offsets = self._starts(seen)
+        positions = {key: leader.bounds.position(offsets[key]) for key, leader in seen.leaders.items()}
+        return StreamOffsets(seen.ids, positions, initial=True)
+
+    def stop_at_present_end(self) -> None:
+        """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``). Raises:
+        OffsetNotAvailableError as ``LogBounds.latest``.
+        """
+        self._target = {key: leader.bounds.latest for key, leader in self._look().leaders.items()}
+
+    def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
+        """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
+
+        Raises: InvalidCallError when ``start`` is of another topic, or of a deleted one of the same name;
+            OffsetOutOfRangeError when records are lost to the stream, unless they may be.
+        """
+        seen = self._look()
+        start = self._of_topics(start, seen)
+        backlogs: dict[TopicPartition, Backlog] = {}
+        for key, leader in seen.leaders.items():
+            low = self._resume(start.partitions.get(key, BEGINNING), leader.bounds)
+            end = leader.bounds.end
+            if self._target is not None:
+                end = min(end, self._target.get(key, low))
+            local = local_pieces(leader.replica, leader.log) if max_bytes is not None else ()
+            extents = [_extent(piece) for piece in local]
+            backlogs[key] = Backlog(low, max(low, end), extents)
+        if max_bytes is not None:
+            for topic in seen.topics.values():
+                self._add_remote_extents(topic, seen.leaders, backlogs)
+        ends = admit(backlogs, max_rows=max_rows, max_bytes=max_bytes)
+        positions = {
+            key: start.partitions[key]
+            if stands_still(start.partitions.get(key), backlogs[key].start, ends[key])
+            else leader.bounds.position(ends[key])
+            for key, leader in seen.leaders.items()
+        }
+        self.latest_seen = StreamOffsets(
+            seen.ids, {key: leader.bounds.position(leader.bounds.end) for key, leader in seen.leaders.items()}
+        )
+        if start.initial:
+            return StreamOffsets(seen.ids, positions, began=start.partitions)
+        if positions == start.partitions:
+            return start
+        return StreamOffsets(seen.ids, positions)
+
+    def _of_topics(self, offsets: StreamOffsets, seen: _Seen) -> StreamOffsets:
+        return offsets.of_topics(seen.ids, self._options.topics, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _resume(self, position: Position, bounds: LogBounds) -> int:
+        return resume(position, bounds, fail_on_data_loss=self._options.fail_on_data_loss)
+
+    def _add_remote_extents(
+        self,
+        topic: TopicImage,
+        leaders: Mapping[TopicPartition, _Leader],
+        backlogs: dict[TopicPartition, Backlog],
+    ) -> None:
+        """The sizes of what is to be read from the remote tier: its log is loaded only where there is some."""
+        behind = [
+            key
+            for key, backlog in backlogs.items()
+            if key[0] == topic.name and backlog.start < leaders[key].log.local_start
+        ]
+        table = self._remote_table(topic) if behind else None
+        if table is None:
+            return
+        remote = table.load()
+        for key in behind:
+            backlog, log = backlogs[key], leaders[key].log
+            pieces = remote_pieces(table.remote, table.folder, remote.of_partition(key[1]), log.lineage)
+            cold = [extent for extent in map(_extent, pieces) if extent.end <= log.local_start]
+            backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
+
+    def _starts(self, seen: _Seen) -> dict[TopicPartition, int]:
+        """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError;
+        OffsetNotAvailableError for one that the leader, elected of late, does not know to be committed.
+        """
+        start = self._options.start
+        given = start if isinstance(start, Mapping) else dict.fromkeys(seen.leaders, start)
+        if set(given) != set(seen.leaders):
+            raise InvalidCallError(
+                f"where the stream begins is said for {_listed(given)}, it reads {_listed(seen.leaders)}: give a "
+                "place for each (-2 for earliest, -1 for latest)"
+            )
+        by_time: dict[tuple[str, datetime], Mapping[int, Answer]] = {}
+        starts = {}
+        for key, at in given.items():
+            log = seen.leaders[key].bounds
+            if isinstance(at, datetime):
+                if (key[0], at) not in by_time:
+                    by_time[key[0], at] = self._at(key[0], at)
+                found = by_time[key[0], at][key[1]]
+                starts[key] = found.offset if isinstance(found, FoundOffset) else log.end
+            else:
+                starts[key] = _named(at, log) if isinstance(at, OffsetSpec) else at
+            if log.end < starts[key] <= log.log.log_end:
+                check_knows_end(log.what, log.log, log.leader_epoch)
+            if not log.log_start <= starts[key] <= log.end:
+                raise OffsetOutOfRangeError(
+                    f"{log.what}: startingOffsets says {at}, the log has [{log.log_start}, {log.end})"
+                )
+        return starts
+
+    def _at(self, topic: str, time: datetime) -> Mapping[int, Answer]:
+        if time.timestamp() * 1000 > self._context.clock.now_ms():
+            raise InvalidCallError(
+                f"startingTimestamp {time.isoformat()} is in the future: begin with startingOffsets = latest"
+            )
+        return list_offsets(self._context, topic, time, self._options.isolation)
+
+    # ---------------------------------------------------------------------------------- batches
+
+    def plan(self, start: StreamOffsets, end: StreamOffsets) -> list[StreamTask]:
+        """The records of ``[start, end)``, shared out to tasks.
+
+        Raises: as ``latest``; what planning a read raises.
+        """
+        began = end.began if start.initial and end.began is not None else start.partitions
+        if dict(began) == dict(end.partitions):
+            return []
+        # Records wander from the leader to the remote while both are looked at.
+        return while_it_changes(lambda: self._plan_once(began, end), LogGapError, looks=_LOOKS)
+
+    def _plan_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamTask]:
+        seen = self._look(also=end.partitions)
+        end, leaders = self._of_topics(end, seen), seen.leaders
+        ranges = {
+            key: planned_range(
+                began.get(key, BEGINNING),
+                position,
+                leaders[key].bounds,
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+            for key, position in end.partitions.items()
+        }
+        ranges = {key: (low, high) for key, (low, high) in ranges.items() if low < high}
+        tables = {name: self._remote_table(topic) for name, topic in seen.topics.items()}
+        behind = {key[0] for key, (low, _) in ranges.items() if low < leaders[key].log.local_start}
+        remotes = {name: table.load() for name, table in tables.items() if table is not None and name in behind}
+
+        def parts_of(key: TopicPartition) -> tuple[str, list[Part]]:
+            low, high = ranges[key]
+            return key[0], self._parts(leaders[key], low, high, tables[key[0]], remotes.get(key[0]))
+
+        threads = self._context.threads
+        parts = [(topic, one) for topic, some in values(threads.run(parts_of, list(ranges))) for one in some]
+        most = task_bytes(sum(one.size_bytes for _, one in parts), self._options.min_partitions)
+        cut = values(threads.run(lambda of: (of[0], split(of[1], most, _group_ends)), parts))
+        tasks = []
+        for topic in sorted({topic for topic, _ in cut}):
+            smaller = [one for name, some in cut if name == topic for one in some]
+            smaller.sort(key=lambda one: (one.partition, one.piece.start))
+            for task in pack(smaller, most):
+                partitions = sorted({one.partition for one in task})
+                sites = {p: self._context.site(leaders[topic, p].view) for p in partitions}
+                tasks.append(StreamTask(topic, tuple(task), sites, tables[topic], self._options.isolation))
+        return tasks
+
+    def _parts(
+        self, leader: _Leader, low: int, high: int, table: DeltaTopicTable | None, remote: RemoteLog | None
+    ) -> list[Part]:
+        """The files of ``[low, high)`` of a partition. All of it was committed when the batch was planned: a
+        leader that was elected since has it, but may not know so much, nor what became of transactions in it.
+        """
+        what = leader.bounds.what
+        if high > leader.bounds.end and self._options.isolation is Isolation.READ_COMMITTED:
+            raise OffsetNotAvailableError(
+                f"{what}: offsets up to {high} are to be read, and the leader, elected of late, knows them to be "
+                f"committed up to {leader.bounds.end}; try again after an append, or run replicate"
+            )
+        cold: list[Piece] = []
+        if table is not None and remote is not None:
+            segments = remote.of_partition(leader.view.partition)
+            cold = remote_pieces(table.remote, table.folder, segments, leader.log.lineage)
+        ends = transactions_of(leader.log, leader.footer_of, low)
+        hidden = ends.hidden(self._options.isolation)
+        pieces = readable_pieces(
+            what, cold, local_pieces(leader.replica, leader.log), low, high, self._near(leader, low, ends)
+        )
+        for piece in pieces:
+            check_end(what, piece)
+        return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
+
+    def _near(self, leader: _Leader, low: int, ends: LogTransactions) -> NearPieces | None:
+        """The closest replica (KIP-392). What is undecided about transactions only the leader tells."""
+        chosen = nearest(self._context, leader.view, leader.log, self._client, low)
+        if chosen.is_leader or ends.fates:
+            return None
+        if transactions_of(chosen.log, chosen.replica.footer, low).fates:
+            return None
+        return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
+
+    def _look(self, also: Collection[TopicPartition] = ()) -> _Seen:
+        """The partitions that are read now, and ``also`` those of a batch that was planned before."""
+        return with_leaders(self._context, lambda image: self._look_once(image, also))
+
+    def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _Seen:
+        reads = self._options.topics
+        topics = {topic.name: topic for topic in topics_of(image, reads)}
+        self._check_types(list(topics.values()))
+        tiered = {
+            topic.topic_id
+            for topic in topics.values()
+            if self._context.topic_config(image, topic).remote_storage_enable
+        }
+        views = [
+            image.view(topic.topic_id, one.partition)
+            for topic in topics.values()
+            for one in topic.partitions
+            if one.partition in reads.partitions(topic.name, len(topic.partitions))
+            or (topic.name, one.partition) in also
+        ]
+
+        def leader(view: PartitionView) -> _Leader:
+            site = self._context.site(view)
+            replica, footer_of = site.leader, footer_nearby(self._context, site, self._client)
+            log = replica.log(lambda file: footer_of(file).next_offset)
+            check_whole(replica, log)
+            start = view.log_start_offset
+            log_start = start if view.topic_id in tiered else max(start, log.local_start)
+            isolation = self._options.isolation
+            end = log.high_watermark
+            if isolation is Isolation.READ_COMMITTED:
+                end = transactions_of(log, footer_of).end(isolation, log)
+            end = max(end, log_start)
+            what = f"{view.topic}-{view.partition}"
+            return _Leader(view, replica, log, LogBounds(what, log_start, end, log, view.leader_epoch), footer_of)
+
+        leaders = {
+            (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
+        }
+        return _Seen(topics, dict(sorted(leaders.items())))
+
+    def _check_types(self, topics: Sequence[TopicImage]) -> None:
+        """Topics that have come to match later fit, too; types that have grown since the query began do.
+
+        Raises: InvalidCallError naming one that does not.
+        """
+        first = self._types = self._types or topics[0]
+        for topic in topics:
+            now, then = (schema_of(one.key_schema, one.value_schema) for one in (topic, first))
+            if not (
+                grew(pa.struct(list(then)), pa.struct(list(now)))
+                or grew(pa.struct(list(now)), pa.struct(list(then)))
+            ):
+                check_same_types([first, topic])
+
+    def _remote_table(self, topic: TopicImage) -> DeltaTopicTable | None:
+        image = self._context.metadata.last_known.image
+        tiered = self._context.topic_config(image, topic).remote_storage_enable
+        return self._context.remote_table(topic) if tiered else None
+
+
+def _named(spec: OffsetSpec, bounds: LogBounds) -> int:
+    return bounds.log_start if spec is OffsetSpec.EARLIEST else bounds.latest
+
+
+def _listed(keys: Iterable[TopicPartition]) -> str:
+    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(keys))
+
+
+def _extent(piece: Piece) -> Extent:
+    return Extent(piece.start, piece.end, part(0, piece).size_bytes)
+
+
+def _group_ends(piece: Piece) -> list[int]:
+    return piece.segment.row_group_offsets[1:]

@@ -1,0 +1,450 @@
+"""Tail: the records of a topic as they are appended, in this process (what a Kafka consumer's poll loop is).
+
+    1. look at the partitions once, to know where to begin
+    2. fetch from all of them, as many at once as ``fetch_max_bytes`` of memory allow; hand on what comes, table by
+       table: the position of a partition is behind whatever was handed on
+    3. nothing came: wait, longer each time up to ``longest_poll_s``, and fetch again
+A poll without records is one listing of each leader. The metadata is read again when it is older than
+``metadata_max_age_s`` (Kafka's metadata.max.age.ms), when a former leader's listing says so, and before an error
+is believed; partitions that are new are picked up then, from their first record on. What ``delete_records``
+deletes may be handed on until then. While the metadata is away, a tail goes on by what it knows, for as long as
+the leaders answer.
+
+The leader epoch of the last record goes into every fetch: an unclean election is found out, and not read over
+(KIP-320).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import islice
+from typing import cast
+
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, TopicImage
+from stratalog.engine.reading.bounds import Bound, Committed, ReadQuery, check_some
+from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
+from stratalog.engine.reading.last import leader_has_last, start_of_last
+from stratalog.engine.reading.list_offsets import position, takes_remote
+from stratalog.engine.reading.look import PartitionState, SeenLeader, TakesRemote, check_partitions, look
+from stratalog.engine.reading.positions import RESETS, FirstAt, Place, place_of
+from stratalog.engine.records.groups import committed, existing_group
+from stratalog.engine.replicas.offsets_for_epoch import check_history
+from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    LogTruncationError,
+    OffsetNotAvailableError,
+    OffsetOutOfRangeError,
+    RetriableError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation, isolation_of
+from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.runner import Done
+
+Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
+"""Where a tail begins: as a read does, but for a time, at the first record at or after it (``FirstAt``), since a
+tail begins at a place; or where an earlier one has come to (``Tail.positions``)."""
+
+_NAP_S = 0.5
+"""So soon a tail that waits notices that it is to stop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailOptions:
+    """How to tail. Raises: InvalidCallError."""
+
+    follow: bool = True
+    """Go on for ever; else end at the high watermarks, of committed records at the last stable offsets, as they
+    were at the beginning."""
+    isolation: Isolation | str = Isolation.READ_UNCOMMITTED
+    """Which records it hands on (isolation.level)."""
+    auto_offset_reset: str = "none"
+    """What an offset that is not in the log any more comes to: an error, the earliest that is, or the latest. Of a
+    history that was lost, with either of the last two: where the histories part."""
+    max_bytes: int = MAX_BYTES
+    """Of one table in memory (max.partition.fetch.bytes)."""
+    fetch_max_bytes: int = 50 * 1024 * 1024
+    """Of all tables that are fetched at once (fetch.max.bytes); at least one is."""
+    timeout_s: float = TIMEOUT_S
+    """Of one fetch: faults that may pass are tried again for so long, and raised then."""
+    idle_timeout_s: float | None = None
+    """End when there was no record for so long; None: never."""
+    first_poll_s: float = 0.1
+    longest_poll_s: float = 5.0
+    """The bounds of the waits between polls that find nothing."""
+    metadata_max_age_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        isolation_of(self.isolation)
+        if self.auto_offset_reset not in RESETS:
+            raise InvalidCallError(f"auto_offset_reset = {self.auto_offset_reset!r}: one of {', '.join(RESETS)}")
+        if not 0 < self.first_poll_s <= self.longest_poll_s:
+            raise InvalidCallError(
+                f"first_poll_s = {self.first_poll_s}, longest_poll_s = {self.longest_poll_s}: the first is above "
+                "0, and at most the second"
+            )
+
+
+@dataclass(slots=True)
+class Served:
+    """What one broker, or the remote tier, has served of a partition."""
+
+    start: int
+    end: int
+    records: int = 0
+    read_bytes: int = 0
+    cross_rack_bytes: int = 0
+
+
+class Tail:
+    """Arrow tables of ``partition, offset, timestamp, key, value, headers``, each of one partition, in order and
+    without gaps. Whoever iterates gets them for ever, or as ``follow`` says; to iterate again, also after an
+    error, is to go on at ``positions``. One thread iterates; any may ``stop``.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        *,
+        start: Start = OffsetSpec.LATEST,
+        last: int | None = None,
+        options: TailOptions = TailOptions(),
+        client: ClientMetadata = NOWHERE,
+    ) -> None:
+        """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin so many
+        records before the end of each, instead of at ``start``.
+
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError
+            where it takes the end of a log whose leader, elected of late, does not know it; what keeps the
+            partitions from being looked at.
+        """
+        self._context = context
+        self._topic = topic
+        self._chosen = partitions
+        self._options = options
+        self._client = client
+        self._stopped = threading.Event()
+        self._served: dict[tuple[int, int | None], Served] = {}
+        self._damage: dict[str, None] = {}
+        """What was found damaged on the way to what was served, each once."""
+        self._failing_since_s: dict[int, float] = {}
+        """Since when it cannot be told how to go on, by partition."""
+        check_some(partitions)
+        isolation = Isolation(options.isolation)
+        where = _where(topic, start, last, context.clock.now_ms())
+        states = _look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
+        self._image = context.metadata.last_known.image
+        self._read_s = context.clock.monotonic_s()
+        self._topic_id = self._image.topic(topic).topic_id
+        begin = _begin(context, self._image.topic(topic), states, where, isolation)
+        self._positions = {
+            state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
+        }
+        self._ends = {} if options.follow else {state.view.partition: state.latest(isolation) for state in states}
+
+    @property
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind what was handed on, by topic and partition: to be committed, as ``cluster.commit`` takes it."""
+        return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
+
+    def stop(self) -> None:
+        """Let whoever iterates come to an end, soon."""
+        self._stopped.set()
+
+    def report(self) -> Report:
+        """What has served which records so far: a row for each partition and broker, or the remote tier. Copies
+        that were found damaged are its notes."""
+        by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
+        rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
+        names = ("records", "bytes", "cross_rack_bytes")
+        totals = {name: sum(int(row[name] or 0) for row in rows) for name in names}
+        return Report("tail", rows, totals=totals, notes=tuple(self._damage))
+
+    def __iter__(self) -> Iterator[pa.Table]:
+        """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is none;
+        UnknownTopicOrPartitionError when the topic is deleted; what fails for longer than ``timeout_s``."""
+        clock, options = self._context.clock, self._options
+        pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
+        while not self._stopped.is_set():
+            if clock.monotonic_s() - self._read_s >= options.metadata_max_age_s:
+                with suppress(RetriableError, StaleMetadataError):  # until the next poll, what is known will do
+                    self._refresh()
+            for fetched in self._poll():
+                pause_s, idle_since_s = 0.0, clock.monotonic_s()
+                yield fetched.records
+                if self._stopped.is_set():
+                    return
+            if not options.follow and not self._wanted():
+                return
+            idle_s = clock.monotonic_s() - idle_since_s
+            if options.idle_timeout_s is not None and idle_s >= options.idle_timeout_s:
+                return
+            if not options.follow and idle_s >= options.timeout_s:
+                raise OffsetNotAvailableError(
+                    f"{self._topic}: the leaders of partitions {self._wanted()}, elected of late, do not know all "
+                    "to be committed that was when this began; try again after an append, or run replicate"
+                )
+            if pause_s:
+                self._wait(pause_s)
+            pause_s = min(max(pause_s * 2, options.first_poll_s), options.longest_poll_s)
+
+    def _wanted(self) -> list[int]:
+        """The partitions that are not read through: all of them, while the end is followed."""
+        if self._options.follow:
+            return sorted(self._positions)
+        return [p for p, at in sorted(self._positions.items()) if at.offset < self._ends[p]]
+
+    def _poll(self) -> Iterator[Fetched]:
+        """One fetch of each partition: those that gave records."""
+        wanted = iter(self._wanted())
+        at_once = max(1, self._options.fetch_max_bytes // self._options.max_bytes)
+        while some := list(islice(wanted, at_once)):
+            began_s = self._context.clock.monotonic_s()
+            outcomes = fetch_many(
+                self._context,
+                {(self._topic, partition): self._positions[partition] for partition in some},
+                max_bytes=self._options.max_bytes,
+                timeout_s=self._options.timeout_s,
+                client=self._client,
+                known=self._image,
+                isolation=self._options.isolation,
+            )
+            for outcome in outcomes:
+                partition = outcome.item[1]
+                if not isinstance(outcome, Done):
+                    self._failed(partition, outcome.error, began_s)
+                    continue
+                self._failing_since_s.pop(partition, None)
+                fetched, start = outcome.value, self._positions[partition].offset
+                if fetched.next_offset > start:  # markers and records of aborted transactions are passed over
+                    self._positions[partition] = OffsetAndMetadata(fetched.next_offset, fetched.leader_epoch)
+                if fetched.records.num_rows:
+                    self._note(start, fetched)
+                    yield fetched
+
+    def _failed(self, partition: int, error: StratalogError, began_s: float) -> None:
+        """Go on in another way, or raise it. While that cannot be told, as the metadata is away, the next poll
+        tries again, until it has failed for ``timeout_s``."""
+        since_s = self._failing_since_s.pop(partition, began_s)
+        if isinstance(error, OffsetNotAvailableError):
+            return  # nothing yet, as at the high watermark
+        try:
+            if self._goes_on(partition, error):
+                return
+        except (RetriableError, StaleMetadataError):
+            if self._context.clock.monotonic_s() - since_s < self._options.timeout_s:
+                self._failing_since_s[partition] = since_s
+                return
+        raise error
+
+    def _goes_on(self, partition: int, error: StratalogError) -> bool:
+        """Whether there is another way, which the next poll takes. An error under metadata that has changed since
+        is not believed.
+
+        Raises: as ``_refresh``, ``look``.
+        """
+        before = self._image
+        self._refresh()
+        if _partition(before, self._topic_id, partition) != _partition(self._image, self._topic_id, partition):
+            return True
+        if self._options.auto_offset_reset == "none" or not isinstance(error, OffsetOutOfRangeError):
+            return False
+        if isinstance(error, LogTruncationError):
+            self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
+            return True
+        (state,) = _look(self._context, self._topic, [partition])
+        self._positions[partition] = _in_range(state, self._positions[partition], self._options)
+        return True
+
+    def _refresh(self) -> None:
+        """Read the metadata, and begin with the partitions that are new.
+
+        Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name;
+            what keeps the metadata from being read, or new partitions from being looked at.
+        """
+        self._image = self._context.metadata.image()
+        topic = self._image.topic(self._topic)
+        if topic.topic_id != self._topic_id:
+            raise UnknownTopicOrPartitionError(
+                f"topic {self._topic!r} was deleted, and created anew: what follows is another log; begin anew"
+            )
+        if self._chosen is None and self._options.follow:
+            fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]
+            for state in _look(self._context, self._topic, fresh) if fresh else ():
+                self._positions[state.view.partition] = OffsetAndMetadata(state.positions.log_start)
+        self._read_s = self._context.clock.monotonic_s()
+
+    def _wait(self, pause_s: float) -> None:
+        while pause_s > 0 and not self._stopped.is_set():
+            self._context.clock.sleep(min(pause_s, _NAP_S))
+            pause_s -= _NAP_S
+
+    def _note(self, start: int, fetched: Fetched) -> None:
+        self._damage |= dict.fromkeys(fetched.damage)
+        served = self._served.setdefault((fetched.partition, fetched.broker), Served(start, start))
+        served.end = fetched.next_offset
+        served.records += fetched.records.num_rows
+        served.read_bytes += fetched.read_bytes
+        served.cross_rack_bytes += fetched.cross_rack_bytes
+
+    def _row(self, partition: int, broker: int | None, served: Served) -> dict[str, Value]:
+        known = None if broker is None else self._image.brokers.get(broker)
+        return {
+            "topic": self._topic,
+            "partition": partition,
+            "broker": "remote" if broker is None else broker,
+            "rack": None if known is None else known.rack,
+            "start": served.start,
+            "end": served.end,
+            "records": served.records,
+            "bytes": served.read_bytes,
+            "cross_rack_bytes": served.cross_rack_bytes,
+        }
+
+
+def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionImage:
+    return image.topics[topic_id].partitions[partition]
+
+
+def _look(
+    context: Context,
+    topic: str,
+    partitions: Sequence[int] | None,
+    takes_remote: TakesRemote = lambda _: False,
+) -> list[PartitionState]:
+    """The partitions; without the remote tier where the leaders tell all that is asked, such as both ends."""
+    if partitions is not None:
+        check_partitions(context.metadata.image().topic(topic), partitions)
+    return look(context, topic, partitions, takes_remote)[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where to begin, as it was asked for; at the log start of a partition of which nothing is said."""
+
+    last: int | None = None
+    group: str | None = None
+    known: Mapping[TopicPartition, OffsetAndMetadata] = field(default_factory=dict)
+    place: Place | None = None
+    bounds: Mapping[int, Place] = field(default_factory=dict)
+    """Places by partition, before ``place``."""
+
+    def of(self, partition: int) -> Place | None:
+        """The place in a partition."""
+        return self.bounds.get(partition, self.place)
+
+    def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
+        """Whether the leader alone cannot tell where that is. (What lies there is fetched from where it is.)"""
+        if self.last is not None:
+            end = min(seen.log.high_watermark, seen.transactions.end(isolation, seen.log))
+            return not leader_has_last(seen, self.last, end, isolation)
+        place = self.of(seen.view.partition)
+        return isinstance(place, OffsetSpec | FirstAt) and takes_remote(seen, place)
+
+
+def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
+    """Raises: InvalidCallError, OffsetOutOfRangeError for what contradicts itself."""
+    if isinstance(start, str | datetime):
+        start = place_of(start, "start =")
+    if last is not None:
+        # To begin with the next record, last = 0, is nothing that a read of what there is could mean.
+        query = ReadQuery(
+            topics=(topic,), start=None if start is OffsetSpec.LATEST else cast(Bound, start), last=last or None
+        )
+        return _Where(last=query.last or 0)
+    if isinstance(start, Committed):
+        return _Where(group=start.group)
+    if isinstance(start, Mapping) and any(isinstance(at, OffsetAndMetadata) for at in start.values()):
+        return _Where(known=cast(Mapping[TopicPartition, OffsetAndMetadata], start))
+    query = ReadQuery(topics=(topic,), start=cast(Bound, start))
+    query.check_times(now_ms)
+    return _Where(
+        place=query.first if isinstance(query.first, Place) else None,
+        bounds=query.named([topic]).get("start", {}).get(topic, {}),
+    )
+
+
+def _begin(
+    context: Context,
+    topic: TopicImage,
+    states: Sequence[PartitionState],
+    where: _Where,
+    isolation: Isolation,
+) -> dict[int, OffsetAndMetadata]:
+    """Where to begin, by partition.
+
+    Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError.
+    """
+    name, known = topic.name, where.known
+    if where.group is not None:
+        existing_group(context, context.metadata.last_known.image, where.group)
+        known = committed(context, where.group, [name])
+    check_partitions(topic, where.bounds)
+    found: dict[int, OffsetAndMetadata] = {}
+    for state in states:
+        partition = state.view.partition
+        if where.last is not None:
+            begin = start_of_last(state, where.last, state.latest(isolation), isolation)
+            found[partition] = OffsetAndMetadata(begin)
+        elif (name, partition) in known:
+            found[partition] = known[name, partition]
+        else:
+            found[partition] = OffsetAndMetadata(_offset(state, where.of(partition), isolation))
+    return found
+
+
+def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions) -> OffsetAndMetadata:
+    """Where to go on from an offset that may not be in the log any more. Where the leader epoch is known, a fetch
+    tells whether the history is; not to one that ends here, and may have nothing to fetch.
+
+    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none; UnknownLeaderEpochError.
+    """
+    positions, reset = state.positions, options.auto_offset_reset
+    if at.leader_epoch is not None and not options.follow:
+        try:
+            check_history(f"{state.view.topic}-{state.view.partition}", state.log, at.offset, at.leader_epoch)
+        except LogTruncationError as error:
+            if reset == "none":
+                raise
+            at = OffsetAndMetadata(error.divergent_offset)
+    if positions.log_start <= at.offset <= positions.log_end or (at.leader_epoch is not None and reset == "none"):
+        return at
+    if reset == "none":
+        raise OffsetOutOfRangeError(
+            f"{state.view.topic}-{state.view.partition}: offset {at.offset} is not in [{positions.log_start}, "
+            f"{positions.high_watermark}], the log start offset and the high watermark"
+        )
+    return OffsetAndMetadata(
+        positions.log_start if reset == "earliest" else state.latest(Isolation(options.isolation))
+    )
+
+
+def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) -> int:
+    """A time that no record has reached yet, and a position that is not known: where such a reader stops. (A time
+    that a record has reached of which nothing is decided yet: that record, for what lies before it is too early.)
+    """
+    match bound:
+        case None:
+            return state.positions.log_start
+        case OffsetSpec.LATEST:
+            return state.latest(isolation)
+        case OffsetSpec() | FirstAt():
+            answer = position(state, bound)
+            return answer.offset if isinstance(answer, FoundOffset) else state.latest(isolation)
+        case _:
+            return bound

@@ -1,0 +1,92 @@
+"""The answer of an append: what is known of each partition, and of which attempts that is said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stratalog.engine.driver.context import Measure
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.records.acknowledge import PendingAppend
+from stratalog.engine.replication.append import Appended
+from stratalog.partitions.errors import DuplicateSequenceNumberError, OutOfOrderSequenceNumberError
+from stratalog.partitions.producers import ProducerAppend, is_unnamed
+
+
+def answer(
+    topic: str,
+    who: ProducerAppend,
+    states: Mapping[int, PendingAppend],
+    measure: Measure,
+    notes: Sequence[str],
+    *,
+    named: bool,
+) -> Report:
+    """The report of an append whose partitions were brought to an end. ``named``: the caller names the producer,
+    and so may have appended the sequence before.
+    """
+    rows = [_row(topic, partition, state, named) for partition, state in sorted(states.items())]
+    done = [s.appended for s in states.values() if s.appended is not None and s.error is None]
+    return Report(
+        operation="append",
+        rows=rows,
+        failures=[
+            Failure.of(f"{topic}-{partition}", state.error)
+            for partition, state in sorted(states.items())
+            if state.error is not None
+        ],
+        totals={
+            "records": sum(_records(appended) or 0 for appended in done),
+            "bytes": sum(appended.bytes for appended in done),
+        },
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=[*notes, *_said_of_attempts(who, rows, states)],
+    )
+
+
+def _said_of_attempts(
+    who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend]
+) -> list[str]:
+    """What the outcomes mean for other attempts of the same append."""
+    again = f"producer {who.producer_id!r}, sequence {who.sequence}"
+    said = []
+    outcomes = {row["outcome"] for row in rows}
+    forgotten = any(isinstance(state.error, DuplicateSequenceNumberError) for state in states.values())
+    if "unknown" in outcomes and not forgotten:
+        until = ", within a day" if is_unnamed(who.producer_id) else ""
+        said.append(f"what is unknown: run it again with {again}{until}")
+    if who.on_changed_replay is None:
+        return said
+    if any(
+        state.error is not None and not state.tried and not isinstance(state.error, OutOfOrderSequenceNumberError)
+        for state in states.values()
+    ):
+        said.append(
+            f"not appended is said of this attempt: whether an earlier one with {again} was, the next will tell"
+        )
+    if "duplicate" in outcomes:
+        old = any(row["outcome"] == "duplicate" and row["base_offset"] is None for row in rows)
+        compared = ", too long ago for its records to be compared" if old else ""
+        said.append(f"{again} was appended before{compared}: partitions that have it are left as they are")
+    return said
+
+
+def _row(topic: str, partition: int, state: PendingAppend, named: bool) -> dict[str, Value]:
+    appended = state.appended
+    if state.error is not None or appended is None:
+        outcome = "unknown" if state.tried else "not appended"
+    else:
+        outcome = "acknowledged" if state.ours or not named else "duplicate"
+    return {
+        "topic": topic,
+        "partition": partition,
+        "base_offset": appended.base_offset if appended is not None else None,
+        "next_offset": None if appended is None or appended.base_offset is None else appended.next_offset,
+        "records": _records(appended) if appended is not None else 0,
+        "outcome": outcome,
+    }
+
+
+def _records(appended: Appended) -> int | None:
+    """None: it is not known any more."""
+    return None if appended.base_offset is None else appended.next_offset - appended.base_offset

@@ -1,0 +1,261 @@
+"""Append: a DataFrame to acknowledged offsets (protocol section 2, Append).
+
+0. probe the roots: brokers that are gone are fenced, so that nobody waits for them
+1. one Spark job: per partition one file on the leader, synced to the maximal ISR   (steps 1 to 5)
+2. one linearizable read for all partitions                                         (step 6)
+3. the high watermark of those that are unchanged; they are acknowledged            (step 7)
+4. what has changed is synced again under the new view, or appended again, with the same sequence
+
+The outcome of each partition is one of
+    acknowledged   at ``[base_offset, next_offset)``
+    duplicate      this producer had appended this sequence before this call; where it is remembered, at
+                   ``[base_offset, next_offset)``. Never of an append that names no producer: its id is nobody
+                   else's, so what a leader has of it, this call has put there
+    not appended   because of the failure that the report names; nothing of this call is in the log, now or later.
+                   Of earlier calls with the same producer and sequence it says nothing
+    unknown        it may be in the log, or come into it later, of this call or an earlier one: run it again with
+                   the same producer and sequence
+
+A sequence of a named producer stands for one set of records. Who tries it again with other ones is refused
+(OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: where partitions have it already these come first
+(``earlier``), and compare. What one lacks, and the others have, is taken for the rest of an attempt that was cut
+short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random ones,
+takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
+another, partition by partition, and that is not exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.records.acknowledge import PendingAppend
+from stratalog.engine.records.answers import answer
+from stratalog.engine.records.earlier import EarlierTries, earlier_tries
+from stratalog.engine.records.rounds import PartitionTask, RunTasks, TaskResult, append_all, task_result
+from stratalog.engine.replication.append import AppendOptions
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.errors import (
+    ChangedReplayError,
+    InvalidCallError,
+)
+from stratalog.partitions.growth import grew
+from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
+from stratalog.partitions.records import check_columns, schema_of
+from stratalog.partitions.runner import values
+
+_NONE = EarlierTries()
+
+MAX_PRODUCER_LENGTH = 1000
+"""Characters of a name that a caller gives."""
+
+
+def append_batches(
+    context: Context,
+    topic: str,
+    batches: Mapping[int, Sequence[pa.RecordBatch]],
+    who: ProducerAppend | None,
+    *,
+    acks: str = "all",
+    image: ClusterImage | None = None,
+) -> Report:
+    """Append batches of the record columns, given by partition, in threads of this process; otherwise as
+    ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
+    declared, where these are nullable: records have null there.
+
+    Raises: as ``append_frame``.
+    """
+    check_not_internal(topic, "append to")
+    return append_given(context, topic, batches, who, acks=acks, image=image)
+
+
+def who_appends(
+    producer: str | None,
+    sequence: int | None,
+    producer_epoch: int | None = None,
+    *,
+    on_changed_replay: OnChangedReplay = "refuse",
+    recent: bool = False,
+) -> ProducerAppend | None:
+    """The producer of an append, as a caller names it; None where none is named. ``recent`` is as in
+    ``ProducerAppend``.
+
+    Raises: InvalidCallError for an empty name, and for a sequence or an epoch without a producer: both would
+        append again whatever is retried. And for a producer without a sequence: its second append would pass for
+        its first.
+    """
+    if on_changed_replay not in ("refuse", "accept"):
+        raise InvalidCallError(f"on_changed_replay is {on_changed_replay!r}: it takes 'refuse' or 'accept'")
+    if producer is not None:
+        check_producer(producer)
+        if sequence is None:
+            raise InvalidCallError(
+                f"producer {producer!r} without a sequence, by which its appends are told apart: give each the "
+                "next one, from 0 on, and one that is tried again the same as before"
+            )
+        return ProducerAppend(
+            producer, producer_epoch or 0, sequence, on_changed_replay=on_changed_replay, recent=recent
+        )
+    if sequence is not None or producer_epoch is not None or on_changed_replay == "accept":
+        raise InvalidCallError(
+            "a sequence, a producer epoch, or an answer to changed replays is that of a producer: name the "
+            "producer too"
+        )
+    return None
+
+
+def check_producer(producer: str) -> str:
+    """The name. Raises: InvalidCallError for one that is empty, or too long: every file of a log says it again."""
+    if not producer:
+        raise InvalidCallError("the name of the producer is empty: give it one, or leave it out")
+    if isinstance(producer, str) and len(producer) > MAX_PRODUCER_LENGTH:
+        raise InvalidCallError(
+            f"producer {producer[:20]!r}... has {len(producer):,} characters: its name has at most "
+            f"{MAX_PRODUCER_LENGTH:,}"
+        )
+    return producer
+
+
+def append_given(
+    context: Context,
+    topic: str,
+    batches: Mapping[int, Sequence[pa.RecordBatch]],
+    who: ProducerAppend | None,
+    *,
+    acks: str = "all",
+    image: ClusterImage | None = None,
+) -> Report:
+    """As ``append_batches``, also to internal topics: what the engine itself appends. ``who`` is as in
+    ``append_with``.
+
+    Raises: as ``append_frame``.
+    """
+    image = image or context.metadata.image()
+    image_of_topic = image.topic(topic)
+    schema = schema_of(image_of_topic.key_schema, image_of_topic.value_schema)
+    for partition, given in batches.items():
+        image.partition(image_of_topic.topic_id, partition)
+        for batch in given:
+            check_columns(batch.schema, schema, f"append to {topic}-{partition}", fits=grew)
+    earlier = earlier_tries(context, image, image_of_topic, who)
+    run = in_threads(context, batches)
+    return append_with(context, image, image_of_topic, run, who, acks=acks, earlier=earlier)
+
+
+def in_threads(context: Context, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> RunTasks:
+    """Runs the tasks of the partitions that have records in threads of this process."""
+    filled = [partition for partition, given in batches.items() if any(batch.num_rows for batch in given)]
+
+    def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
+        def one(partition: int) -> TaskResult:
+            return task_result(task(partition, iter(batches[partition])))
+
+        return values(context.threads.run(one, [p for p in filled if only is None or p in only]))
+
+    return run
+
+
+def append_with(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend | None,
+    *,
+    acks: str = "all",
+    dealt_among: int | None = None,
+    earlier: EarlierTries = _NONE,
+) -> Report:
+    """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
+
+    ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
+    leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
+    is the producer; it says as whom only where it is not known what came of the append. ``dealt_among`` is told to
+    who tries it again (``ProducerEntry``).
+
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; what keeps the metadata from being
+        read. Everything else is a failure of its partition in the report.
+    """
+    check_acks(acks)
+    if who is not None:
+        context.begun_sequences.begin(topic.topic_id, who)
+        return _append_as(context, image, topic, run, replace(who, dealt_among=dealt_among), acks, earlier)
+    mine = context.unnamed_producers.take(context.new_id)
+    who = replace(mine, dealt_among=dealt_among)
+    report = _append_as(context, image, topic, run, who, acks, earlier, named=False)
+    if all(row["outcome"] != "unknown" for row in report.rows):
+        context.unnamed_producers.give_back(mine)
+    return report
+
+
+def _append_as(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    acks: str,
+    earlier: EarlierTries,
+    *,
+    named: bool = True,
+) -> Report:
+    with context.measured() as measure:
+        settled = settle_brokers(context, image)
+        notes = list(settled.notes)
+        options = append_options(topic, context.topic_config(settled.image, topic), acks)
+        states = _append_by_turns(context, settled.image, topic, run, who, options, earlier, notes)
+    return answer(topic.name, who, states, measure, notes, named=named)
+
+
+def _append_by_turns(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    options: AppendOptions,
+    earlier: EarlierTries,
+    notes: list[str],
+) -> dict[int, PendingAppend]:
+    """First the partitions that have it of an earlier try, which can only compare; then, where all of these have
+    the same records, the others."""
+    late = replace(who, late=earlier.late)
+    if not earlier.partitions:
+        return append_all(context, image, topic, run, late, options, None, notes)
+    states = append_all(context, image, topic, run, who, options, sorted(earlier.partitions), notes)
+    if who.on_changed_replay == "refuse":
+        for partition in earlier.partitions - states.keys():
+            error = ChangedReplayError(
+                f"{topic.name}-{partition}: sequence {who.sequence} of producer {who.producer_id!r} was appended "
+                "before with records for this partition, now there are none; nothing of it is stored"
+            )
+            states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
+    others = [p.partition for p in topic.partitions if p.partition not in earlier.partitions]
+    if others and all(state.error is None for state in states.values()):
+        states |= append_all(context, image, topic, run, late, options, others, notes)
+    return states
+
+
+def check_acks(acks: str) -> None:
+    if acks not in ("all", "leader"):
+        raise InvalidCallError(f"acks is {acks!r}: it takes 'all' or 'leader'")
+
+
+def append_options(topic: TopicImage, config: TopicConfig, acks: str) -> AppendOptions:
+    """How to append to a topic as it is configured."""
+    return AppendOptions(
+        schema=schema_of(topic.key_schema, topic.value_schema),
+        acks_all=acks == "all",
+        min_insync_replicas=config.min_insync_replicas,
+        compression=config.compression_type,
+        log_append_time=config.message_timestamp_type == "LogAppendTime",
+        producer_expiration_ms=config.producer_id_expiration_ms,
+        keys_required=config.snapshots,
+    )

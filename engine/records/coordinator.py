@@ -1,0 +1,301 @@
+"""Transactional ids: their producers, and where their transactions are (``__transaction_state``; KIP-98).
+
+Decide on the state as it was read, append what was decided, look whether it counted (``stratalog.engine.state``).
+Of two drivers that decided on the same state, the first in the log has decided; the other decides anew. How a
+transaction ends is decided by one record here; then its markers are written, then it is complete. Whoever comes
+next does what is left of that, so nobody has to be there all the time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from stratalog.engine.brokers.probe import with_leaders
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.records.markers import MarkersWritten, write_markers
+from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
+from stratalog.engine.state import transaction_steps as steps
+from stratalog.engine.state.internal_topics import (
+    TRANSACTIONS_TOPIC,
+    check_name,
+    partition_for,
+    transactions_topic,
+)
+from stratalog.engine.state.keyed import TRANSACTIONS
+from stratalog.engine.state.transaction_state import ENDING, State, Transaction, TransactionStates
+from stratalog.partitions.errors import (
+    ConcurrentTransactionsError,
+    InvalidCallError,
+    InvalidTxnStateError,
+    OutcomeUnknownError,
+    RetriableError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.numbers import whole
+
+MAX_ID_LENGTH = 255
+_ATTEMPTS = 10
+
+Decide = Callable[[Transaction | None], Transaction | None]
+"""From the present state to the next one; None when there is nothing to change."""
+
+
+def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
+    """Take a transactional id over: fence whoever has it, and get its producer id with the next producer epoch.
+    A transaction that was left open is aborted first, one that was decided is completed. The first call of a
+    cluster creates ``__transaction_state``.
+
+    Raises: InvalidCallError for an id that is empty, too long or no text, or a timeout that is no whole number;
+        InvalidTransactionTimeoutError; InvalidReplicationFactorError; ConcurrentTransactionsError when a
+        transaction cannot be completed at present; as ``append_state``.
+    """
+    check_name(transactional_id, "transactional id", MAX_ID_LENGTH, InvalidCallError)
+    timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
+    image = context.metadata.image()
+    config = context.cluster_config(image)
+    topic = ensure_topic(context, image, transactions_topic(config))
+    producer_id = context.new_id()
+
+    def take_over(present: Transaction | None) -> Transaction | None:
+        if present is not None and present.state in ENDING:
+            return None  # to be completed first
+        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:  # a moment ago, or by a crash
+            return steps.abort_fenced(present, context.clock.now_ms())
+        return steps.init_producer(
+            present,
+            transactional_id,
+            producer_id=producer_id,
+            timeout_ms=timeout_ms,
+            max_timeout_ms=config.transaction_max_timeout_ms,
+            now_ms=context.clock.now_ms(),
+        )
+
+    for _ in range(_ATTEMPTS):
+        after = _change(context, topic, transactional_id, take_over)
+        assert after is not None
+        if after.state is State.EMPTY:
+            return after
+        if after.state in ENDING:
+            for failure in finish(context, after).failures:
+                raise ConcurrentTransactionsError(
+                    f"transactional id {transactional_id!r} is {after.state}, and its transaction cannot be "
+                    f"completed at present: {failure.item}: {failure.code}: {failure.message}"
+                )
+    raise ConcurrentTransactionsError(
+        f"transactional id {transactional_id!r}: others take it over all the time; give it to one producer only"
+    )
+
+
+def add_partitions(
+    context: Context,
+    producer: Transaction,
+    partitions: Iterable[TopicIdPartition],
+    image: ClusterImage | None = None,
+) -> Transaction:
+    """The transaction also writes to these partitions (topic id, number); the first ones begin it. ``image`` is
+    the metadata as it was just read.
+
+    Raises: UnknownTopicOrPartitionError, InvalidProducerIdMappingError, ProducerFencedError,
+        ConcurrentTransactionsError; as ``append_state``.
+    """
+    image = image or context.metadata.image()
+    wanted = sorted(set(partitions))
+    for key in wanted:
+        image.partition(*key)
+    return _changed(
+        context,
+        producer.transactional_id,
+        lambda present: steps.add_partitions(present, *_who(producer), wanted, context.clock.now_ms()),
+    )
+
+
+def end(context: Context, producer: Transaction, *, commit: bool) -> Transaction:
+    """The transaction is to be committed or aborted: from here on that is decided (``finish`` does the rest).
+
+    Raises: InvalidProducerIdMappingError, ProducerFencedError, InvalidTxnStateError,
+        ConcurrentTransactionsError; OutcomeUnknownError; as ``append_state``.
+    """
+    return _changed(
+        context,
+        producer.transactional_id,
+        lambda present: steps.end(present, *_who(producer), commit=commit, now_ms=context.clock.now_ms()),
+    )
+
+
+def abort(context: Context, transactional_id: str) -> Transaction:
+    """Abort the transaction that is open, whosever it is: its producer is fenced.
+
+    Raises: InvalidTxnStateError when none is open; as ``end``.
+    """
+
+    def decide(present: Transaction | None) -> Transaction | None:
+        now_ms = context.clock.now_ms()
+        if present is not None and present.state is State.PREPARE_EPOCH_FENCE:
+            return steps.abort_fenced(present, now_ms)
+        if present is not None and present.state is State.PREPARE_ABORT:
+            return None
+        if present is None or present.state is not State.ONGOING:
+            held = "has no transaction" if present is None else f"is {present.state}"
+            raise InvalidTxnStateError(f"transactional id {transactional_id!r} {held}: there is nothing to abort")
+        who = present.producer_id, present.producer_epoch
+        return steps.end(present, transactional_id, *who, commit=False, now_ms=now_ms)
+
+    return _changed(context, transactional_id, decide)
+
+
+def finish(context: Context, ended: Transaction) -> MarkersWritten:
+    """Bring a transaction that was decided to its end: its markers, then it is complete. Any number of drivers
+    may do so at once. Where a marker cannot be written it stays as it is, for whoever comes next.
+
+    Raises: as ``append_state``.
+    """
+    if ended.state not in ENDING:  # somebody else was faster
+        return MarkersWritten()
+    written = write_markers(context, ended)
+    if not written.failures:
+        _change(
+            context, _topic(context), ended.transactional_id, lambda present: _complete(context, present, ended)
+        )
+    return written
+
+
+def present_state(context: Context, transactional_id: str) -> Transaction | None:
+    """The state of a transactional id now; None when it has none."""
+    image = context.metadata.image()
+    if TRANSACTIONS_TOPIC not in image.topic_ids:
+        return None
+    read = _read(context, image.topic(TRANSACTIONS_TOPIC), transactional_id)
+    return read.state.transactions.get(transactional_id)
+
+
+def end_overdue(context: Context, view: PartitionView) -> int:
+    """Abort the transactions of one partition of ``__transaction_state`` that have run into their timeout, and
+    forget the ids that nobody has used for ``transactional.id.expiration.ms``; for how many ids that was decided.
+    Whoever takes an id a step on meanwhile was faster, and what was decided here counts for nothing.
+
+    Raises: as ``read_state`` and ``append_state``.
+    """
+    image = context.metadata.image()
+    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    now_ms = context.clock.now_ms()
+    held = read_state(context, view, TRANSACTIONS).state.transactions.values()
+    due = [step for one in held if (step := steps.overdue(one, now_ms, expiration_ms)) is not None]
+    if due:
+        append_state(context, image.topic(TRANSACTIONS_TOPIC), view.partition, TRANSACTIONS, due)
+    return len(due)
+
+
+def _topic(context: Context) -> TopicImage:
+    image = context.metadata.last_known.image
+    if TRANSACTIONS_TOPIC in image.topic_ids:  # it is never deleted
+        return image.topic(TRANSACTIONS_TOPIC)
+    image = context.metadata.image()
+    return ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
+
+
+def _who(producer: Transaction) -> tuple[str, str, int]:
+    return producer.transactional_id, producer.producer_id, producer.producer_epoch
+
+
+def _complete(context: Context, present: Transaction | None, ended: Transaction) -> Transaction | None:
+    """None when somebody has completed it."""
+    if present is None or present.at != ended.at:
+        return None
+    return steps.complete(present, context.clock.now_ms())
+
+
+def _changed(context: Context, transactional_id: str, decide: Decide) -> Transaction:
+    after = _change(context, _topic(context), transactional_id, decide)
+    assert after is not None  # whoever decides on no state at all raises
+    return after
+
+
+def _change(context: Context, topic: TopicImage, transactional_id: str, decide: Decide) -> Transaction | None:
+    """Decide, append, look; the state that came of it. Where it is not known what came of an append, the state
+    tells, and the decision is taken anew.
+
+    Decided is on the state that this driver saw last: a record counts only where the log still has the state that
+    it rests on. What changes nothing, or is refused, is decided on the state as it is now.
+    """
+    unknown: OutcomeUnknownError | None = None
+    partition = partition_for(transactional_id, len(topic.partitions))
+    kept: ReadState[TransactionStates] | None = context.states.get(topic.topic_id, partition)
+    for _ in range(_ATTEMPTS):
+        try:
+            before = kept or _read(context, topic, transactional_id)
+            wanted = _decided(decide, before.state.transactions.get(transactional_id), is_kept=kept is not None)
+            if wanted is None and kept is None:
+                return before.state.transactions.get(transactional_id)
+            kept = None
+            if wanted is None:
+                continue
+            offset = append_state(context, topic, partition, TRANSACTIONS, [wanted])
+            read = _following(context, topic, partition, before, offset, wanted) or _read(
+                context, topic, transactional_id, until=offset + 1, since=before
+            )
+            context.states.put(topic.topic_id, partition, read)
+        except OutcomeUnknownError as error:
+            unknown = error
+            continue
+        except RetriableError as error:
+            if unknown is None:
+                raise
+            raise unknown from error
+        after = read.state.transactions.get(transactional_id)
+        if after is not None and after.at == offset:
+            return after
+    if unknown is not None:
+        raise unknown
+    raise ConcurrentTransactionsError(
+        f"transactional id {transactional_id!r}: others changed its state {_ATTEMPTS} times meanwhile; try again"
+    )
+
+
+def _decided(decide: Decide, present: Transaction | None, *, is_kept: bool) -> Transaction | None:
+    """None also where a state that was kept, and may have passed, is no reason to refuse."""
+    try:
+        return decide(present)
+    except StratalogError:
+        if not is_kept:
+            raise
+        return None
+
+
+def _following(
+    context: Context,
+    topic: TopicImage,
+    partition: int,
+    before: ReadState[TransactionStates],
+    offset: int,
+    appended: Transaction,
+) -> ReadState[TransactionStates] | None:
+    """The state after a record that was acknowledged right behind ``before``; None when it stands elsewhere, or
+    the leader has changed since ``before``, whose end may have been another history's: then it is to be read.
+    """
+    image = context.metadata.last_known.image
+    if topic.topic_id not in image.topics or offset != before.state.next_offset:
+        return None
+    if image.view(topic.topic_id, partition).leader_epoch != before.epoch:
+        return None
+    return ReadState(before.state.apply(offset, [appended]), before.epoch)
+
+
+def _read(
+    context: Context,
+    topic: TopicImage,
+    transactional_id: str,
+    *,
+    until: int | None = None,
+    since: ReadState[TransactionStates] | None = None,
+) -> ReadState[TransactionStates]:
+    """The states of the partition that the transactional id belongs to."""
+    partition = partition_for(transactional_id, len(topic.partitions))
+
+    def read(image: ClusterImage) -> ReadState[TransactionStates]:
+        view = image.view(topic.topic_id, partition)
+        return read_state(context, view, TRANSACTIONS, until=until, since=since)
+
+    return with_leaders(context, read)

@@ -1,0 +1,81 @@
+"""What the partitions know of an append of a named producer that may have been tried before.
+
+An append is tried again as a whole, and each partition knows its own part alone. So the driver asks them all
+first, where it has not just appended the sequence before: a footer of each tells. It answers two questions.
+
+Among how many partitions are the rows dealt out? As many as the topic has; but at a later try as many as at the
+first, however many there are by now. (Kafka's producer fixes a record's partition before it sends it for the first
+time.) The first try has left the number with the producer's entry, wherever any of it was appended.
+
+Do the records have to be those of an earlier try? Where some partitions have it, these come first, and say whether
+it is the same append; only then do the others get what they lack. And where later sequences are in the log this
+one is over: nobody gets any of it any more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.replication.damage import check_whole
+from stratalog.partitions.producers import ProducerAppend, ProducerEntry
+from stratalog.partitions.replica import blaming
+from stratalog.partitions.runner import Done, values
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierTries:
+    """What they have come to."""
+
+    partitions: frozenset[int] = frozenset()
+    """Which have it."""
+    late: bool = False
+    """Whether any has later sequences of the producer."""
+    dealt_among: int | None = None
+    """Among how many partitions it was dealt out."""
+
+
+def earlier_tries(
+    context: Context, image: ClusterImage, topic: TopicImage, who: ProducerAppend | None
+) -> EarlierTries:
+    """Of an append of ``who``; of one that names no producer, or is in a transaction, there are none. Partitions
+    that cannot be asked are left out, but where the topic has grown.
+
+    Raises: what keeps a leader's log from being looked at, of a topic that has grown: it may be the one that knows
+        how the rows were dealt out.
+    """
+    if who is None or who.on_changed_replay is None:
+        return EarlierTries()
+    if not topic.grown and context.begun_sequences.is_next(topic.topic_id, who):
+        return EarlierTries()
+    settled = settle_brokers(context, image).image if topic.grown else image
+
+    def look(view: PartitionView) -> ProducerEntry | None:
+        return while_it_changes(lambda: _entry(context, view, who))
+
+    outcomes = list(context.threads.run(look, settled.views(topic.name)))
+    if topic.grown:
+        values(outcomes)
+    found = [
+        (outcome.item.partition, outcome.value)
+        for outcome in outcomes
+        if isinstance(outcome, Done) and outcome.value is not None and outcome.value.epoch == who.epoch
+    ]
+    pasts = [past for _, entry in found for past in entry.lately if past.sequence == who.sequence]
+    dealt = [past.dealt_among for past in pasts if past.dealt_among is not None]
+    return EarlierTries(
+        frozenset(partition for partition, entry in found if entry.has_appended(who.sequence)),
+        any(entry.sequence > who.sequence for _, entry in found),
+        min(dealt, default=None),
+    )
+
+
+def _entry(context: Context, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
+    leader = context.site(view).leader
+    with blaming(leader):
+        log = leader.log()
+        check_whole(leader, log)
+        return leader.end_state(log).producers.get(who.producer_id)

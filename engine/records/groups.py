@@ -1,0 +1,394 @@
+"""Consumer groups: what they have committed, and how far behind they are (``__consumer_offsets``).
+
+A commit is an append with acks=all to the group's partition; a read is the latest snapshot of that partition
+and the log after it, below the high watermark. What a commit may be wrong in is found before anything is
+written, but for one thing: whether a newer member of the group was faster. The log decides that, and the
+committer looks afterwards (*write, then check*).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.brokers.probe import with_leaders
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value, utc_text
+from stratalog.engine.driver.state_cache import ReadState
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
+from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.state.consumer_offsets import (
+    ConsumerOffsets,
+    GroupState,
+    OffsetCommit,
+    OffsetsRecord,
+    PendingOffset,
+    is_stale,
+)
+from stratalog.engine.state.group_commits import (
+    OffsetAndMetadata,
+    check_group,
+    check_member_epoch,
+    check_metadata_size,
+    check_offsets,
+)
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, offsets_topic, partition_for
+from stratalog.engine.state.keyed import OFFSETS
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    OffsetOutOfRangeError,
+    StaleMemberEpochError,
+    UnstableOffsetCommitError,
+)
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.runner import Done, Failed, Outcome, values
+from stratalog.partitions.spelling import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnds:
+    """A partition's leader, as it was listed."""
+
+    local_start: int
+    log_end: int
+    high_watermark: int
+
+
+EndsOf = Mapping[TopicPartition, Outcome[PartitionView, LogEnds]]
+"""By partition: its leader, or what kept it from being listed."""
+
+
+def commit(
+    context: Context,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    *,
+    member_epoch: int | None = None,
+) -> Report:
+    """Commit offsets for a group, all of them or none. ``member_epoch`` grows with every new incarnation of
+    the group's members (an attempt number, say): commits of older ones are refused. Without it the committer is
+    no member, and never stale. The first commit of a cluster creates ``__consumer_offsets``.
+
+    A leader that cannot be reached is fenced, where that is due, and the one after it asked.
+
+    Raises: InvalidGroupIdError, InvalidCallError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the
+        log end, OffsetMetadataTooLargeError, StaleMemberEpochError: nothing was changed then;
+        InvalidReplicationFactorError when ``__consumer_offsets`` cannot be created on so few brokers;
+        CoordinatorNotAvailableError, LeaderNotAvailableError and other retriable kinds, nothing was changed
+        either; OutcomeUnknownError: to commit again does no harm.
+    """
+    check_group(group)
+    epoch = None if member_epoch is None else check_member_epoch(group, member_epoch)
+    given = check_offsets(offsets)
+
+    def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit], ReadState[ConsumerOffsets] | None]:
+        records = _records(context, image, group, given, epoch)
+        if epoch is None or not records:
+            return image, records, None
+        before = read_groups(context, image, group)
+        _check_member(group, before.state.groups.get(group), epoch)
+        return image, records, before
+
+    with context.measured() as measure:
+        image, records, before = with_leaders(context, look)
+        if records:
+            base = append_to_group(context, image, group, records)
+        if before is not None and epoch is not None:
+            # A newer member's commit may have come between the look and the append: then ours counts for nothing.
+            after = with_leaders(context, lambda now: read_groups(context, now, group, until=base, since=before))
+            _check_member(group, after.state.groups.get(group), epoch)
+    rows: list[dict[str, Value]] = [
+        {"topic": topic, "partition": partition, "offset": wanted.offset, "metadata": wanted.metadata}
+        for (topic, partition), wanted in given.items()
+    ]
+    return Report("commit", rows, (), {"group": group}, False, measure.seconds, measure.counts)
+
+
+def commit_pending(
+    context: Context,
+    group: str,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+    producer_id: str,
+    producer_epoch: int,
+) -> int:
+    """As ``commit``, in the transaction of a producer: the offsets count when it is committed. The group's
+    partition of ``__consumer_offsets`` is among those of the transaction. How many offsets there are.
+
+    Raises: as ``commit``.
+    """
+    check_group(group)
+    given = check_offsets(offsets)
+
+    def look(image: ClusterImage) -> tuple[ClusterImage, list[OffsetCommit]]:
+        return image, _records(context, image, group, given, None)
+
+    image, records = with_leaders(context, look)
+    pending = [
+        PendingOffset(group=group, producer_id=producer_id, producer_epoch=producer_epoch, commit=record)
+        for record in records
+    ]
+    if pending:
+        append_to_group(context, image, group, pending)
+    return len(pending)
+
+
+def committed(
+    context: Context, group: str, topics: Collection[str] | None = None, *, require_stable: bool = False
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """What the group has committed, of these topics (all when None), by topic and partition; without what was
+    committed for topics that are deleted, also where a topic of that name is there again. Nothing, where there is
+    no such group. ``require_stable``: refuse to answer while a transaction that is not over has offsets of these
+    partitions (KIP-447); else they are left out of account.
+
+    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; what keeps
+        the group's partition from being read.
+    """
+    check_group(group)
+    image = context.metadata.image()
+    for name in topics or ():
+        image.topic(name)
+    state = read_groups(context, image, group).state
+    if require_stable:
+        _check_stable(image, group, state, topics)
+    return {
+        (topic, partition): OffsetAndMetadata(record.offset, record.leader_epoch, record.metadata)
+        for (topic, partition), record in named(image, state.groups.get(group))
+        if topics is None or topic in topics
+    }
+
+
+def _check_stable(image: ClusterImage, group: str, state: ConsumerOffsets, topics: Collection[str] | None) -> None:
+    for (topic_id, partition), producer_id in sorted(state.unstable(group).items()):
+        topic = image.topics.get(topic_id)
+        if topic is not None and (topics is None or topic.name in topics):
+            raise UnstableOffsetCommitError(
+                f"group {group!r}: the transaction of producer id {producer_id}, which is not over, has an offset "
+                f"for {topic.name}-{partition}; try again, or see which one it is: stratalog transactions --list"
+            )
+
+
+LAG_SCHEMA = (
+    "topic STRING, partition INT, committed BIGINT, log_end BIGINT, high_watermark BIGINT, lag BIGINT, "
+    "leader_epoch INT, metadata STRING, expires TIMESTAMP"
+)
+"""The columns of ``lag``, for Spark."""
+
+
+def lag(context: Context, group: str) -> Report:
+    """One row per partition of the topics that the group has committed offsets of: how many records below the
+    high watermark it has not processed. A partition without a commit lags by all that is in it. ``expires`` is
+    when the group is forgotten if it does not commit again. A partition that cannot be looked at is a failure in
+    the report, and its row says what was committed.
+
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; what keeps the group's partition from being read.
+    """
+    check_group(group)
+    with context.measured() as measure:
+        image = context.metadata.image()
+        state = existing_group(context, image, group)[1]
+        ends, failures = list_ends(context, image, [state])
+        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(context, image, state, ends)]
+    total = sum(int(row["lag"] or 0) for row in rows)
+    return Report("lag", rows, failures, {"group": group, "lag": total}, False, measure.seconds, measure.counts)
+
+
+def list_ends(context: Context, image: ClusterImage, groups: Iterable[GroupState]) -> tuple[EndsOf, list[Failure]]:
+    """List the leaders of all partitions of the topics that these groups have committed for, each once; and the
+    failures of those that cannot be."""
+    topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
+    views = [view for topic in topics for view in image.views(topic)]
+    outcomes = list(context.threads.run(lambda view: _ends(context, view, known=True), views))
+    failures = [Failure.of(context.site(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
+    return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
+
+
+def lag_rows(context: Context, image: ClusterImage, group: GroupState, ends: EndsOf) -> list[dict[str, Value]]:
+    """How far a group is behind ``ends``, which has all partitions of the topics that it has committed for: a row
+    for each, by topic and partition."""
+    found = dict(named(image, group))
+    rows: list[dict[str, Value]] = []
+    for topic in sorted({topic for topic, _ in found}):
+        tiered = context.topic_config(image, image.topic(topic)).remote_storage_enable
+        for view in image.views(topic):
+            key = topic, view.partition
+            listed = ends[key]
+            leader = listed.value if isinstance(listed, Done) else None
+            rows.append(_lag_row(view, found.get(key), leader, tiered=tiered))
+    return rows
+
+
+def _lag_row(
+    view: PartitionView, record: OffsetCommit | None, ends: LogEnds | None, *, tiered: bool
+) -> dict[str, Value]:
+    row: dict[str, Value] = {
+        "topic": view.topic,
+        "partition": view.partition,
+        "committed": None if record is None else record.offset,
+        "log_end": None,
+        "high_watermark": None,
+        "lag": None,
+        "leader_epoch": None if record is None else record.leader_epoch,
+        "metadata": None if record is None else record.metadata,
+    }
+    if ends is not None:
+        start = view.log_start_offset if tiered else max(view.log_start_offset, ends.local_start)
+        processed = start if record is None else record.offset
+        row |= {"log_end": ends.log_end, "high_watermark": ends.high_watermark}
+        row["lag"] = max(0, ends.high_watermark - processed)
+    return row
+
+
+# ---------------------------------------------------------------------------------- the checks
+
+
+def _check_member(group: str, state: GroupState | None, member_epoch: int) -> None:
+    if state is not None and is_stale(member_epoch, state.member_epoch):
+        raise StaleMemberEpochError(
+            f"group {group!r}: a member with epoch {state.member_epoch} has committed already, this one has "
+            f"{member_epoch}: a newer one has taken over, stop this one"
+        )
+
+
+def _records(
+    context: Context,
+    image: ClusterImage,
+    group: str,
+    wanted: Mapping[TopicPartition, OffsetAndMetadata],
+    member_epoch: int | None,
+) -> list[OffsetCommit]:
+    """The commits as records, checked against the partitions as they are."""
+    check_metadata_size(wanted, context.cluster_config(image).offset_metadata_max_bytes)
+    views = [image.view(image.topic(topic).topic_id, partition) for topic, partition in wanted]
+
+    def check(view: PartitionView) -> None:
+        offset, end = wanted[view.topic, view.partition].offset, _ends(context, view).log_end
+        if offset > end:
+            raise OffsetOutOfRangeError(
+                f"{view.topic}-{view.partition}: offset {offset} cannot be committed: the log ends at {end}"
+            )
+
+    values(context.threads.run(check, views))
+    return commit_records(context, image, group, wanted, member_epoch)
+
+
+def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogEnds:
+    """``known``: also the high watermark, which a leader that was elected of late may not know. Raises:
+    OffsetNotAvailableError where it does not.
+    """
+    site = context.site(view)
+    replica = site.leader
+    log = replica.log()
+    check_whole(replica, log)
+    if known:
+        check_knows_end(str(site), log, view.leader_epoch)
+    return LogEnds(log.local_start, log.log_end, log.high_watermark)
+
+
+# --------------------------------------------------------------------------- the group's partition
+
+
+def commit_records(
+    context: Context,
+    image: ClusterImage,
+    group: str,
+    wanted: Mapping[TopicPartition, OffsetAndMetadata],
+    member_epoch: int | None = None,
+) -> list[OffsetCommit]:
+    """Commits of a group as records, by topic and partition. Raises: UnknownTopicOrPartitionError."""
+    now_ms = context.clock.now_ms()
+    expires_ms = now_ms + context.cluster_config(image).offsets_retention_minutes * 60_000
+    return [
+        OffsetCommit(
+            group=group,
+            topic_id=image.topic(topic).topic_id,
+            partition=partition,
+            offset=given.offset,
+            leader_epoch=given.leader_epoch,
+            metadata=given.metadata,
+            commit_ms=now_ms,
+            expires_ms=expires_ms,
+            member_epoch=member_epoch,
+        )
+        for (topic, partition), given in wanted.items()
+    ]
+
+
+def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:
+    """Append to the group's partition of ``__consumer_offsets``, which is created where it is not there; the
+    offset of the first record. Raises: as ``append_state`` and ``ensure_topic``."""
+    topic = ensure_topic(context, image, offsets_topic(context.cluster_config(image)))
+    return append_state(context, topic, partition_for(group, len(topic.partitions)), OFFSETS, records)
+
+
+def read_groups(
+    context: Context,
+    image: ClusterImage,
+    group: str,
+    *,
+    until: int | None = None,
+    since: ReadState[ConsumerOffsets] | None = None,
+) -> ReadState[ConsumerOffsets]:
+    """The groups of the partition that ``group`` belongs to. Raises: as ``read_state``."""
+    if OFFSETS_TOPIC not in image.topic_ids:
+        return ReadState(OFFSETS.empty, 0)
+    topic = image.topic(OFFSETS_TOPIC)
+    view = image.view(topic.topic_id, partition_for(group, len(topic.partitions)))
+    return read_state(context, view, OFFSETS, until=until, since=since)
+
+
+def existing_group(
+    context: Context, image: ClusterImage, group: str
+) -> tuple[ReadState[ConsumerOffsets], GroupState]:
+    """The group, and the state that it stands in.
+
+    Raises: GroupIdNotFoundError naming the nearest one; as ``read_state``.
+    """
+    read = read_groups(context, image, group)
+    state = read.state.groups.get(group)
+    if state is None:
+        raise GroupIdNotFoundError(
+            f"group {group!r} does not exist: it has committed nothing, or nothing for as long as "
+            f"offsets.retention.minutes{did_you_mean(group, all_groups(context, image)[0])}"
+        )
+    return read, state
+
+
+def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupState], list[Failure]]:
+    """Every group, by its name; and the failures of partitions of ``__consumer_offsets`` that cannot be read."""
+    found: dict[str, GroupState] = {}
+    failures: list[Failure] = []
+    views = image.views(OFFSETS_TOPIC) if OFFSETS_TOPIC in image.topic_ids else []
+    for outcome in context.threads.run(lambda view: read_state(context, view, OFFSETS), views):
+        match outcome:
+            case Done(_, read):
+                found |= read.state.groups
+            case Failed(view, error):
+                failures.append(Failure.of(context.site(view), error))
+    return found, failures
+
+
+def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPartition, OffsetCommit]]:
+    """What was committed for topics that are there, in the order of their names."""
+    return sorted(
+        ((image.topics[topic_id].name, partition), record)
+        for (topic_id, partition), record in ({} if group is None else group.offsets).items()
+        if topic_id in image.topics
+    )
+
+
+def forget_expired(context: Context, view: PartitionView) -> int:
+    """Forget the groups of one partition of ``__consumer_offsets`` that have not committed for
+    ``offsets.retention.minutes``, and what was committed for topics that are deleted; how many records said so.
+    A group that commits while this looks keeps all that it has.
+
+    Raises: as ``read_state`` and ``append_state``.
+    """
+    state = read_state(context, view, OFFSETS).state
+    # The topics after the groups: a topic that is not there now, and was committed for then, is deleted.
+    image = context.metadata.image()
+    gone = state.expired(context.clock.now_ms(), image.topics.keys())
+    if gone:
+        append_state(context, image.topic(OFFSETS_TOPIC), view.partition, OFFSETS, gone)
+    return len(gone)

@@ -1,0 +1,114 @@
+"""Markers: the end of a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
+
+An append of one record to each partition with acks=all, all partitions at once. Of a partition of
+``__consumer_offsets`` it is a record of its state. Both are written once, whoever writes them and how often: each
+carries the raised producer epoch, and counts only where none of that epoch is there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.records.append import append_with, in_threads
+from stratalog.engine.records.state_log import append_state, read_state
+from stratalog.engine.state.consumer_offsets import EndTransaction
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.engine.state.keyed import OFFSETS
+from stratalog.engine.state.transaction_state import State, Transaction
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.producers import marker
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.runner import Done, Failed
+
+
+@dataclass(slots=True)
+class MarkersWritten:
+    """A row for each partition that has its marker; the partitions that have not, and why."""
+
+    rows: list[dict[str, Value]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+
+    def fail(self, item: str, error: StratalogError) -> None:
+        """One more that has none."""
+        self.failures.append(Failure.of(item, error))
+
+
+def write_markers(context: Context, ended: Transaction) -> MarkersWritten:
+    """The markers of a transaction that is PrepareCommit or PrepareAbort, in all its partitions but those of
+    deleted topics.
+    """
+    image = context.metadata.image()
+    by_topic: dict[str, list[int]] = {}
+    for topic_id, partition in ended.partitions:
+        if topic_id in image.topics:
+            by_topic.setdefault(topic_id, []).append(partition)
+
+    def write(topic_id: str) -> MarkersWritten:
+        topic, partitions = image.topics[topic_id], by_topic[topic_id]
+        if topic.name == OFFSETS_TOPIC:
+            return _end_offsets(context, image, topic, partitions, ended)
+        return _append_markers(context, image, topic, partitions, ended)
+
+    written = MarkersWritten()
+    for outcome in context.threads.run(write, by_topic):
+        match outcome:
+            case Done(_, of_topic):
+                written.rows += of_topic.rows
+                written.failures += of_topic.failures
+            case Failed(topic_id, error):
+                written.fail(image.topics[topic_id].name, error)
+    written.rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    return written
+
+
+def _append_markers(
+    context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
+) -> MarkersWritten:
+    row = _marker_row(schema_of(topic.key_schema, topic.value_schema), context.clock.now_ms())
+    who = marker(ended.producer_id, ended.producer_epoch, commit=ended.state is State.PREPARE_COMMIT)
+    run = in_threads(context, {partition: [row] for partition in partitions})
+    report = append_with(context, image, topic, run, who)
+    done = [row for row in report.rows if row["outcome"] in ("acknowledged", "duplicate")]
+    rows: list[dict[str, Value]] = [
+        {"topic": topic.name, "partition": row["partition"], "marker": row["base_offset"]} for row in done
+    ]
+    return MarkersWritten(rows, list(report.failures))
+
+
+def _marker_row(schema: pa.Schema, now_ms: int) -> pa.RecordBatch:
+    stamp = pa.array([now_ms * 1000], pa.int64()).cast(schema.field("timestamp").type)
+    names = ["key", "value", "headers"]
+    nulls = [pa.nulls(1, schema.field(name).type) for name in names]
+    return pa.RecordBatch.from_arrays([stamp, *nulls], ["timestamp", *names])
+
+
+def _end_offsets(
+    context: Context, image: ClusterImage, topic: TopicImage, partitions: Sequence[int], ended: Transaction
+) -> MarkersWritten:
+    """A late end counts for nothing (``ConsumerOffsets``); one that is known to be there is not written again."""
+    expiration_ms = context.cluster_config(image).transactional_id_expiration_ms
+    end = EndTransaction(
+        producer_id=ended.producer_id,
+        producer_epoch=ended.producer_epoch,
+        committed=ended.state is State.PREPARE_COMMIT,
+        expires_ms=context.clock.now_ms() + expiration_ms,
+    )
+    written = MarkersWritten()
+    for partition in partitions:
+        try:
+            view = context.metadata.image().view(topic.topic_id, partition)
+            known = read_state(context, view, OFFSETS).state.producers.get(ended.producer_id)
+            offset = None
+            if known is None or known.epoch < ended.producer_epoch:
+                offset = append_state(context, topic, partition, OFFSETS, [end])
+        except StratalogError as error:
+            written.fail(f"{topic.name}-{partition}", error)
+        else:
+            written.rows.append({"topic": topic.name, "partition": partition, "marker": offset})
+    return written

@@ -1,0 +1,192 @@
+"""The rounds of an append: partitions whose leader has changed, or whose race was lost, are tried again."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.records.acknowledge import PendingAppend, acknowledge
+from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
+from stratalog.engine.replicas.in_sync import is_current, without
+from stratalog.engine.replication.append import (
+    Appended,
+    AppendOptions,
+    AppendOutcome,
+    NotAppended,
+    Raced,
+    append,
+)
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import (
+    BrokerUnreachableError,
+    CorruptionError,
+    FencedLeaderEpochError,
+    OutcomeUnknownError,
+    RetriableError,
+    StaleMetadataError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.producers import ProducerAppend
+from stratalog.partitions.runner import Runner
+from stratalog.partitions.store import StoreCounts
+
+_ROUNDS = 10
+"""How often a partition is tried: each time its leader has changed, or a larger append has lost a race."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What the task of one partition sends back."""
+
+    partition: int
+    outcome: AppendOutcome
+    counts: StoreCounts
+
+
+PartitionTask = Callable[[int, Iterator[pa.RecordBatch]], bytes]
+"""Appends the batches of one partition, on an executor; answers with a ``TaskResult``, pickled."""
+
+RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
+"""Runs a task for each partition that has records, or only for those of a list; what the tasks answered."""
+
+
+def partition_task(
+    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock, copies: Runner
+) -> PartitionTask:
+    """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
+    same.
+    """
+
+    def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
+        site = sites[partition]
+        before = [store.counts.snapshot() for store in site.stores.values()]
+        outcome = append(site, who, batches, options, clock=clock, copies=copies)
+        spent = StoreCounts()
+        for store, earlier in zip(site.stores.values(), before, strict=True):
+            spent = spent + (store.counts - earlier)
+        return pickle.dumps(TaskResult(partition, outcome, spent))
+
+    return task
+
+
+def append_all(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    run: RunTasks,
+    who: ProducerAppend,
+    options: AppendOptions,
+    again: Sequence[int] | None,
+    notes: list[str],
+) -> dict[int, PendingAppend]:
+    """Append to all partitions that have records, or only to some, and bring every one to an end: acknowledged, or
+    failed."""
+    states: dict[int, PendingAppend] = {}
+    for _ in range(_ROUNDS):
+        views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
+        sites = {view.partition: context.site(view) for view in views}
+        task = partition_task(sites, who, options, context.clock, context.copies)
+        raced: list[int] = []
+        troubled: list[int] = []
+        appended: dict[int, PendingAppend] = {}
+        try:
+            results = run(task, again)
+        except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
+            for partition in sites if again is None else again:
+                states[partition] = PendingAppend(views[partition], error=lost, tried=True)
+            break
+        for result in results:
+            view = views[result.partition]
+            before = states.get(result.partition, PendingAppend(view))
+            state = states[result.partition] = PendingAppend(view, tried=before.tried, ours=before.ours)
+            match result.outcome:
+                case Appended(missed=missed, duplicate=duplicate):
+                    state.appended, state.missed, state.tried = result.outcome, missed, True
+                    state.ours = state.ours or not duplicate
+                    appended[result.partition] = state
+                case Raced(tried):
+                    state.tried, state.ours = state.tried or tried, state.ours or tried
+                    state.error = RetriableError("another append was faster; run it again with the same sequence")
+                    raced.append(result.partition)
+                case NotAppended(error, tried, ours):
+                    state.error, state.tried, state.ours = error, state.tried or tried, state.ours or ours
+                    troubled.append(result.partition)
+        try:
+            if options.acks_all:
+                troubled += acknowledge(context, appended, options.min_insync_replicas, notes)
+                appended.clear()
+            if not raced and not troubled:
+                break
+            image, again = _next_round(context, topic, states, raced, troubled, notes)
+        except StratalogError as error:  # the metadata is out of reach: what is in the logs stays there
+            if options.acks_all:
+                for state in appended.values():  # those that were not brought to an end
+                    state.error = error
+            notes.append(f"it ended early: {error.code}: {error}")
+            break
+        if not again:
+            break
+    return states
+
+
+def _next_round(
+    context: Context,
+    topic: TopicImage,
+    states: Mapping[int, PendingAppend],
+    raced: Sequence[int],
+    troubled: Sequence[int],
+    notes: list[str],
+) -> tuple[ClusterImage, list[int]]:
+    """Do what can be done about the leaders that failed. The metadata now, and the partitions to append to
+    again: those that were raced, and those for which it has helped (a fresh view that is no other than the one
+    that failed helps nobody).
+    """
+    errors = {partition: states[partition].error for partition in troubled}
+    if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
+        settled = settle_brokers(context)
+        image, noted = settled.image, settled.notes
+    else:
+        image, noted = context.metadata.image(), ()
+    notes += noted
+    if topic.topic_id not in image.topics:
+        return image, []
+    damaged: dict[TopicIdPartition, tuple[PartitionView, StratalogError]] = {
+        states[partition].view.key: (states[partition].view, error)
+        for partition, error in errors.items()
+        if isinstance(error, CorruptionError)
+    }
+    for partition, error in errors.items():
+        view = states[partition].view
+        if isinstance(error, FencedLeaderEpochError) and is_current(image, view):
+            ahead = ahead_of_metadata(context, view)
+            if view.leader in ahead:
+                damaged[view.key] = view, ahead[view.leader]
+            elif members := ahead.keys() & {*view.isr, *view.adding}:
+                context.metadata.submit(AlterPartition((without(view, members),)))
+                image = context.metadata.image()
+                notes += [
+                    f"{topic.name}-{partition}: broker {b} leaves the ISR: {ahead[b]}" for b in sorted(members)
+                ]
+    if damaged:
+        replaced = replace_leaders(context, damaged)
+        image, noted = context.metadata.image(), tuple(replaced.values())
+        notes += noted
+    if topic.topic_id not in image.topics:
+        return image, []
+    return image, [*raced, *(p for p in troubled if image.view(topic.topic_id, p) != states[p].view)]
+
+
+def task_result(pickled: bytes) -> TaskResult:
+    """What a task has sent."""
+    result = pickle.loads(pickled)  # noqa: S301 - by Spark from a worker of this driver, as Spark's own pickles
+    assert isinstance(result, TaskResult)
+    return result

@@ -1,0 +1,233 @@
+"""The engine's own topics as logs of state: created by whoever needs them first, read, appended to."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, OperationFailedError, Report
+from stratalog.engine.driver.state_cache import OwnAppend, ReadState
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.metadata.topic_commands import CreateTopic
+from stratalog.engine.records.append import append_given
+from stratalog.engine.replicas.nearest import follower_log, footer_nearby
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.replica_selector import NOWHERE
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.snapshots import latest_snapshot
+from stratalog.engine.state.internal_topics import InternalTopic
+from stratalog.engine.state.keyed import KeyedMachine, StateFormat
+from stratalog.partitions.errors import (
+    CoordinatorNotAvailableError,
+    CorruptionError,
+    InvalidReplicationFactorError,
+    LogGapError,
+    OutcomeUnknownError,
+    RetriableError,
+    StaleMetadataError,
+    StorageAuthorizationError,
+    StratalogError,
+    TopicAlreadyExistsError,
+)
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.segment import read_batches
+from stratalog.snapshots.state_machine import load_dump
+
+M = TypeVar("M", bound=KeyedMachine[Any])
+R = TypeVar("R")
+
+_COLUMNS = ["key", "value"]
+_log = logging.getLogger(__name__)
+
+
+def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> TopicImage:
+    """The internal topic, which is created where it is not there yet.
+
+    Raises: InvalidReplicationFactorError on too few brokers.
+    """
+    if wanted.name in image.topic_ids:
+        return image.topic(wanted.name)
+    command = CreateTopic(
+        name=wanted.name,
+        topic_id=context.new_id(),
+        partitions=wanted.partitions,
+        replication_factor=wanted.replication_factor,
+        configs=wanted.configs,
+        internal=True,
+    )
+    try:
+        with suppress(TopicAlreadyExistsError):  # another driver was faster
+            context.metadata.submit(command)
+    except InvalidReplicationFactorError as error:
+        raise InvalidReplicationFactorError(
+            f"{wanted.name} is needed for the first time, and cannot be created: {error}; or set "
+            f"{wanted.factor_config} on the cluster"
+        ) from error
+    return context.metadata.image().topic(wanted.name)
+
+
+def read_state(
+    context: Context,
+    view: PartitionView,
+    form: StateFormat[M, R],
+    *,
+    until: int | None = None,
+    since: ReadState[M] | None = None,
+) -> ReadState[M]:
+    """The state of a partition of an internal topic below its high watermark: its latest snapshot, and the log
+    after it, of which this driver reads what it has not read yet. ``until`` is an offset up to which the state is
+    wanted, and ``since`` an earlier one to go on from. Where the leader's copy is damaged, a follower's is read
+    that knows all of it to be committed.
+
+    Raises: LeaderNotAvailableError and its like; CorruptionError kinds, LogGapError when neither a snapshot nor
+        the log holds a part of it.
+    """
+    return while_it_changes(lambda: _read_once(context, view, form, until, since))
+
+
+def _read_once(
+    context: Context,
+    view: PartitionView,
+    form: StateFormat[M, R],
+    until: int | None,
+    since: ReadState[M] | None,
+) -> ReadState[M]:
+    site = context.site(view)
+    leader, footer = site.leader, footer_nearby(context, site, NOWHERE)
+    log = leader.log(lambda file: footer(file).next_offset)
+    check_whole(leader, log)
+    end = log.high_watermark if until is None else min(until, log.high_watermark)
+    known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
+    usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]
+
+    def read_from(replica: Replica, held: ReplicaLog) -> M:
+        if usable:
+            state = max(usable, key=lambda one: one.next_offset)
+        else:
+            with context.snapshot_metrics.loading(view.topic, view.partition, context.clock):
+                state = load_state(replica, held, form, end)
+        return replay(replica, held, form, state, end)
+
+    try:
+        state = read_from(leader, log)
+    except CorruptionError as error:
+        found = _of_a_follower(site, log, end, read_from)
+        if found is None:
+            raise
+        state = found
+        _log.warning("%s; it was read from another replica: run verify --deep --heal", error)
+    read = ReadState(state, log.lineage.epoch_at(state.next_offset - 1) or 0)
+    if until is None:
+        context.states.put(view.topic_id, view.partition, read)
+    return read
+
+
+def _of_a_follower(
+    site: Site, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
+) -> M | None:
+    """The state by a follower that knows all up to ``end`` to be committed and whose copy is good, if any."""
+    for broker in site.followers:
+        chosen = follower_log(site, broker, leader)
+        if chosen is not None and chosen.high_watermark >= end:
+            with suppress(StratalogError):
+                return read_from(chosen.replica, chosen.log)
+    return None
+
+
+def _fits(read: ReadState[Any], log: ReplicaLog, end: int) -> bool:
+    """Whether a state stands for a beginning of this log up to ``end``."""
+    offset = read.state.next_offset
+    return log.local_start <= offset <= end and (log.lineage.epoch_at(offset - 1) or 0) == read.epoch
+
+
+def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: int) -> M:
+    """The state of the latest snapshot that verifies, with an end offset up to ``end``; empty without one.
+
+    Raises: LogGapError when the log starts behind it.
+    """
+    with blaming(replica):
+        snapshot = latest_snapshot(replica, log, until=end)
+        state = form.empty
+        if snapshot is not None:
+            state = load_dump(snapshot.rows(), snapshot.snapshot_id.end_offset, form.codec, form.load)
+    if state.next_offset < log.local_start:
+        with blaming(replica):
+            raise LogGapError(
+                f"{replica}: the log starts at offset {log.local_start}, and what its snapshots stand for ends at "
+                f"{state.next_offset}: restore a later one from another replica"
+            )
+    return state
+
+
+def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M, end: int) -> M:
+    """The state after the records ``[state.next_offset, end)`` of the log."""
+    for link in log.chain:
+        start, stop = max(link.start, state.next_offset), min(link.end, end)
+        if start < stop:
+            with blaming(replica):
+                batches = read_batches(replica.store, link.file, start, stop, _COLUMNS)
+                state = form.apply_batches(state, start, batches)
+    return state
+
+
+def append_state(
+    context: Context, topic: TopicImage, partition: int, form: StateFormat[M, R], records: Iterable[R]
+) -> int:
+    """Append records of the engine's own (at least one) with acks=all, all of them or none; the offset of the
+    first one. What other threads of this driver append meanwhile is appended with them.
+
+    Raises: CoordinatorNotAvailableError when nothing was appended, and the next time it may be;
+        StorageAuthorizationError when nothing may be;
+        OutcomeUnknownError when it may have been; OperationFailedError for what will not pass.
+    """
+    wanted = OwnAppend(topic.name, partition, form.to_batch(records, context.clock.now_ms()))
+
+    return context.own_producer.append(wanted, lambda together: _append_together(context, together))
+
+
+def _append_together(context: Context, together: Sequence[OwnAppend]) -> None:
+    """One append of all that is wanted, in one file a partition; every one is brought to its end."""
+    batches: dict[int, list[pa.RecordBatch]] = {}
+    for one in together:
+        batches.setdefault(one.partition, []).append(one.batch)
+    report = append_given(context, together[0].topic, batches, who=None)
+    outcomes = {row["partition"]: row for row in report.rows}
+    failures = {failure.item: failure for failure in report.failures}
+    appended = Counter[int]()
+    for one in together:
+        row, failure = outcomes[one.partition], failures.get(f"{one.topic}-{one.partition}")
+        if failure is None:
+            one.base_offset = int(row["base_offset"] or 0) + appended[one.partition]
+            appended[one.partition] += one.batch.num_rows
+        else:
+            one.error = _error(failure, report, unknown=row["outcome"] == "unknown")
+
+
+def _error(failure: Failure, report: Report, *, unknown: bool) -> StratalogError:
+    said = f"{failure.item}: {failure.code}: {failure.message}"
+    if unknown:
+        return OutcomeUnknownError(
+            f"{said}; the records may be in the log all the same: read before you try again"
+        )
+    if failure.code in _NOT_ALLOWED:
+        return StorageAuthorizationError(f"{said}; nothing was appended")
+    if failure.code in _PASSING:
+        return CoordinatorNotAvailableError(f"{said}; nothing was appended, try again")
+    return OperationFailedError(said, report)
+
+
+def _codes(kind: type[StratalogError]) -> set[str]:
+    return {kind.code}.union(*map(_codes, kind.__subclasses__()))
+
+
+_NOT_ALLOWED = _codes(StorageAuthorizationError)
+_PASSING = _codes(RetriableError) | _codes(StaleMetadataError)
+"""Codes of what another try may get past."""

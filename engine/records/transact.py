@@ -1,0 +1,247 @@
+"""A transaction as its producer sees it: appends to any partitions, and offsets of groups, all or none (KIP-98).
+
+    1. begin: the transactional id is taken over; whoever had it is fenced, what it left open is aborted
+    2. before the first append to a partition: the partition is among those of the transaction
+    3. appends with the producer's id and epoch, synced and acknowledged as any other; offsets, pending
+    4. commit: one record of ``__transaction_state`` decides; the markers follow in all partitions; it is complete
+A crash before 4 leaves an open transaction: the next producer of the id aborts it, or its timeout does. A crash
+after the record leaves the markers to whoever comes next. An append that failed, or of which that is not known,
+cannot be committed any more: some of it might be in the log, or come into it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.records import coordinator
+from stratalog.engine.records.append import append_batches
+from stratalog.engine.records.groups import commit_pending
+from stratalog.engine.records.markers import MarkersWritten
+from stratalog.engine.records.state_log import ensure_topic
+from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
+from stratalog.engine.state.internal_topics import check_not_internal, offsets_topic, partition_for
+from stratalog.engine.state.transaction_state import Transaction
+from stratalog.partitions.errors import (
+    FencedError,
+    InvalidCallError,
+    InvalidProducerEpochError,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition, TopicPartition
+from stratalog.partitions.producers import ProducerAppend
+
+TIMEOUT_MS = 60_000
+"""Kafka's transaction.timeout.ms of producers."""
+
+
+class BatchTransaction:
+    """One transaction of a transactional id, for one thread. In a ``with`` block, leaving it commits; an exception
+    aborts, and goes on.
+    """
+
+    def __init__(self, context: Context, transactional_id: str, timeout_ms: int = TIMEOUT_MS) -> None:
+        """Takes the id over. Raises: as ``coordinator.init_producer``."""
+        self._context = context
+        self._measuring = ExitStack()
+        self._measure = self._measuring.enter_context(context.measured())
+        self._producer = coordinator.init_producer(context, transactional_id, timeout_ms)
+        self._partitions: set[TopicIdPartition] = set()
+        self._sequence = 0
+        self._rows: list[dict[str, Value]] = []
+        self._offsets = 0
+        self._failed: BaseException | None = None
+        self.report: Report | None = None
+        """What came of it: a row for each append to a partition, and for each marker. None before its end."""
+
+    @property
+    def producer_id(self) -> str:
+        """Of the transactional id; its records have it in the log."""
+        return self._producer.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """Of this transaction."""
+        return self._producer.producer_epoch
+
+    # --------------------------------------------------------------------------------- what is in it
+
+    def append_batches(self, topic: str, batches: Mapping[int, Sequence[pa.RecordBatch]]) -> Report:
+        """Append Arrow batches, as ``Cluster.append_batches``.
+
+        Raises: as ``append_batches``; ProducerFencedError when a newer producer has the id, or the transaction has
+            run into its timeout; OperationFailedError when a partition failed: it can only be aborted then.
+        """
+        check_not_internal(topic, "append to")
+        image = self._context.metadata.image()
+        topic_id = image.topic(topic).topic_id
+        filled = [
+            TopicIdPartition(topic_id, partition)
+            for partition, given in batches.items()
+            if any(batch.num_rows for batch in given)
+        ]
+        with self._appending(image, filled):
+            return self._appended(append_batches(self._context, topic, batches, self._who(), image=image))
+
+    def _who(self) -> ProducerAppend:
+        """Its sequences are the engine's own; an attempt that failed is aborted."""
+        return ProducerAppend(self.producer_id, self.producer_epoch, self._sequence, transactional=True)
+
+    def commit_offsets(self, group: str, offsets: Mapping[TopicPartition, OffsetAndMetadata | int]) -> None:
+        """Commit offsets of a group with the transaction: ``{("trips", 0): 17}``. Before that they are pending.
+
+        Raises: as ``groups.commit``; as ``append_batches`` here.
+        """
+        check_group(group)
+        image = self._context.metadata.image()
+        topic = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
+        image = self._context.metadata.last_known.image  # with that topic
+        key = TopicIdPartition(topic.topic_id, partition_for(group, len(topic.partitions)))
+        with self._appending(image, [key]):
+            self._offsets += commit_pending(self._context, group, offsets, self.producer_id, self.producer_epoch)
+
+    @contextmanager
+    def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
+        """Step 2, then 3 inside, under one image: a topic that is created anew meanwhile is another one. What is
+        wrong with a call is found before anything is written."""
+        self._check_open()
+        if isinstance(self._failed, FencedError):
+            raise self._failed
+        if self._failed is not None:
+            raise InvalidTxnStateError(f"{self}: {self._why()}: abort it, and begin another one")
+        try:
+            added = self._partitions.union(partitions)
+            if added != self._partitions:
+                self._producer = coordinator.add_partitions(self._context, self._producer, added, image)
+                self._partitions = added
+            yield
+        except InvalidCallError:
+            raise
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _appended(self, report: Report) -> Report:
+        self._sequence += 1
+        self._rows += [{"kind": "records", **row} for row in report.rows]
+        for failure in report.failures:
+            if failure.code == InvalidProducerEpochError.code:
+                raise ProducerFencedError(
+                    f"{self} is over: a newer producer of the id has taken over, or the transaction ran into its "
+                    "timeout; stop this one, or begin another transaction"
+                )
+        return report.raise_for_failures()
+
+    # --------------------------------------------------------------------------------------- the end
+
+    def commit(self) -> Report:
+        """Commit. Once this returns the transaction is committed for good; where a marker could not be written yet
+        (a failure in the report), readers of committed records of that partition wait for whoever comes next.
+
+        Raises: InvalidTxnStateError when something of it has failed, and it is aborted; ProducerFencedError when
+            a newer producer came, or the timeout was over, and it was aborted; OutcomeUnknownError: its state
+            tells, or its timeout will abort it.
+        """
+        self._check_open()
+        if self._failed is not None:
+            self.abort()
+            if isinstance(self._failed, FencedError):
+                raise self._failed
+            raise InvalidTxnStateError(f"{self} cannot be committed, it was aborted: {self._why()}")
+        return self._end(commit=True)
+
+    def abort(self) -> Report:
+        """Abort. One that somebody else has aborted is no error. Raises: as ``commit``."""
+        self._check_open()
+        return self._end(commit=False)
+
+    def _end(self, *, commit: bool) -> Report:
+        written = MarkersWritten()
+        outcome = "empty"
+        if self._partitions or self._failed is not None:  # a beginning of unknown outcome may have counted
+            outcome = "committed" if commit else "aborted"
+            try:
+                ended = coordinator.end(self._context, self._producer, commit=commit)
+            except FencedError:
+                if commit:
+                    self._over("aborted", written)
+                    raise
+            except InvalidTxnStateError:
+                if self._partitions:
+                    raise  # else it had not begun
+            else:
+                written = self._finish(ended)
+        return self._over(outcome, written)
+
+    def _finish(self, ended: Transaction) -> MarkersWritten:
+        try:
+            return coordinator.finish(self._context, ended)
+        except StratalogError as error:  # it is decided, whatever becomes of its markers now
+            written = MarkersWritten()
+            written.fail(str(self), error)
+            return written
+
+    def _over(self, outcome: str, written: MarkersWritten) -> Report:
+        self._measuring.close()
+        self._rows += [
+            {"kind": "marker", "topic": row["topic"], "partition": row["partition"], "base_offset": row["marker"]}
+            for row in written.rows
+        ]
+        notes = []
+        if written.failures:
+            notes.append(f"it is {outcome}; the markers that are missing: stratalog transactions --finish")
+        self.report = Report(
+            operation="transaction",
+            rows=self._rows,
+            failures=written.failures,
+            totals={
+                "transactional_id": self._producer.transactional_id,
+                "outcome": outcome,
+                "records": sum(int(row.get("records") or 0) for row in self._rows),
+                "offsets": self._offsets,
+                "markers": len(written.rows),
+            },
+            seconds=self._measure.seconds,
+            counts=self._measure.counts,
+            notes=notes,
+        )
+        return self.report
+
+    def _check_open(self) -> None:
+        if self.report is not None:
+            raise InvalidTxnStateError(f"{self} is over ({self.report.totals['outcome']}): begin another one")
+
+    def _why(self) -> str:
+        return f"something of it failed: {self._failed}"
+
+    def __str__(self) -> str:
+        return f"the transaction of {self._producer.transactional_id!r} with producer epoch {self.producer_epoch}"
+
+    # -------------------------------------------------------------------------------------- the block
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.report is not None:
+            return
+        if error is None:
+            self.commit()
+            return
+        try:
+            self.abort()
+        except StratalogError as also:
+            error.add_note(
+                f"{self} was not aborted ({also.code}: {also}); its timeout, or its next producer, does it"
+            )

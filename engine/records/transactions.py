@@ -1,0 +1,320 @@
+"""Looking after transactions: list them, end what was left behind, find what hangs (KIP-664).
+
+What was left behind is ended by whoever looks: ``finish_transactions`` in a job, ``finish_due`` at the end of
+every ``replicate``, the next producer of the id. A transaction *hangs* when it is open in a log and not in
+``__transaction_state``: an unclean election has lost its marker there, and readers of committed records wait for
+ever. It is ended as it was decided, where that is still known, else aborted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value, utc_text
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.records import coordinator
+from stratalog.engine.records.markers import write_markers
+from stratalog.engine.records.state_log import read_state
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.state import transaction_steps as steps
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
+from stratalog.engine.state.keyed import TRANSACTIONS
+from stratalog.engine.state.transaction_state import ENDING, State, Transaction
+from stratalog.partitions.errors import InvalidTxnStateError, TransactionalIdNotFoundError
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.runner import Done, Failed
+
+
+@dataclass(frozen=True, slots=True)
+class OpenInLog:
+    """A producer's transaction that is open in a partition."""
+
+    view: PartitionView
+    producer_id: str
+    entry: ProducerEntry
+
+
+def list_transactions(context: Context) -> Report:
+    """Every transactional id, as a table."""
+    with context.measured() as measure:
+        found, failures = _all_transactions(context, context.metadata.image())
+    rows = [_row(one) for one in sorted(found, key=lambda one: one.transactional_id)]
+    return Report("transactions", rows, failures, {"ids": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def describe_transaction(context: Context, transactional_id: str) -> Report:
+    """The partitions of a transaction: a row each, with the offset at which it begins there.
+
+    Raises: TransactionalIdNotFoundError; as ``coordinator.present_state``.
+    """
+    with context.measured() as measure:
+        present = _existing(context, transactional_id)
+        image = context.metadata.image()
+        views = [image.view(*key) for key in present.partitions if key[0] in image.topics]
+        found, failures = _open_in_logs(context, views)
+        begun = {
+            (one.view.topic, one.view.partition): one.entry.txn_first_offset
+            for one in found
+            if one.producer_id == present.producer_id
+        }
+        rows: list[dict[str, Value]] = [
+            {
+                "topic": view.topic,
+                "partition": view.partition,
+                "first_offset": begun.get((view.topic, view.partition)),
+            }
+            for view in views
+        ]
+    return Report("transaction", rows, failures, _row(present), False, measure.seconds, measure.counts)
+
+
+def hanging_transactions(context: Context, topics: Sequence[str] | None = None) -> Report:
+    """Transactions that are open in a log of the topics (all when None), and that nobody will end.
+
+    Raises: UnknownTopicOrPartitionError; a log that cannot be looked at is a failure in the report.
+    """
+    with context.measured() as measure:
+        hanging, failures = _hanging(context, topics)
+        rows: list[dict[str, Value]] = [
+            {
+                "topic": one.view.topic,
+                "partition": one.view.partition,
+                "transactional_id": None if known is None else known.transactional_id,
+                "producer_id": one.producer_id,
+                "producer_epoch": one.entry.epoch,
+                "first_offset": one.entry.txn_first_offset,
+                "last_append": utc_text(one.entry.appended_ms),
+            }
+            for one, known in hanging
+        ]
+    totals: dict[str, Value] = {"hanging": len(rows)}
+    return Report("hanging", rows, failures, totals, False, measure.seconds, measure.counts)
+
+
+def abort_transaction(context: Context, transactional_id: str, *, dry_run: bool = False) -> Report:
+    """Abort the open transaction of an id; where one of its producer hangs in a log, end it there. A producer id
+    of which no transactional id is known any more will do, too.
+
+    Raises: TransactionalIdNotFoundError; InvalidTxnStateError when nothing is open; as ``coordinator.abort``.
+    """
+    with context.measured() as measure:
+        present = coordinator.present_state(context, transactional_id)
+        if present is not None and present.state in (State.ONGOING, State.PREPARE_EPOCH_FENCE, *ENDING):
+            rows, failures = _abort(context, present, dry_run=dry_run)
+        else:
+            producer_id = transactional_id if present is None else present.producer_id
+            rows, failures = _end_hanging(context, producer_id, dry_run=dry_run)
+            if not rows and not failures:
+                if present is None:
+                    raise _unknown(transactional_id)
+                raise InvalidTxnStateError(
+                    f"transactional id {transactional_id!r} is {present.state}, and nothing of it hangs in a log: "
+                    "there is nothing to abort"
+                )
+    totals: dict[str, Value] = {"transactional_id": transactional_id, "markers": len(rows)}
+    return Report("abort", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+
+
+def finish_transactions(context: Context, *, dry_run: bool = False) -> Report:
+    """Abort transactions that have run into their timeout, complete those that were decided, forget the ids that
+    nobody has used for ``transactional.id.expiration.ms``.
+    """
+    with context.measured() as measure:
+        image = context.metadata.image()
+        views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
+        rows, failures = finish_due(context, views, dry_run=dry_run)
+    totals: dict[str, Value] = {"ids": len(rows)}
+    return Report("finish", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+
+
+def finish_due(
+    context: Context, views: Iterable[PartitionView], *, dry_run: bool = False
+) -> tuple[list[dict[str, Value]], list[Failure]]:
+    """As ``finish_transactions``, for these partitions of ``__transaction_state``: a row for each id of which
+    something is to be done. Where nothing is, it costs a listing of each.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    wanted = list(views)
+    if not wanted:
+        return rows, failures
+    expiration_ms = context.cluster_config(context.metadata.image()).transactional_id_expiration_ms
+    for outcome in context.threads.run(lambda v: _finish_partition(context, v, expiration_ms, dry_run), wanted):
+        match outcome:
+            case Done(_, (its_rows, its_failures)):
+                rows += its_rows
+                failures += its_failures
+            case Failed(view, error):
+                failures.append(Failure.of(context.site(view), error))
+    return sorted(rows, key=lambda row: str(row["transactional_id"])), failures
+
+
+def _finish_partition(
+    context: Context, view: PartitionView, expiration_ms: int, dry_run: bool
+) -> tuple[list[dict[str, Value]], list[Failure]]:
+    now_ms = context.clock.now_ms()
+    before = read_state(context, view, TRANSACTIONS).state.transactions
+    due = [
+        one
+        for one in before.values()
+        if one.state in ENDING or steps.overdue(one, now_ms, expiration_ms) is not None
+    ]
+    failures: list[Failure] = []
+    after = before
+    if due and not dry_run:
+        coordinator.end_overdue(context, view)
+        for one in read_state(context, view, TRANSACTIONS).state.transactions.values():
+            if one.state in ENDING:
+                failures += coordinator.finish(context, one).failures
+        after = read_state(context, view, TRANSACTIONS).state.transactions
+    rows: list[dict[str, Value]] = []
+    for one in due:
+        now = after.get(one.transactional_id)
+        rows.append({**_row(one), "state": str(State.DEAD if now is None else now.state), "was": str(one.state)})
+    return rows, failures
+
+
+# ------------------------------------------------------------------------------------ what hangs
+
+
+def _abort(
+    context: Context, present: Transaction, *, dry_run: bool
+) -> tuple[list[dict[str, Value]], list[Failure]]:
+    if dry_run:
+        named = context.metadata.image().topics
+        keys = [key for key in present.partitions if key[0] in named]
+        return [{"topic": named[topic_id].name, "partition": partition} for topic_id, partition in keys], []
+    ended = present if present.state in ENDING else coordinator.abort(context, present.transactional_id)
+    written = coordinator.finish(context, ended)
+    return written.rows, written.failures
+
+
+def _end_hanging(
+    context: Context, producer_id: str, *, dry_run: bool
+) -> tuple[list[dict[str, Value]], list[Failure]]:
+    """Markers where a transaction of the producer hangs: as it was decided, where that is known, else an abort."""
+    hanging, failures = _hanging(context, None)
+    rows: list[dict[str, Value]] = []
+    for one, known in hanging:
+        if one.producer_id != producer_id:
+            continue
+        view, epoch = one.view, one.entry.epoch + 1
+        if dry_run:
+            rows.append({"topic": view.topic, "partition": view.partition})
+            continue
+        decided = known is not None and (known.producer_epoch, known.state) == (epoch, State.COMPLETE_COMMIT)
+        ended = Transaction(
+            transactional_id=producer_id,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            state=State.PREPARE_COMMIT if decided else State.PREPARE_ABORT,
+            partitions=(view.key,),
+            timeout_ms=0,
+            update_ms=context.clock.now_ms(),
+        )
+        written = write_markers(context, ended)
+        rows += written.rows
+        failures += written.failures
+    return rows, failures
+
+
+def _hanging(
+    context: Context, topics: Sequence[str] | None
+) -> tuple[list[tuple[OpenInLog, Transaction | None]], list[Failure]]:
+    """What is open in logs and not in progress, with what is known of its transactional id. The logs first: what
+    is open there was begun before; and again, for what is over by now.
+    """
+    image = context.metadata.image()
+    views = [
+        view
+        for topic in context.topics(image, topics)
+        if topic.name not in INTERNAL_TOPICS
+        for view in image.views(topic.name)
+    ]
+    found, failures = _open_in_logs(context, views)
+    states, more = _all_transactions(context, image) if found else ([], [])
+    by_producer = {one.producer_id: one for one in states}
+    left = [one for one in found if not _in_progress(one, by_producer.get(one.producer_id))]
+    again = {(one.view.topic_id, one.view.partition): one.view for one in left}
+    still, _ = _open_in_logs(context, list(again.values()))
+    confirmed = {(one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) for one in still}
+    hanging = [
+        (one, by_producer.get(one.producer_id))
+        for one in left
+        if (one.view.topic_id, one.view.partition, one.producer_id, one.entry.epoch) in confirmed
+    ]
+    return hanging, [*failures, *more]
+
+
+def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
+    """Whether somebody will end it."""
+    if known is None or (one.view.topic_id, one.view.partition) not in known.partitions:
+        return False
+    raised = known.state is not State.ONGOING
+    return known.producer_epoch == one.entry.epoch + raised
+
+
+def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[list[OpenInLog], list[Failure]]:
+    """What is open in the logs of these partitions, as their leaders have them."""
+
+    def look(view: PartitionView) -> list[OpenInLog]:
+        leader = context.site(view).leader
+        log = leader.log()
+        check_whole(leader, log)
+        return [
+            OpenInLog(view, producer_id, entry)
+            for producer_id, entry in sorted(leader.producers(log).items())
+            if entry.txn_first_offset is not None
+        ]
+
+    found: list[OpenInLog] = []
+    failures: list[Failure] = []
+    for outcome in context.threads.run(look, views):
+        match outcome:
+            case Done(_, open_there):
+                found += open_there
+            case Failed(view, error):
+                failures.append(Failure.of(context.site(view), error))
+    return sorted(found, key=lambda one: (one.view.topic, one.view.partition, one.producer_id)), failures
+
+
+def _all_transactions(context: Context, image: ClusterImage) -> tuple[list[Transaction], list[Failure]]:
+    views = image.views(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in image.topic_ids else []
+    found: list[Transaction] = []
+    failures: list[Failure] = []
+    for outcome in context.threads.run(lambda view: read_state(context, view, TRANSACTIONS), views):
+        match outcome:
+            case Done(_, read):
+                found += read.state.transactions.values()
+            case Failed(view, error):
+                failures.append(Failure.of(context.site(view), error))
+    return found, failures
+
+
+def _existing(context: Context, transactional_id: str) -> Transaction:
+    present = coordinator.present_state(context, transactional_id)
+    if present is None:
+        raise _unknown(transactional_id)
+    return present
+
+
+def _unknown(transactional_id: str) -> TransactionalIdNotFoundError:
+    return TransactionalIdNotFoundError(
+        f"transactional id {transactional_id!r} does not exist: nobody has used it, or not for as long as "
+        "transactional.id.expiration.ms; see stratalog transactions --list"
+    )
+
+
+def _row(one: Transaction) -> dict[str, Value]:
+    return {
+        "transactional_id": one.transactional_id,
+        "state": str(one.state),
+        "producer_id": one.producer_id,
+        "producer_epoch": one.producer_epoch,
+        "partitions": len(one.partitions),
+        "timeout_ms": one.timeout_ms,
+        "since": None if one.start_ms is None else utc_text(one.start_ms),
+        "updated": utc_text(one.update_ms),
+    }

@@ -1,0 +1,169 @@
+"""Leaders whose storage is damaged: another member of the ISR takes their place (protocol section 1).
+
+Where bytes of a leader turn out not to be those that were written, in the pass that copies or reads them, it
+resigns here. Its bad file is replaced at once, while it is outside the ISR: else it would come back with it,
+for a sync goes by names and sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.partition_commands import Altered
+from stratalog.engine.replicas.in_sync import is_current
+from stratalog.engine.replicas.mend import mend
+from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
+from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
+from stratalog.engine.replication.site import Site
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    InvalidUpdateVersionError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import Done
+from stratalog.partitions.segment_check import verify_bytes
+
+Damaged = Mapping[TopicIdPartition, tuple[PartitionView, StratalogError]]
+"""Partitions whose leader's storage was found damaged, under which view, and how."""
+
+
+def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition, str]:
+    """Elect a whole member of the ISR wherever there is one; the old leader leaves the ISR in the same commit.
+    One commit for all. Returns a note for each partition that has a new leader.
+
+    A member holds everything that was acknowledged; so the election is clean. Where no other member is whole
+    the leader stays as it is: nobody can say what it has lost. A damaged file of the one that resigned is replaced
+    by what the new leader holds, once that is verified.
+    """
+    chosen: dict[TopicIdPartition, int] = {}
+    for outcome in context.threads.run(lambda key: _whole_member(context, damaged[key][0]), list(damaged)):
+        if isinstance(outcome, Done) and outcome.value is not None:
+            chosen[outcome.item] = outcome.value
+    if not chosen:
+        return {}
+    elections = tuple(
+        Election(*key, leader=broker, resign=True, partition_epoch=damaged[key][0].partition_epoch)
+        for key, broker in chosen.items()
+    )
+    notes: dict[TopicIdPartition, str] = {}
+    for answer in context.metadata.submit(ElectLeaders(elections)):
+        key = answer.key
+        view, error = damaged[key]
+        if isinstance(answer, Altered):
+            notes[key] = (
+                f"{view.topic}-{view.partition}: broker {view.leader} leaves the ISR, broker {chosen[key]} leads: "
+                f"{error}"
+            )
+            if isinstance(error, CorruptSegmentError) and error.file is not None and view.leader is not None:
+                notes[key] += _mended(context, key, view.leader, error.file)
+    return notes
+
+
+def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, CorruptionError]:
+    """The replicas with a register of a leader epoch that nobody has committed: who writes one has read that epoch
+    in the metadata. They are listed first; then a linearizable read must show that ``view`` is the present one.
+    Asked where a view seems to be stale, and reading anew has shown no other.
+    """
+    site = context.site(view)
+    found: dict[int, CorruptionError] = {}
+    for broker in view.replicas:
+        if view.brokers[broker].fenced:
+            continue
+        with suppress(StratalogError):
+            replica = site.replica(broker)
+            joined = replica.list().joined_epoch
+            if joined > view.leader_epoch:
+                found[broker] = uncommitted_epoch(replica, joined, view.leader_epoch)
+    return found if found and is_current(context.metadata.image(), view) else {}
+
+
+def check_aside(context: Context, view: PartitionView, broker: int, *, in_place: bool = False) -> None:
+    """A linearizable read: ``view`` is the present one, and a replica may be touched under it. It is outside the
+    ISR; or (``in_place``) it leads, and is the last member.
+
+    Raises: InvalidUpdateVersionError.
+    """
+    what = f"{view.topic}-{view.partition} on broker {broker}"
+    aside = broker not in (*view.isr, *view.adding)
+    last = in_place and view.leader == broker and set(view.isr) == {broker} and not view.adding
+    if not is_current(context.metadata.image(), view):
+        raise InvalidUpdateVersionError(f"{what}: somebody else changed the partition meanwhile; run it again")
+    if not aside and not last:
+        raise InvalidUpdateVersionError(f"{what} is in the ISR {sorted(view.isr)}, and is not touched there")
+
+
+def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> str:
+    """Replace a damaged file of a broker that has resigned; what came of it, for the note."""
+    try:
+        image = context.metadata.image()
+        if key[0] not in image.topics:
+            return ""
+        view = image.view(*key)
+        site = context.site(view)
+        repair = _repair(site, broker, file)
+        if repair is None:
+            return ""
+        mend(site.replica(broker), site.leader, repair, lambda: check_aside(context, view, broker))
+    except StratalogError as error:
+        return f"; it could not be replaced there ({error.code}: {error}): run verify --deep --heal"
+    return f"; it was replaced there by a good copy of broker {view.leader}"
+
+
+def _repair(site: Site, broker: int, file: str) -> Repair | None:
+    """How to mend the file with what the leader holds; None where it reads well by now, or the log has no use of
+    it: it is of a history that was given up, or the leader has merged it, and the next sync copies that.
+
+    Raises: CorruptSegmentError when the leader's is damaged too; what keeps either from being read.
+    """
+    target, leader = site.replica(broker), site.leader
+    bad = next((one for one in target.list().data if one.object.name == file), None)
+    log = leader.log()
+    if bad is None:
+        return None
+    start, end = bad.name.base_offset, bad.name.next_offset
+    if end is None:
+        end = next((link.end for link in log.chain if link.name == bad.name), start)
+    links = [link for link in log.chain if start < link.end and link.start < end]
+    if not links or links[-1].end < end or _reads_well(target, bad):
+        return None
+    put = [
+        Copy(leader.broker_id, leader.store, held, verify_bytes(leader.store, held.file).crc32)
+        for held in (HeldFile(link.file, link.start, link.end) for link in links)
+    ]
+    return Repair(broker, BadFile(bad, start, end), tuple(put))
+
+
+def _reads_well(replica: Replica, file: DataFile) -> bool:
+    try:
+        verify_bytes(replica.store, file)
+    except CorruptSegmentError:
+        return False
+    return True
+
+
+def _whole_member(context: Context, view: PartitionView) -> int | None:
+    """The member of the ISR, other than the leader, that is whole and holds most."""
+    site = context.site(view)
+    best: tuple[int, int] | None = None
+    for broker in view.replicas:
+        if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
+            continue
+        try:
+            replica = site.replica(broker)
+            log = replica.log()
+            check_whole(replica, log)
+            if log.joined_epoch > view.leader_epoch:
+                continue  # by a register of a stranger
+        except StratalogError:
+            continue
+        if best is None or log.log_end > best[0]:
+            best = log.log_end, broker
+    return None if best is None else best[1]

@@ -1,0 +1,93 @@
+"""Former replicas: folders of partitions that the metadata gives to nobody any more.
+
+A reassignment leaves one, as does a root that is another incarnation by now. What is in it is in the log, as a
+rule; but where the broker was away, and an unclean election has gone on without it, there may be the only copy of
+what was acknowledged. So ``history`` and ``recover`` look through it as through a replica, and ``vacuum`` keeps
+what is of another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.partitions import paths
+from stratalog.partitions.discarded import Discarded, truncated_by
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import EpochName
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.store import StoredObject
+
+CLOSED = EpochName(9_999_999_999)
+"""What a replica has joined that is none any more: no leader epoch is ever as great."""
+
+
+def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int, str]]:
+    """The folders of all replicas, by broker."""
+    return frozenset(
+        (broker, context.site(view).replica(broker).folder)
+        for topic in image.topics.values()
+        for view in image.views(topic.name)
+        for broker in view.replicas
+        if broker in context.stores
+    )
+
+
+def former_replica(context: Context, image: ClusterImage, broker_id: int, folder: str) -> Replica | None:
+    """The replica that a folder, which nobody owns, was of; None where its partition is no more."""
+    parsed, registered = paths.parse_replica_path(folder), image.brokers.get(broker_id)
+    if parsed is None or registered is None:
+        return None
+    home, topic, topic_id, partition, assignment = parsed
+    if topic_id not in image.topics or partition >= len(image.topics[topic_id].partitions):
+        return None
+    return Replica(
+        broker_id=broker_id,
+        store=context.stores[broker_id],
+        directory_id=registered.directory_id,
+        topic=topic,
+        topic_id=topic_id,
+        partition=partition,
+        assignment=assignment,
+        root=registered.root,
+        home=home,
+    )
+
+
+def find_former(
+    context: Context, image: ClusterImage, topic_ids: Iterable[str], failures: list[Failure]
+) -> dict[TopicIdPartition, list[Replica]]:
+    """The former replicas of the topics on the roots of all brokers. A root that cannot be listed is a failure."""
+    wanted, owned = set(topic_ids), owned_folders(context, image)
+    found: dict[TopicIdPartition, list[Replica]] = {}
+    for broker_id, store in sorted(context.stores.items()):
+        if broker_id not in image.brokers:
+            continue
+        try:
+            objects: Sequence[StoredObject] = store.list("")
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}, which may hold former replicas", error))
+            continue
+        for folder in sorted({paths.folder_of(stored.name) for stored in objects}):
+            replica = None
+            if (broker_id, folder) not in owned:
+                replica = former_replica(context, image, broker_id, folder)
+            if replica is not None and replica.topic_id in wanted:
+                found.setdefault(TopicIdPartition(replica.topic_id, replica.partition), []).append(replica)
+    return found
+
+
+def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
+    """What a former replica holds of another history than the leader's, which took it on at ``began_ms``: since
+    then, and since vacuum has closed the folder.
+
+    Raises: as ``Replica.list``.
+    """
+    listing = replica.list()
+    since = max(listing.joined_ms, began_ms) if listing.joined_epoch == CLOSED.epoch else None
+    return [replace(each, since_ms=since) for each in truncated_by(listing, lineage)]

@@ -1,0 +1,167 @@
+"""Changes of the ISR as a driver proposes them: one commit for all partitions (protocol section 4).
+
+What a proposer does when it is refused: with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and
+FENCED_LEADER_EPOCH it goes back to the committed state and looks again; a partition whose topic is gone is
+left alone; NOT_CONTROLLER is dealt with below, where commits are (``stratalog.engine.quorum.client``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal, Member, Refused
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.sync import Synced
+from stratalog.partitions.errors import (
+    CorruptionError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.listing import ReplicaLog
+
+
+def lags(behind_ms: float, lag_time_max_ms: int) -> bool:
+    """Whether a replica that has been behind its leader for so long is out of sync: for longer than
+    ``replica.lag.time.max.ms``, as in Kafka, not for exactly as long.
+    """
+    return behind_ms > lag_time_max_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A follower that a sync did not bring to its leader's log end."""
+
+    error: StratalogError
+    behind_since_ms: int | None
+    """When the oldest record was written that it may lack; None when it lacks none."""
+
+    def is_out(self, now_ms: int, lag_ms: int) -> bool:
+        """Whether it is no longer in sync: damaged, or behind for ``replica.lag.time.max.ms``."""
+        if isinstance(self.error, CorruptionError):
+            return True
+        return self.behind_since_ms is not None and lags(now_ms - self.behind_since_ms, lag_ms)
+
+
+@dataclass(slots=True)
+class Progressed:
+    """One partition in the course of a run: what was seen of it, and what went wrong."""
+
+    site: Site
+    min_insync_replicas: int
+    copied_files: int = 0
+    copied_bytes: int = 0
+    avoided_bytes: int = 0
+    joined_s: float | None = None
+    """When followers joined the ISR, in seconds from the beginning of the run; None when none did."""
+    log_end: int = 0
+    high_watermark: int = 0
+    caught_up: dict[int, Synced] = field(default_factory=dict)
+    missed: dict[int, Missed] = field(default_factory=dict)
+    leader_error: StratalogError | None = None
+    """What kept the leader from being listed."""
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    again: bool = False
+    """The view has changed on the way: what remains to be done rests on another one."""
+
+    @property
+    def has_min_isr(self) -> bool:
+        """Whether what the ISR holds counts as committed."""
+        return self.site.view.has_min_isr(self.min_insync_replicas)
+
+    def begin(self, site: Site) -> None:
+        """A fresh start under another view; what was copied and noted stays."""
+        self.site = site
+        self.log_end = self.high_watermark = 0
+        self.caught_up, self.missed, self.failures = {}, {}, []
+        self.leader_error, self.again = None, False
+
+    def fail(self, item: object, error: StratalogError) -> None:
+        """Note what went wrong; a stale view is looked at again."""
+        self.failures.append(Failure.of(item, error))
+        self.again = self.again or isinstance(error, StaleMetadataError)
+
+
+def is_current(image: ClusterImage, view: PartitionView) -> bool:
+    """Whether the partition is as the view says it is."""
+    topic = image.topics.get(view.topic_id)
+    return topic is not None and topic.partitions[view.partition].partition_epoch == view.partition_epoch
+
+
+def behind_since_ms(log: ReplicaLog, held: int) -> int | None:
+    """When the oldest file of the leader's ``log`` was written that a replica which holds everything below
+    offset ``held`` lacks; None when it lacks none. (Files carry their time, so nobody has to watch a follower
+    for as long as ``replica.lag.time.max.ms``.)
+    """
+    return next((link.file.object.modified_ms for link in log.chain if link.end > held), None)
+
+
+def isr_proposal(view: PartitionView, isr: Collection[int], adding: Collection[int]) -> IsrProposal:
+    """The ISR and *adding* that a driver wants, with the broker epochs under which the view's storage was
+    seen (KIP-903).
+    """
+
+    def seen(members: Iterable[int]) -> tuple[Member, ...]:
+        return tuple(
+            Member(broker, view.brokers[broker].broker_epoch) for broker in view.replicas if broker in members
+        )
+
+    return IsrProposal(
+        topic_id=view.topic_id,
+        partition=view.partition,
+        leader_epoch=view.leader_epoch,
+        partition_epoch=view.partition_epoch,
+        isr=seen(isr),
+        adding=seen(adding),
+    )
+
+
+def without(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
+    """Shrink: the view's ISR and *adding* without these brokers."""
+    return isr_proposal(view, set(view.isr) - set(brokers), set(view.adding) - set(brokers))
+
+
+def adding(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
+    """The first commit of an expansion: from here on an append needs these brokers, too."""
+    return isr_proposal(view, view.isr, {*view.adding, *brokers})
+
+
+def joined(view: PartitionView, brokers: Collection[int]) -> IsrProposal:
+    """The second commit of an expansion."""
+    return isr_proposal(view, {*view.isr, *brokers}, set(view.adding) - set(brokers))
+
+
+def propose(
+    context: Context, states: Mapping[TopicIdPartition, Progressed], proposals: Collection[IsrProposal]
+) -> set[TopicIdPartition]:
+    """Commit one change for all partitions, and take the views that follow from it. Returns the partitions
+    that are as proposed now, in a view that this driver may go on from; of the others it is noted what to do.
+    """
+    if not proposals:
+        return set()
+    answers = context.metadata.submit(AlterPartition(tuple(proposals)))
+    image = context.metadata.image()
+    done: set[TopicIdPartition] = set()
+    for answer in answers:
+        key = answer.key
+        state = states[key]
+        match answer:
+            case Altered(_, _, partition_epoch):
+                # Somebody else may have changed it since: what we did next would rest on that.
+                if key[0] in image.topics:
+                    state.site = context.site(image.view(*key))
+                if is_current(image, state.site.view) and state.site.view.partition_epoch == partition_epoch:
+                    done.add(key)
+                else:
+                    state.again = True
+            case Refused(_, _, UnknownTopicOrPartitionError()):
+                state.notes.append(f"{state.site}: the topic was deleted meanwhile")
+            case Refused(_, _, error):
+                state.fail(state.site, error)
+    return done

@@ -1,0 +1,197 @@
+"""Putting good files where bad ones are, or none: stage and verify, look again, name, delete, look again.
+
+No offset is missing at any moment: good bytes take the bad file's name in one step, and files of other names that
+stand for it are there before it goes. So a crash leaves the replica as bad as it was, or mended. Two heals at once
+put the same verified bytes; one that slept since its last look puts them once more, where the replica may by now
+be in the ISR again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+
+from isal import isal_zlib
+
+from stratalog.engine.replicas.registers import local_start_state, parsed_epoch, read_register
+from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Repair
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError, SourceChangedError, StratalogError
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.producers import encode
+from stratalog.partitions.register import REGISTER_BYTES
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.store import StagedWriter
+
+_READ_BYTES = 8 * 1024 * 1024
+
+
+def mend(target: Replica, leader: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+    """Carry a repair out on ``target``. ``may_touch`` raises when the view has changed on which it rests: it is
+    asked after everything is staged, right before the first change.
+
+    Raises: StaleMetadataError kinds; SourceChangedError when the source is no longer what was verified;
+        CorruptSegmentError when the target does not give back what was written; StorageError kinds.
+    """
+    if isinstance(repair.damage, BadEpoch) and not repair.damage.needed:
+        may_touch()
+        target.store.delete([target.path(EpochName(repair.damage.epoch))])
+    elif isinstance(repair.damage, BadEpoch):
+        _mend_epoch(target, leader, EpochName(repair.damage.epoch), may_touch)
+    elif isinstance(repair.damage, BadLocalStart) and not repair.starts_over:
+        _mend_local_start(target, leader, repair.state_of, LocalStartName(repair.damage.offset), may_touch)
+    elif repair.put or repair.starts_over or isinstance(repair.damage, BadFile):
+        _join(target, leader, may_touch)
+        if repair.starts_over:
+            _start_over(target, leader, may_touch)
+        _mend_files(target, repair, may_touch)
+
+
+def _join(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
+    """Files of an epoch come after its register, as in any replica."""
+    if target.broker_id == leader.broker_id:
+        return
+    joined = leader.list().joined_epoch
+    if target.list().joined_epoch < joined:
+        _mend_epoch(target, leader, EpochName(joined), may_touch)
+
+
+def _start_over(target: Replica, leader: Replica, may_touch: Callable[[], None]) -> None:
+    """As a follower does that asks for what its leader has no more (protocol, section 3): the register before
+    anything else."""
+    log = leader.log()
+    state = encode(leader.producers_at_local_start(log))
+    may_touch()
+    target.store.create(target.path(LocalStartName(log.local_start)), state)
+
+
+def _mend_files(target: Replica, repair: Repair, may_touch: Callable[[], None]) -> None:
+    with ExitStack() as cleanup:
+        # 1. The good bytes, as they were verified.
+        staged: list[StagedWriter] = []
+        for copy in repair.put:
+            staged.append(_stage(copy, target))
+            cleanup.callback(_drop, staged[-1])
+        # 2. The bad file must be the one that was found bad: somebody else may have replaced it.
+        bad = repair.damage.file if isinstance(repair.damage, BadFile) else None
+        present = {file.name: file.object.version for file in target.list().data}
+        if bad is not None and present.get(bad.name) != bad.object.version:
+            bad = None
+        may_touch()
+        # 3. The good ones first. A name that is taken was put there by somebody else, but for the bad file's own.
+        for copy, one in zip(repair.put, staged, strict=True):
+            if bad is not None and copy.held.name == bad.name:
+                one.replace()
+            else:
+                one.commit()
+        # 4. The bad one goes, where others stand for it.
+        if bad is not None and all(copy.held.name != bad.name for copy in repair.put):
+            target.store.delete([bad.object.name])
+    # 5. Look again.
+    listed = {file.name: file for file in target.list().data}
+    for copy in repair.put:
+        _check_there(target, copy, listed.get(copy.held.name))
+
+
+def _stage(copy: Copy, target: Replica) -> StagedWriter:
+    source = copy.held.file.object
+    crc32 = 0
+    staged = target.store.stage_writer(target.path(copy.held.name))
+    try:
+        with copy.store.open(source) as reader:
+            while data := reader.read(_READ_BYTES):
+                crc32 = isal_zlib.crc32(data, crc32)
+                staged.file.write(data)
+        if crc32 != copy.content:
+            raise SourceChangedError(
+                f"{copy.store.uri_of(source.name)} is no longer what was verified a moment ago; verify again"
+            )
+    except BaseException:
+        _drop(staged)
+        raise
+    return staged
+
+
+def _drop(staged: StagedWriter) -> None:
+    with suppress(StratalogError):
+        staged.abort()
+
+
+def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
+    """Raises: CorruptSegmentError unless the target holds the bytes of the copy."""
+    what = target.store.uri_of(target.path(copy.held.name))
+    if listed is None:
+        raise SourceChangedError(
+            f"{what} was put there, and is gone: somebody else deletes files there; try again"
+        )
+    checked = check_segment(target.store, listed)
+    if checked.bad or checked.segment.crc32 != copy.content:
+        raise CorruptSegmentError(f"{what} does not read back as it was written: is that storage failing?")
+
+
+def _mend_local_start(
+    target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
+) -> None:
+    """What the file says that ends there; without one, what the same register of the ``other`` replica says.
+
+    Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
+    """
+    if state_of is not None:
+        footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer
+        content = encode(dict(footer.producers))
+    else:
+        with blaming(other):
+            content = local_start_state(other, name)
+    try:
+        if local_start_state(target, name):
+            return  # somebody else has mended it
+    except CorruptionError:
+        may_touch()
+    _put_register(target, name, content)
+
+
+def _put_register(target: Replica, name: EpochName | LocalStartName, content: bytes) -> None:
+    """Raises: CorruptionError, SourceChangedError when it is not there as it was written."""
+    register = target.store.stage_writer(target.path(name))
+    register.file.write(content)
+    register.replace()
+    if read_register(target, name) != content:
+        raise CorruptionError(f"{target}: {name} does not read back as it was written; call a human")
+
+
+def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Callable[[], None]) -> None:
+    """A byte copy of the leader's register; where the leader never joined that epoch, of its greatest one, if
+    that is later: joining it makes up for the other, which goes.
+
+    Raises: CorruptionError when the leader has neither.
+    """
+    wanted, content = _leaders_register(leader, name)
+    if _held(target, wanted) != content:
+        may_touch()
+        _put_register(target, wanted, content)
+    if wanted != name:
+        may_touch()
+        target.store.delete([target.path(name)])
+
+
+def _held(target: Replica, name: EpochName) -> bytes | None:
+    """What stands in a register; None where it is missing, or too large for one."""
+    with suppress(FileNotFoundError, CorruptionError):
+        return read_bounded(target.store, target.path(name), REGISTER_BYTES)
+    return None
+
+
+def _leaders_register(leader: Replica, name: EpochName) -> tuple[EpochName, bytes]:
+    joined = EpochName(leader.list().joined_epoch)
+    for wanted in (name, joined):
+        if wanted.epoch >= name.epoch:
+            with suppress(FileNotFoundError):
+                content = read_bounded(leader.store, leader.path(wanted), REGISTER_BYTES)
+                parsed_epoch(leader, wanted, content)
+                return wanted, content
+    raise CorruptionError(
+        f"{leader} has joined epoch {joined.epoch} only, and has no register of epoch {name.epoch}: call a human"
+    )

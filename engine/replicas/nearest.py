@@ -1,0 +1,246 @@
+"""The replica that a reader reads from (KIP-392, "Finding the preferred follower").
+
+    1. the leader has been listed, as for every read: it says what is committed
+    2. the followers that the selector could select are listed; those drop out that are fenced, that have been out
+       of sync for longer than replica.lag.time.max.ms, that cannot be reached or are damaged, that are of another
+       history than the leader, and that can serve nothing from the offset on
+    3. the selector selects one of the others, or the leader
+
+A follower may lag, and nothing tells it of the high watermark but syncs: it serves up to its own high watermark,
+and what lies above is read from the leader. By default nothing but the leader is asked anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.replicas.in_sync import behind_since_ms, lags
+from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.engine.replication.replica_selector import (
+    ClientMetadata,
+    LeaderSelector,
+    RackAwareReplicaSelector,
+    Replicas,
+    ReplicaSelector,
+    ReplicaView,
+    select_replica,
+)
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.unreadable import unreadable, with_remedy
+from stratalog.engine.replication.watermark import with_known_watermark
+from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
+from stratalog.partitions.listing import DataFile, ReplicaLog, resolve
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segment_footer import SegmentFooter
+from stratalog.partitions.transactions import FooterOf
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The replica to read from."""
+
+    replica: Replica
+    log: ReplicaLog
+    """Its log in the leader's history. As of any log, the end of an append that the leader has merged by now is
+    inferred from what follows it: its footer has to agree."""
+    high_watermark: int
+    """What it serves ends here, never above the leader's."""
+    rack: str | None
+    is_leader: bool
+
+
+def nearest(
+    context: Context, view: PartitionView, leader: ReplicaLog, client: ClientMetadata, offset: int
+) -> Chosen:
+    """The replica from which this client reads the partition from ``offset`` on, up to ``Chosen.high_watermark``;
+    what is committed above that is to be had of the leader. ``leader`` is the leader's log, listed under ``view``.
+    A follower that is chosen holds the offset, and knows that it is committed.
+
+    Raises: LeaderNotAvailableError; InvalidConfigError for a selector that is not to be had or raises.
+    """
+    site = context.site(view)
+    image = context.metadata.last_known.image  # the view came with it, or with an older one
+    selector = context.selector.of(image.configs)
+    by_leader = leader_of(context, view, leader)
+    followers = _selectable(selector, view, site.followers, client)
+    if offset >= leader.high_watermark or not followers:
+        return by_leader
+    able = {
+        chosen.replica.broker_id: chosen
+        for chosen in (follower_log(site, broker, leader) for broker in followers)
+        if chosen is not None
+    }
+    leaders = _replica_view(by_leader, view, 0)
+    lag_ms = context.cluster_config(image).replica_lag_time_max_ms
+    views = [leaders, *_eligible(view, leader, able.values(), offset, context.clock.now_ms(), lag_ms)]
+    if len(views) == 1:
+        return by_leader
+    selected = select_replica(selector, (view.topic, view.partition), client, Replicas(leaders, tuple(views)))
+    return able.get(selected.broker, by_leader)
+
+
+def leader_of(context: Context, view: PartitionView, leader: ReplicaLog) -> Chosen:
+    """The leader, with its log."""
+    return Chosen(context.site(view).leader, leader, leader.high_watermark, _rack(view, view.leader), True)
+
+
+def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
+    """Whether what is read there comes from another rack; not where the client or the broker is in none."""
+    return bool(client.rack) and chosen.rack is not None and chosen.rack != client.rack
+
+
+def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaLog:
+    """The leader's log, to read from: its listing, and where its last append ends, which its footer tells
+    (``footer_nearby``).
+
+    Raises: FencedLeaderEpochError when the leader has joined a later epoch than the view's;
+        LeaderNotAvailableError; CorruptionError, LogGapError when it holds less than its files promise; as
+        ``Replica.log``.
+    """
+    leader, footer = site.leader, footer_nearby(context, site, client)
+
+    def end_of_append(file: DataFile) -> int:
+        key = leader.store.uri, file.object.name, file.object.version
+        end = context.fetching.ends.get(key)
+        if end is None:
+            end = footer(file).next_offset
+            context.fetching.ends.put(key, end)
+        return end
+
+    log = leader.log(end_of_append)
+    check_not_fenced(leader, log.listing, site.epoch)
+    check_whole(leader, log)
+    return with_known_watermark(site, log)
+
+
+def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> FooterOf:
+    """What files of the leader say of themselves, as a follower in the reader's rack tells that has the same ones,
+    and the leader where there is none: of a small append, the footer is the file, which need not cross racks. One
+    that is damaged on the leader is read from any follower that has the same file.
+    """
+    leader = site.leader
+    selector = context.selector.of(context.metadata.last_known.image.configs)
+    near = [
+        site.replica(broker)
+        for broker in _selectable(selector, site.view, site.followers, client)
+        if _rack(site.view, broker) == client.rack and broker in site.stores
+    ]
+
+    others = [site.replica(broker) for broker in site.followers if broker in site.stores]
+
+    @cache
+    def held(replica: Replica) -> dict[tuple[DataName, int], DataFile]:
+        try:
+            return {(file.name, file.object.size_bytes): file for file in replica.list().data}
+        except StratalogError:
+            return {}  # whatever is wrong with it, others tell
+
+    def of_one(replicas: Sequence[Replica], file: DataFile) -> SegmentFooter | None:
+        for replica in replicas:
+            same = held(replica).get((file.name, file.object.size_bytes))
+            with suppress(StratalogError):
+                if same is not None:
+                    return replica.footer(same)
+        return None
+
+    def footer(file: DataFile) -> SegmentFooter:
+        found = of_one(near, file)
+        if found is not None:
+            return found
+        try:
+            return leader.footer(file)
+        except CorruptSegmentError as error:
+            found = of_one(others, file)
+            if found is None:
+                name = file.name
+                raise with_remedy(unreadable(str(site), name.base_offset, name.next_offset, error)) from error
+            return found
+
+    return footer
+
+
+def _selectable(
+    selector: ReplicaSelector, view: PartitionView, followers: Sequence[int], client: ClientMetadata
+) -> Sequence[int]:
+    """The followers that it could select, whatever they hold. The two that ship are known not to look at others,
+    which are left alone: they are far away. A selector of somebody else sees all of them."""
+    if isinstance(selector, LeaderSelector):
+        return ()
+    if isinstance(selector, RackAwareReplicaSelector):
+        if not client.rack or _rack(view, view.leader) == client.rack:
+            return ()
+        return [broker for broker in followers if _rack(view, broker) == client.rack]
+    return followers
+
+
+def follower_log(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
+    """A follower as it is now; None where it cannot be read from. It serves what it knows to be committed in the
+    history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
+    """
+    try:
+        replica = site.replica(broker)
+        log = replica.log()
+        if log.joined_epoch > leader.joined_epoch:
+            return None  # the leader that was listed is none any more
+        if log.lineage != leader.lineage:  # what it has beyond their common history is as good as gone
+            log = resolve(log.listing, leader.lineage, replica.end_of_append)
+        check_whole(replica, log)
+        _check_ends(replica, log, leader)
+    except StratalogError:
+        return None  # whatever is wrong with it, others tell; this read has other replicas
+    high_watermark = min(log.high_watermark, leader.high_watermark)
+    return Chosen(replica, log, high_watermark, _rack(site.view, broker), False)
+
+
+def _check_ends(replica: Replica, log: ReplicaLog, leader: ReplicaLog) -> None:
+    """The end of an append is inferred from the file that follows it; where the leader has the same append, it has
+    to end there as well. (Of the others the reader finds out, from their footers.)
+
+    Raises: LogGapError.
+    """
+    ends = {link.name: link.end for link in leader.chain}
+    for link in log.chain:
+        if ends.get(link.name, link.end) != link.end:
+            raise LogGapError(f"{replica}: {link.name} is followed by offset {link.end}, and ends before it")
+
+
+def _eligible(
+    view: PartitionView, leader: ReplicaLog, able: Iterable[Chosen], offset: int, now_ms: int, lag_ms: int
+) -> list[ReplicaView]:
+    """Those of the followers that hold the offset, know that it is committed, and are in sync or not behind for
+    long.
+    """
+    whole = Bounds(min(offset, leader.local_start), leader.high_watermark, leader.log_end)
+    found: list[ReplicaView] = []
+    for chosen in able:
+        behind_since = behind_since_ms(leader, chosen.log.log_end)
+        behind_ms = 0 if behind_since is None else max(0, now_ms - behind_since)
+        seen = _replica_view(chosen, view, behind_ms)
+        in_sync = seen.broker in view.isr or not lags(behind_ms, lag_ms)
+        bounds = Bounds(seen.log_start_offset, chosen.high_watermark, seen.log_end_offset)
+        if in_sync and fetch_answer(offset, bounds, whole) is FetchAnswer.FROM_REPLICA:
+            found.append(seen)
+    return found
+
+
+def _replica_view(chosen: Chosen, view: PartitionView, behind_ms: int) -> ReplicaView:
+    return ReplicaView(
+        broker=chosen.replica.broker_id,
+        rack=chosen.rack,
+        endpoint=chosen.replica.store.uri,
+        log_end_offset=chosen.log.log_end,
+        log_start_offset=max(view.log_start_offset, chosen.log.local_start),
+        time_since_last_caught_up_ms=behind_ms,
+    )
+
+
+def _rack(view: PartitionView, broker: int | None) -> str | None:
+    return None if broker is None else view.brokers[broker].rack

@@ -1,0 +1,64 @@
+"""The registers of a replica, read: a lineage in those of epochs, producers in that of the local start."""
+
+from __future__ import annotations
+
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.errors import CorruptionError, SourceChangedError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Listing
+from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.producers import decode
+from stratalog.partitions.register import REGISTER_BYTES
+from stratalog.partitions.replica import Replica
+
+
+def lineage_of(replica: Replica, listing: Listing) -> Lineage:
+    """The lineage of the greatest epoch that the replica has joined, as storage holds it now.
+
+    Raises: CorruptionError when its register is damaged; or is missing, and files of its epoch are there: who
+        writes one has joined the epoch before.
+    """
+    joined = listing.joined_epoch
+    named = [(file.name.epoch, str(file.name)) for file in listing.data]
+    named += [(mark.epoch, str(mark)) for mark in listing.watermarks]
+    epoch, name = max(named, default=(0, ""))
+    if epoch > joined:
+        raise CorruptionError(
+            f"{replica}: the register {EpochName(epoch)} is missing: {name} is there, and the replica seems to "
+            f"have joined epoch {joined} only"
+        )
+    return (
+        parsed_epoch(replica, EpochName(joined), read_register(replica, EpochName(joined)))
+        if joined
+        else Lineage()
+    )
+
+
+def parsed_epoch(replica: Replica, name: EpochName, data: bytes) -> Lineage:
+    """What stands in an ``.epoch`` register. Raises: CorruptionError."""
+    what = replica.store.uri_of(replica.path(name))
+    lineage = Lineage.from_json(data, what)
+    if lineage.latest_epoch != name.epoch:
+        raise CorruptionError(f"{what} must end with epoch {name.epoch}, its last one is {lineage.latest_epoch}")
+    return lineage
+
+
+def read_register(replica: Replica, name: EpochName | LocalStartName) -> bytes:
+    """Raises: SourceChangedError when it is gone."""
+    try:
+        return read_bounded(replica.store, replica.path(name), REGISTER_BYTES)
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{replica}: {name} was deleted since it was listed") from error
+
+
+def local_start_state(replica: Replica, name: LocalStartName) -> bytes:
+    """The register's content, which says what producers had appended by then. Raises: CorruptionError,
+    SourceChangedError.
+    """
+    content = read_register(replica, name)
+    try:
+        decode(content)
+    except ValueError as error:
+        what = replica.store.uri_of(replica.path(name))
+        raise CorruptionError(f"{what} is damaged: it does not say what producers had appended") from error
+    return content

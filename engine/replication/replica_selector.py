@@ -1,0 +1,244 @@
+"""Which replica a reader reads from (KIP-392): the plugin ``replica.selector.class``, and the two that ship.
+
+A selector sees where the reader is and how far each replica is, and names one; none stands for the leader. It is
+asked for every partition of every read, and never sees a replica that could serve nothing of it: one that is
+fenced, that has been out of sync for longer than ``replica.lag.time.max.ms``, that cannot be reached, or that does
+not hold the first offset (``stratalog.engine.replicas.nearest``).
+
+The process that reads offers selectors by name: those that ship, those that it gives ``Cluster.open``, and those
+that packages installed with it declare as entry points of the group ``stratalog.replica_selectors``. The config
+only picks one of them. It comes from storage, to which others write: a name in it is looked up, never imported.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import logging
+import os
+import sys
+import threading
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from stratalog.partitions.errors import InvalidConfigError
+from stratalog.partitions.spelling import did_you_mean
+
+KEY = "replica.selector.class"
+GROUP = "stratalog.replica_selectors"
+"""Of the entry points by which an installed package offers selectors: a name, and the class that it stands for."""
+
+_SHOWN = 255
+"""Characters of a name that is not known, in a message: it may be of any length."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientMetadata:
+    """What is known of a reader; None where it is not."""
+
+    rack: str | None = None
+    """``client.rack``: compared with the racks of brokers, letter by letter."""
+    client_id: str | None = None
+    principal: str | None = None
+    address: str | None = None
+
+
+NOWHERE = ClientMetadata()
+"""A reader of whom nothing is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica, as it was listed for this read."""
+
+    broker: int
+    rack: str | None
+    endpoint: str
+    """The address of the broker's root."""
+    log_end_offset: int
+    log_start_offset: int
+    """The first offset that it serves."""
+    time_since_last_caught_up_ms: int
+    """How long it has lacked something that its leader holds; 0: it lacks nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The replicas that could serve a read (Kafka's ``PartitionView``)."""
+
+    leader: ReplicaView
+    replicas: Sequence[ReplicaView]
+    """The leader among them."""
+
+
+@runtime_checkable
+class ReplicaSelector(Protocol):
+    """The plugin. Made without arguments and configured once; ``select`` is called by several threads."""
+
+    def configure(self, configs: Mapping[str, str]) -> None:
+        """Told once what is set on the cluster, as text."""
+        return
+
+    @abstractmethod
+    def select(
+        self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
+    ) -> ReplicaView | None:
+        """One of ``partition.replicas``, or None for the leader."""
+        ...
+
+    def close(self) -> None:
+        """Told when another selector takes its place."""
+        return
+
+
+class LeaderSelector(ReplicaSelector):
+    """Always the leader."""
+
+    def select(
+        self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
+    ) -> ReplicaView | None:
+        """See ``ReplicaSelector``."""
+        return partition.leader
+
+
+class RackAwareReplicaSelector(ReplicaSelector):
+    """A replica in the reader's rack: the leader, if it is there; else the most caught up, which is the one with
+    the greatest log end, then the one that was caught up last, then the one of the greatest broker id. The leader,
+    where no replica is in that rack, and where the reader's is not known.
+    """
+
+    def select(
+        self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
+    ) -> ReplicaView | None:
+        """See ``ReplicaSelector``."""
+        if not client.rack or partition.leader.rack == client.rack:
+            return partition.leader
+        near = [replica for replica in partition.replicas if replica.rack == client.rack]
+        return max(near, key=_caught_up, default=partition.leader)
+
+
+def _caught_up(replica: ReplicaView) -> tuple[int, int, int]:
+    return replica.log_end_offset, -replica.time_since_last_caught_up_ms, replica.broker
+
+
+MakeSelector = Callable[[], object]
+"""Makes a selector: its class, or any function without arguments. What it makes is checked."""
+
+_SHIPPED: Mapping[str, MakeSelector] = {
+    "": LeaderSelector,
+    **{
+        f"org.apache.kafka.common.replica.{one.__name__}": one
+        for one in (LeaderSelector, RackAwareReplicaSelector)
+    },
+}
+"""By Kafka's names of the classes; nothing is set: the leader's."""
+
+
+class OfferedSelectors:
+    """The selectors that this process offers, by name."""
+
+    def __init__(self, given: Mapping[str, MakeSelector] | None = None) -> None:
+        """``given`` counts before what is installed; what ships keeps its names."""
+        self._given = {**(given or {}), **_SHIPPED}
+
+    def check(self, name: str) -> None:
+        """Raises: InvalidConfigError for a name that is not offered here."""
+        if self._found(name) is None:
+            raise InvalidConfigError(self._not_offered(name))
+
+    def make(self, name: str, configs: Mapping[str, str]) -> ReplicaSelector:
+        """The selector of that name, configured with what is set on the cluster. One that is not offered here is
+        the leader's, as in KIP-392 a recommendation that cannot be followed is, and that is said in the log.
+
+        Raises: InvalidConfigError when what is offered is no ReplicaSelector, or cannot be made or configured.
+        """
+        make = self._found(name)
+        if make is None:
+            _log.warning("reads are the leader's: %s", self._not_offered(name))
+            return LeaderSelector()
+        try:
+            selector = make()
+            if isinstance(selector, ReplicaSelector):
+                selector.configure(configs)
+                return selector
+        except Exception as error:  # it is not our code: whatever it raises
+            raise InvalidConfigError(
+                f"{KEY} = {name}: it cannot be configured: {_said(error)}; correct the class, or unset {KEY}"
+            ) from error
+        raise InvalidConfigError(
+            f"{KEY} = {name}: it is no replica selector; let it be a subclass of "
+            f"{ReplicaSelector.__module__}.{ReplicaSelector.__name__}"
+        )
+
+    def _found(self, name: str) -> MakeSelector | None:
+        if name in self._given:
+            return self._given[name]
+        declared = next((entry for entry in _declared() if entry.name == name), None)
+        return None if declared is None else lambda: declared.load()()
+
+    def _not_offered(self, name: str) -> str:
+        names = sorted({*filter(None, self._given), *(entry.name for entry in _declared())})
+        return (
+            f"{KEY} = {name[:_SHOWN]!r}: this process offers no selector of that name"
+            f"{did_you_mean(name[:_SHOWN], names)}; it offers {', '.join(names)}; give it one by "
+            f"Cluster.open(selectors=...), or install a package that declares it as an entry point of {GROUP}"
+        )
+
+
+def _declared() -> Iterator[importlib.metadata.EntryPoint]:
+    """What installed packages declare. The working folder has none installed, though it may have what looks so."""
+    here = set()
+    with suppress(OSError):  # it may be gone
+        here.add(os.path.realpath(""))
+    path = [folder for folder in sys.path if folder and os.path.realpath(folder) not in here]
+    for distribution in importlib.metadata.distributions(path=path):
+        yield from (entry for entry in distribution.entry_points if entry.group == GROUP)
+
+
+def select_replica(
+    selector: ReplicaSelector, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
+) -> ReplicaView:
+    """What the selector selects, the leader where it selects none.
+
+    Raises: InvalidConfigError when it raises, or answers with something else.
+    """
+    topic, number = topic_partition
+    what = f"{KEY} = {type(selector).__module__}.{type(selector).__qualname__}: of {topic}-{number} it"
+    try:
+        selected = selector.select(topic_partition, client, partition)
+    except Exception as error:
+        raise InvalidConfigError(f"{what} selects nothing: {_said(error)}; correct it, or unset {KEY}") from error
+    if selected is None:
+        return partition.leader
+    if selected not in partition.replicas:
+        raise InvalidConfigError(f"{what} selects {selected!r}, which is none of the replicas that it was given")
+    return selected
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class CurrentSelector:
+    """The selector of one driver: made when it is first asked for, and anew when the cluster's configs change.
+    Thread-safe.
+    """
+
+    def __init__(self, offered: OfferedSelectors | None = None) -> None:
+        self.offered = offered if offered is not None else OfferedSelectors()
+        self._lock = threading.Lock()
+        self._configs: Mapping[str, str] = {}
+        self._selector: ReplicaSelector = LeaderSelector()
+
+    def of(self, configs: Mapping[str, str]) -> ReplicaSelector:
+        """The selector of a cluster on which this is set. Raises: as ``OfferedSelectors.make``."""
+        with self._lock:
+            if configs is not self._configs and configs != self._configs:
+                selector = self.offered.make(configs.get(KEY, ""), configs)
+                self._selector.close()
+                self._configs, self._selector = configs, selector
+            return self._selector

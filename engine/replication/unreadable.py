@@ -1,0 +1,53 @@
+"""Records that cannot be read from a copy of them: what is said of it, and going on to another copy. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
+
+REMEDY = (
+    "run verify --deep --heal, which mends what any copy on a broker or in the remote tier still holds; then read "
+    "anew, for an older plan may name the bad file still"
+)
+
+
+def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
+    """The records ``[start, end)`` of the partition ``what`` cannot be had from a file, which ``why`` names:
+    one line. ``end`` is None where only the file would tell.
+    """
+    offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
+    return CorruptSegmentError(f"{what}: {offsets} cannot be read: {' '.join(str(why).split())}")
+
+
+def with_remedy(*errors: CorruptionError) -> CorruptionError:
+    """What was found damaged, as one error of the kind of the first, and what to do."""
+    found = type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}")
+    found.broker_id = errors[0].broker_id
+    return found
+
+
+class PassedOver:
+    """Copies that a reader found damaged, and passed over."""
+
+    def __init__(self) -> None:
+        self._found: list[CorruptionError] = []
+
+    @contextmanager
+    def copy(self) -> Iterator[None]:
+        """Read a copy inside; damage ends that, and nothing else."""
+        try:
+            yield
+        except CorruptionError as error:
+            self._found.append(error)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """One line for each."""
+        return tuple(str(with_remedy(error)) for error in self._found)
+
+    @property
+    def error(self) -> CorruptionError:
+        """All of it, where no copy was good."""
+        return with_remedy(*self._found)

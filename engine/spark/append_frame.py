@@ -1,0 +1,80 @@
+"""A DataFrame appended to a topic: its rows as records, an append per partition on the executors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import DataFrame
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.records.append import append_with, check_acks
+from stratalog.engine.records.earlier import earlier_tries
+from stratalog.engine.records.rounds import PartitionTask, TaskResult, task_result
+from stratalog.engine.spark.appending import RecordColumns, count_records, run_appends, to_records
+from stratalog.engine.spark.types import spark_type
+from stratalog.engine.state.internal_topics import check_not_internal
+from stratalog.partitions.producers import ProducerAppend
+
+
+def append_frame(
+    context: Context,
+    frame: DataFrame,
+    topic: str,
+    columns: RecordColumns,
+    who: ProducerAppend | None,
+    *,
+    acks: str = "all",
+    order_by: Sequence[str] = (),
+    dry_run: bool = False,
+    image: ClusterImage | None = None,
+) -> Report:
+    """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
+
+    With ``who`` the append is idempotent: the same producer and sequence are appended once, however often this is
+    called (an application id and a batch id, in Spark's words), also when the topic has more partitions by now:
+    rows whose partition is not given go where they went at first. The same of both with other rows is refused,
+    unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
+    count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,
+    ``key``, ``value.x``); otherwise their order is the shuffle's. ``dry_run`` checks the records, and counts them
+    by partition. ``image`` is the metadata as it was just read.
+
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and what keeps
+        the metadata from being read, or the logs' ends of a topic that has grown, before anything is written;
+        everything else is a failure of its partition in the report.
+    """
+    image = image or context.metadata.image()
+    image_of_topic = image.topic(topic)
+    check_not_internal(topic, "append to")
+    partitions = len(image_of_topic.partitions)
+    earlier = earlier_tries(context, image, image_of_topic, who)
+    dealt = None  # the caller says to which, or never tries it again
+    if columns.partition is None and not (who is not None and who.transactional):
+        dealt = earlier.dealt_among or partitions
+    records = to_records(
+        frame,
+        columns,
+        what=f"append to {topic}",
+        partitions=partitions if dealt is None else dealt,
+        key_type=spark_type(image_of_topic.key_schema),
+        value_type=spark_type(image_of_topic.value_schema),
+    )
+
+    if dry_run:
+        check_acks(acks)
+        with context.measured() as measure:
+            counted = sorted(count_records(records).items())
+        rows: list[dict[str, Value]] = [
+            {"topic": topic, "partition": partition, "records": count} for partition, count in counted
+        ]
+        totals: dict[str, Value] = {"records": sum(count for _, count in counted)}
+        return Report("append", rows, (), totals, True, measure.seconds, measure.counts)
+
+    def run(task: PartitionTask, only: Sequence[int] | None) -> list[TaskResult]:
+        results = [task_result(data) for data in run_appends(records, partitions, task, order_by, only)]
+        for result in results:
+            context.tasks.counts = context.tasks.counts + result.counts
+        return results
+
+    return append_with(context, image, image_of_topic, run, who, acks=acks, dealt_among=dealt, earlier=earlier)

@@ -1,0 +1,8 @@
+"""Damaged files replaced, and what was truncated found again.
+
+heal            files of brokers replaced by verified copies (plan: which)
+rebuild         ... and objects of the remote tier by what replicas still have of them (rebuild_plan: which)
+tables          ... and tables that others have rewritten list the segments again
+history         what replicas have discarded and still hold
+recover         ... exported (export)
+"""

@@ -1,0 +1,126 @@
+"""Records of histories that lost, out of a replica's files and into plain Parquet files that anybody reads.
+
+An exported file says in its own footer what it is; the manifest is a list of what these say, and can be made anew
+from the folder at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+
+import msgspec
+import pyarrow.parquet as pq
+
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import parse_json, read_bounded
+from stratalog.partitions.errors import CorruptionError, InvalidCallError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.numbers import Epoch, Int64, Natural
+from stratalog.partitions.parquet_decoding import read_end
+from stratalog.partitions.parquet_footer import SUFFIX_BYTES, key_values
+from stratalog.partitions.segment import read_row_groups
+from stratalog.partitions.store import Store
+
+RECOVERED_KEY = b"stratalog.recovered"
+MANIFEST = "manifest.json"
+MOST_FOOTER_BYTES = 16 * 1024 * 1024
+"""Of an exported file's Parquet footer. Who writes to the folder may leave any."""
+
+
+class Recovered(msgspec.Struct, frozen=True, kw_only=True):
+    """What an exported file holds: records ``[base_offset, next_offset)`` of one partition, as they were."""
+
+    path: str
+    cluster_id: str
+    topic: str
+    topic_id: str
+    partition: Int64
+    epoch: Epoch
+    base_offset: Natural
+    next_offset: Natural
+    broker_id: Int64
+    file: str
+    """The name of the file on that broker."""
+    why: str
+
+    @property
+    def records(self) -> int:
+        """How many: offsets have no holes."""
+        return self.next_offset - self.base_offset
+
+
+def parts_at(file: Lineage, log: Lineage, base: int, end: int) -> int | None:
+    """From which offset of ``[base, end)`` on a file's history is another one than the log's; None: nowhere."""
+    starts = {entry.start_offset for lineage in (file, log) for entry in lineage}
+    edges = sorted({base, *(start for start in starts if base < start < end)})
+    return next((offset for offset in edges if file.epoch_at(offset) != log.epoch_at(offset)), None)
+
+
+def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int | None:
+    """Write the records under ``what.path``; the bytes written, None when they are there already.
+
+    Raises: InvalidCallError when the path is taken by something else; CorruptSegmentError, StorageError.
+    """
+    staged = target.stage_writer(what.path)
+    try:
+        writer: pq.ParquetWriter | None = None
+        for _, table in read_row_groups(source, file, what.base_offset, what.next_offset):
+            if writer is None:
+                writer = pq.ParquetWriter(
+                    staged.file, table.schema.remove_metadata(), compression="zstd", write_page_checksum=True
+                )
+            writer.write_table(table.replace_schema_metadata(None))
+        if writer is None:
+            raise CorruptionError(f"{source.uri_of(file.object.name)} holds none of the records that it should")
+        writer.add_key_value_metadata({RECOVERED_KEY: msgspec.json.encode(what)})
+        writer.close()
+        created = staged.commit()
+    except BaseException:
+        with suppress(StratalogError):
+            staged.abort()
+        raise
+    if created:
+        return staged.size_bytes
+    there = described(target, what.path)
+    if there is None or _content(there) != _content(what):
+        raise InvalidCallError(
+            f"{target.uri_of(what.path)} is there already, and is something else: export to another folder"
+        )
+    return None
+
+
+def _content(what: Recovered) -> tuple[object, ...]:
+    """What must be equal for two exports to be one: not which broker it was taken from."""
+    return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
+
+
+def described(target: Store, path: str) -> Recovered | None:
+    """What an exported file says of itself; None when it is none of ours."""
+    try:
+        stored = target.stat(path)
+        with target.open(stored) as source:
+            end = read_end(source, stored.size_bytes, target.uri_of(path), MOST_FOOTER_BYTES)
+        return parse_json(key_values(end[:-SUFFIX_BYTES]).get(RECOVERED_KEY, b""), Recovered)
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def write_manifest(target: Store, how: Iterable[str]) -> int:
+    """List every exported file of the folder in its manifest; how many. ``how`` says what to do with them.
+
+    The manifest is what the folder is: a run that finds it different replaces it.
+    """
+    names = [stored.name for stored in target.list("") if paths.base_name(stored.name).endswith(".parquet")]
+    files = [found for name in names if (found := described(target, name)) is not None]
+    content = msgspec.json.format(
+        msgspec.json.encode({"files": [msgspec.structs.asdict(file) for file in files], "how": list(how)}),
+        indent=2,
+    )
+    with suppress(FileNotFoundError, CorruptionError):
+        if read_bounded(target, MANIFEST, len(content)) == content:
+            return len(files)
+    target.delete([MANIFEST])
+    target.create(MANIFEST, content)
+    return len(files)

@@ -1,0 +1,347 @@
+"""Heal: what a deep verify found damaged or missing is replaced by good copies, on brokers and in the remote tier.
+
+    1. probe the brokers, as every run does; verify every byte
+    2. plan (``plan``): what can be mended with what; a partition with a hole is left alone
+    3. two commits for all partitions: damaged leaders resign; damaged followers leave the ISR, and nobody is being
+       added to a leader that is mended in place. Where a new leader holds by then what was to be forgotten, the
+       partition is left alone
+    4. per damage: stage, look again, name, delete, look again (``files``), on the driver, which alone can
+       find out right before the change that the replica is still outside the ISR
+    5. replicate: what was mended catches up and rejoins the ISR
+    6. replicas whose snapshot is damaged, or gone, get a whole copy of another one; nobody steps aside for that
+    7. objects of the remote tier are rebuilt from replicas that have their records, and committed (``rebuild``)
+    8. tables that others have rewritten list the segments again (``tables``)
+    9. verify every byte of these partitions again: what is wrong then is a failure
+
+Running it twice, at once or after a crash, is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.partition_commands import AlterPartition, PartitionAnswer, Refused
+from stratalog.engine.replicas.damaged import check_aside
+from stratalog.engine.replicas.in_sync import without
+from stratalog.engine.replicas.mend import mend
+from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Missing, Repair
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.snapshots import mend as mend_snapshot
+from stratalog.engine.upkeep.healing.plan import HealPlan, plan_heal
+from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
+from stratalog.engine.upkeep.healing.rebuild_plan import plan_rebuilds
+from stratalog.engine.upkeep.healing.tables import put_right, table_row
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.findings import offsets
+from stratalog.partitions.errors import SourceChangedError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.runner import Done, Failed
+
+_ORDER = ("partition", "broker", "start")
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The repairs of one replica, one after the other."""
+
+    site: Site
+    plan: HealPlan
+    repairs: tuple[Repair, ...]
+
+    def __str__(self) -> str:
+        return str(self.site.replica(self.repairs[0].broker_id))
+
+
+def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Verify the topics (all when None) and mend what can be mended. One row for every damage; what is still
+    wrong afterwards is a failure. ``dry_run`` reads everything and changes nothing.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        context.topics(image, topics)
+        if not dry_run:
+            settled = settle_brokers(context)
+            image, notes = settled.image, list(settled.notes)
+        audits = audit(context, image, context.topics(image, topics), failures, deep=True)
+        plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
+        jobs: list[RebuildJob] = []
+        rewritten = rewrites_of(audits)
+        notes += [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewritten.items()]
+        lacking_snapshots: dict[TopicIdPartition, list[int]] = {}
+        touched: set[TopicIdPartition] = set()
+        for each in audits:
+            key = each.site.view.key
+            rebuilds, lacking = plan_rebuilds(each)
+            jobs += [RebuildJob(each, plan) for plan in rebuilds]
+            notes += [*notes_of([each]), *(f"{each.site}: {one.remedy}" for one in lacking)]
+            try:
+                plan = plan_heal(each)
+            except StratalogError as error:
+                failures.append(Failure.of(each.site, error))
+            else:
+                if plan is not None:
+                    plans[key] = each, plan
+                    notes += map(str, plan.unmended)
+            if snapshots := sorted(
+                {f.broker_id for f in each.findings if f.of_snapshot and f.broker_id is not None}
+            ):
+                lacking_snapshots[key] = snapshots
+            if key in plans or rebuilds or snapshots:
+                touched.add(key)
+            if key not in touched or dry_run:
+                unmended = (f for f in each.findings if f.damage is None and not f.unused)
+                failures += [Failure.of(f.where, f.error) for f in unmended]
+                failures += [Failure.of(one.finding.where, one.finding.error) for one in lacking]
+        if dry_run:
+            rows = [_row(each, repair, "planned") for each, plan in plans.values() for repair in plan.repairs]
+            rows += [job.row("planned") for job in jobs]
+            rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
+        else:
+            if plans:
+                sites = _step_aside(context, plans, notes)
+                rows = _mend(context, plans, sites, notes)
+                failures += _rejoin(context, plans, notes)
+            rows += _mend_snapshots(context, lacking_snapshots, notes)
+            if jobs:
+                rows += rebuild_remote(context, jobs, image.topics, notes)
+            rows += put_right(context, rewritten, image.topics, failures)
+            failures += _verify_again(context, touched)
+    return Report(
+        operation="heal",
+        rows=sorted(rows, key=lambda row: [str(row["topic"]), *(int(row[c] or 0) for c in _ORDER)]),
+        failures=list(dict.fromkeys(failures)),
+        totals={"mended": sum(row["outcome"] == "mended" for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+# ------------------------------------------------------------------------------------ step aside
+
+
+def _step_aside(
+    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
+) -> dict[TopicIdPartition, Site]:
+    """Step 3. The sites under the views that follow; a partition that has changed meanwhile is left out."""
+    views = {key: each.site.view for key, (each, _) in plans.items()}
+    resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
+    if resigning:
+        elections = tuple(
+            Election(*key, leader=plans[key][1].leader, resign=True, partition_epoch=views[key].partition_epoch)
+            for key in resigning
+        )
+        _take(context, views, context.metadata.submit(ElectLeaders(elections)), notes)
+    leaving = [key for key, (_, plan) in plans.items() if plan.leaving and key in views]
+    if leaving:
+        proposals = tuple(without(views[key], plans[key][1].leaving) for key in leaving)
+        _take(context, views, context.metadata.submit(AlterPartition(proposals)), notes)
+    for key in list(views):
+        _, plan = plans[key]
+        if plan.resigns:
+            notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
+        try:
+            _check_forgotten(context.site(views[key]), plan.forgotten)
+        except StratalogError as error:
+            notes.append(f"{_name(views.pop(key))} was left alone: {error.code}: {error}")
+            continue
+        notes += [
+            f"{_name(views[key])}: {offsets(*gone)} had no good copy; never committed, they are truncated"
+            for gone in plan.forgotten
+        ]
+        damaged = {repair.broker_id for repair in plan.repairs}
+        for broker in plan.leaving:
+            why = (
+                "left the ISR to be healed"
+                if broker in damaged
+                else "is not being added while its leader is healed"
+            )
+            notes.append(f"{_name(views[key])}: broker {broker} {why}")
+    return {key: context.site(view) for key, view in views.items()}
+
+
+def _take(
+    context: Context,
+    views: dict[TopicIdPartition, PartitionView],
+    answers: Sequence[PartitionAnswer],
+    notes: list[str],
+) -> None:
+    """The views that a commit leads to."""
+    image = context.metadata.image()
+    for answer in answers:
+        key = answer.key
+        old = views.pop(key)
+        if isinstance(answer, Refused):
+            notes.append(f"{_name(old)} was left alone: {answer.error}")
+        elif key[0] not in image.topics:
+            notes.append(f"{_name(old)} was left alone: the topic was deleted meanwhile")
+        elif (view := image.view(*key)).partition_epoch != answer.partition_epoch:
+            notes.append(f"{_name(old)} was left alone: somebody else changed it meanwhile")
+        else:
+            views[key] = view
+
+
+def _check_forgotten(site: Site, forgotten: Sequence[tuple[int, int]]) -> None:
+    """The member that leads now lacked these offsets when it was looked at. What it has got since may have been
+    acknowledged before it was elected: commit, then read.
+
+    Raises: SourceChangedError when it holds some of them; what keeps it from being listed.
+    """
+    if any(site.leader.log().log_end > start for start, _ in forgotten):
+        raise SourceChangedError(
+            f"{site.leader} has got records meanwhile that were to be truncated elsewhere; run it again"
+        )
+
+
+def _name(view: PartitionView) -> str:
+    return f"{view.topic}-{view.partition}"
+
+
+# ------------------------------------------------------------------------------------------ mend
+
+
+def _mend(
+    context: Context,
+    plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
+    sites: Mapping[TopicIdPartition, Site],
+    notes: list[str],
+) -> list[dict[str, Value]]:
+    """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
+    registers from them. What could not be mended is noted; the last step finds it again.
+    """
+    jobs = [
+        _Job(sites[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
+        for key, (_, plan) in plans.items()
+        if key in sites
+        for broker in sorted({repair.broker_id for repair in plan.repairs})
+    ]
+    leading = [job for job in jobs if job.repairs[0].broker_id == job.plan.leader]
+    following = [job for job in jobs if job.repairs[0].broker_id != job.plan.leader]
+    done: set[Repair] = set()
+
+    def run(job: _Job) -> None:
+        for repair in job.repairs:
+            source = job.plan.leader if repair.register_of is None else repair.register_of
+            leader = job.site.replica(source)
+            mend(job.site.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
+            done.add(repair)
+
+    context.progress.start("heal", len(jobs), "replicas")
+    for turn in (leading, following):
+        for outcome in context.threads.run(run, turn):
+            match outcome:
+                case Failed(job, error):
+                    notes.append(f"{job} could not be healed: {error.code}: {error}")
+                case Done():
+                    pass
+            context.progress.advance()
+    context.progress.finish()
+    return [
+        _row(each, repair, "mended" if repair in done else "left alone")
+        for each, plan in plans.values()
+        for repair in plan.repairs
+    ]
+
+
+def _check_aside(context: Context, job: _Job) -> None:
+    """Raises: InvalidUpdateVersionError unless the replica may be touched."""
+    check_aside(context, job.site.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
+
+
+# ----------------------------------------------------------------------------- rejoin, look again
+
+
+def _rejoin(
+    context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
+) -> Sequence[Failure]:
+    """Step 5."""
+    topics = sorted({each.site.view.topic for each, _ in plans.values()})
+    brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
+    try:
+        report = replicate(context, topics, brokers=brokers)
+    except StratalogError as error:
+        return [Failure.of("replicate", error)]
+    notes += report.notes
+    return report.failures
+
+
+def _mend_snapshots(
+    context: Context, lacking: Mapping[TopicIdPartition, list[int]], notes: list[str]
+) -> list[dict[str, Value]]:
+    """Step 6."""
+    rows: list[dict[str, Value]] = []
+    image = context.metadata.image() if lacking else None
+    for key, brokers in lacking.items():
+        if image is None or key[0] not in image.topics:
+            continue
+        site = context.site(image.view(*key))
+        for broker in brokers:
+            mended = None
+            try:
+                replica = site.replica(broker)
+                mended = while_it_changes(lambda: mend_snapshot(site, replica, replica.log()))  # noqa: B023
+            except StratalogError as error:
+                notes.append(f"{site} on broker {broker}: {error.code}: {error}")
+            rows.append(
+                {
+                    "topic": site.view.topic,
+                    "partition": site.view.partition,
+                    "broker": broker,
+                    "damage": "snapshot" if mended is None else str(mended.name),
+                    "start": None,
+                    "end": None,
+                    "source": None if mended is None else "another replica",
+                    "outcome": "left alone" if mended is None else "mended",
+                }
+            )
+    return rows
+
+
+def _verify_again(context: Context, touched: Collection[TopicIdPartition]) -> list[Failure]:
+    """Step 9."""
+    failures: list[Failure] = []
+    if not touched:
+        return failures
+    image = context.metadata.image()
+    topics = [image.topics[topic_id] for topic_id in sorted({k[0] for k in touched}) if topic_id in image.topics]
+    audits = audit(context, image, topics, failures, deep=True, only=touched)
+    return failures + failures_of(audits)
+
+
+def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
+    start: int | None = None
+    end: int | None = None
+    match repair.damage:
+        case BadFile(file, start, end):
+            what = str(file.name)
+        case Missing(start, end):
+            what = "missing"
+        case BadEpoch(epoch):
+            what = str(EpochName(epoch))
+        case BadLocalStart(offset):
+            what = str(LocalStartName(offset))
+    return {
+        "topic": each.site.view.topic,
+        "partition": each.site.view.partition,
+        "broker": repair.broker_id,
+        "damage": what,
+        "start": start,
+        "end": end,
+        "source": repair.sources,
+        "outcome": outcome,
+    }

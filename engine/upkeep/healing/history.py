@@ -1,0 +1,170 @@
+"""What replicas have discarded and still hold: a table, for those who look for records that are not in the log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.replicas.former import find_former, truncated_in
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.partitions.discarded import Discarded, discarded
+from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import ReplicaLog, resolve
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.store import Store
+
+_MAY_COME_BACK = "not yet: it is above the high watermark"
+_NOT_CLOSED = "not yet: vacuum has not found it"
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryWork(SiteWork):
+    """Look at what the replicas of one partition have discarded."""
+
+    delay_ms: int
+    former: tuple[Replica, ...] = ()
+    """Replicas that the partition had."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [*self.site.stores.values(), *(replica.store for replica in self.former)]
+
+
+@dataclass(frozen=True, slots=True)
+class Relic:
+    """A discarded file of one replica; ``next_offset`` None where the file does not say it any more."""
+
+    broker_id: int
+    discarded: Discarded
+    next_offset: int | None
+    former: bool = False
+    """Whether the replica is none of the partition any more."""
+
+
+def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
+    """The task. A replica that cannot be looked at keeps no other from it."""
+    relics: list[Relic] = []
+    failed: list[tuple[int, StratalogError]] = []
+    lineage, began_ms = leaders_lineage(work.site)
+    for broker in work.site.view.replicas:
+        try:
+            replica = work.site.replica(broker)
+            relics += [_relic(replica, each) for each in discarded(log_under(replica, lineage))]
+        except StratalogError as error:
+            failed.append((broker, error))
+    for replica in work.former if lineage.entries else ():
+        try:
+            relics += [
+                replace(_relic(replica, each), former=True) for each in truncated_in(replica, lineage, began_ms)
+            ]
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
+    return relics, failed
+
+
+def leaders_lineage(site: Site) -> tuple[Lineage, int]:
+    """The lineage of the leader, and when it took it on; an empty one where there is none to be had."""
+    if site.view.leader is None:
+        return Lineage(), 0
+    try:
+        listing = site.leader.list()
+        return site.leader.lineage(listing), listing.joined_ms
+    except StratalogError:
+        return Lineage(), 0
+
+
+def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
+    """The replica's log under the leader's lineage where it has not joined the leader's epoch yet: what it will
+    discard when it does.
+
+    Raises: as ``Replica.log``.
+    """
+    log = replica.log()
+    if log.lineage.latest_epoch < lineage.latest_epoch:
+        log = resolve(log.listing, lineage, replica.end_of_append)
+    return log
+
+
+def _relic(replica: Replica, each: Discarded) -> Relic:
+    try:
+        return Relic(replica.broker_id, each, read_segment(replica.store, each.file).footer.next_offset)
+    except CorruptSegmentError:  # nothing rests on it; verify --deep names it
+        return Relic(replica.broker_id, each, each.file.name.next_offset)
+
+
+def history(context: Context, topics: Sequence[str] | None = None) -> Report:
+    """One row for every data file of the topics (all when None) that a replica holds and its log does not use; of
+    former replicas (``stratalog.engine.replicas.former``), what is of another history than the leader's.
+
+    Raises: UnknownTopicOrPartitionError; a replica that cannot be looked at is a failure.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        works = _plan(context, image, topics, failures)
+        context.progress.start("history", len(works), "partitions")
+        for outcome in context.tasks.run(look_at_history, works):
+            match outcome:
+                case Done(work, (relics, failed)):
+                    rows += [_row(work, relic) for relic in relics]
+                    failures += [Failure.of(f"{work} on broker {broker}", error) for broker, error in failed]
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+            context.progress.advance()
+        context.progress.finish()
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"], str(row["file"])))
+    return Report(
+        operation="history",
+        rows=rows,
+        failures=failures,
+        totals={"files": len(rows), "bytes": sum(int(row["bytes"] or 0) for row in rows)},
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _plan(
+    context: Context, image: ClusterImage, topics: Sequence[str] | None, failures: list[Failure]
+) -> list[HistoryWork]:
+    chosen = context.topics(image, topics)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
+    return [
+        HistoryWork(
+            context.site(view),
+            context.topic_config(image, topic).file_delete_delay_ms,
+            tuple(former.get(view.key, ())),
+        )
+        for topic in chosen
+        for view in image.views(topic.name)
+    ]
+
+
+def _row(work: HistoryWork, relic: Relic) -> dict[str, Value]:
+    file, name = relic.discarded.file, relic.discarded.file.name
+    deletable = relic.discarded.deletable_ms(work.delay_ms)
+    return {
+        "topic": work.site.view.topic,
+        "partition": work.site.view.partition,
+        "broker": relic.broker_id,
+        "file": str(name),
+        "epoch": name.epoch,
+        "start": name.base_offset,
+        "end": relic.next_offset,
+        "records": None if relic.next_offset is None else relic.next_offset - name.base_offset,
+        "bytes": file.object.size_bytes,
+        "written": _time(file.object.modified_ms),
+        "why": str(relic.discarded.why),
+        "deletable": (_NOT_CLOSED if relic.former else _MAY_COME_BACK) if deletable is None else _time(deletable),
+    }
+
+
+def _time(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")

@@ -1,0 +1,257 @@
+"""What a heal may do to a partition: who steps aside first, and which verified file replaces what. Pure.
+
+A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found
+whole; where there is none, and it is the last member once the damaged others have left, it stays, and is
+mended in place. Sources are files of which this very run has read every byte, also those that a merged segment
+hides: where it is the segment that is damaged, and its very copy is nowhere, they come to life as it goes. Where
+offsets cannot be had from any of them, nothing of the partition is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Damage, Missing, Place, Repair
+from stratalog.engine.upkeep.verification.audit import Audited
+from stratalog.engine.upkeep.verification.findings import offsets
+from stratalog.engine.upkeep.verification.structure import Looked, ReplicaLook
+from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName
+
+
+@dataclass(frozen=True, slots=True)
+class HealPlan:
+    """What to do with one partition."""
+
+    leader: int
+    """Who leads when all have stepped aside."""
+    resigns: bool
+    """The present leader resigns to that one."""
+    leaving: tuple[int, ...]
+    """Other members that leave the ISR, or are no longer being added: who is damaged, and, where the leader is
+    mended in place, whoever was being added."""
+    in_place: bool
+    """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
+    repairs: tuple[Repair, ...]
+    unmended: tuple[CorruptionError, ...] = ()
+    """What stays as it is, and what is to be done about it."""
+    forgotten: tuple[tuple[int, int], ...] = ()
+    """Offsets without a good copy at and above the log end of the member that leads from now on. All of the ISR
+    holds what is committed, so these never were, where it lacks them still when it leads: they are truncated, as
+    in any election."""
+
+
+def plan_heal(each: Audited) -> HealPlan | None:
+    """How to mend what is wrong with a partition; None when a heal has nothing to do there.
+
+    Raises: LogGapError for offsets of which there is no good copy; LeaderNotAvailableError; CorruptionError
+        when no member of the ISR is fit to lead, or a register cannot be replaced, which is all that is wrong.
+    """
+    damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
+    if not damages or each.looked is None:
+        return None
+    view, leader_id = each.site.view, each.site.view.leader
+    if leader_id is None:
+        raise LeaderNotAvailableError(f"{each.site} has no leader; elect one, then heal")
+    damaged = {broker for broker, _ in damages}
+    leader, in_place = leader_id, False
+    if leader_id in damaged:
+        fit = _fit_to_lead(each)
+        in_place = not fit
+        leader = leader_id if in_place else fit[0]
+        others = set(view.isr) - damaged - {leader_id}
+        if in_place and others:
+            raise CorruptionError(
+                f"{each.site}: its leader, broker {leader_id}, is damaged, and of the rest of the ISR nobody was "
+                f"found whole: brokers {sorted(others)} are to be looked at first"
+            )
+    sources = _Sources(each.looked, view, leader, each.good, each.spare)
+    forgotten: set[tuple[int, int]] = set()
+    unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch) and damage.needed}
+    repairs: list[Repair] = []
+    holes: list[tuple[int, int]] = []
+    unmended: list[CorruptionError] = []
+    lost_starts = {broker for broker, damage in damages if isinstance(damage, BadLocalStart)}
+    for broker, damage in damages:
+        if isinstance(damage, BadLocalStart):
+            try:
+                repairs.append(sources.local_start(broker, damage, lost_starts, in_place and broker == leader))
+            except CorruptionError as error:
+                unmended.append(error)
+            continue
+        put, lacking = sources.mend(broker, damage, in_place and broker == leader)
+        beyond = [hole for hole in lacking if leader != leader_id and hole[0] >= sources.log_end]
+        forgotten |= set(beyond)
+        lacking = [hole for hole in lacking if hole not in beyond]
+        register_of = sources.register_of(broker, damage, unread)
+        repairs.append(Repair(broker, damage, tuple(put), register_of, sources.starts_over(broker, damage, put)))
+        holes += lacking
+    if holes:
+        raise _hole(each, holes, damaged)
+    if unmended and not repairs:
+        raise unmended[0]
+    aside = damaged & {*view.isr, *view.adding} | (set(view.adding) if in_place else set())
+    return HealPlan(
+        leader=leader,
+        resigns=leader != leader_id,
+        leaving=tuple(sorted(aside - {leader_id})),
+        in_place=in_place,
+        repairs=tuple(repairs),
+        unmended=tuple(unmended),
+        forgotten=tuple(sorted(forgotten)),
+    )
+
+
+def _fit_to_lead(each: Audited) -> list[int]:
+    """Members of the ISR, other than the leader, in which nothing wrong was found; who holds most comes first."""
+    assert each.looked is not None
+    view = each.site.view
+    wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
+    fit = [
+        look
+        for look in each.looked.replicas
+        if look.broker_id in view.isr and look.broker_id not in wrong and look.broker_id != view.leader
+    ]
+    return [
+        look.broker_id for look in sorted(fit, key=lambda look: (-look.end, view.replicas.index(look.broker_id)))
+    ]
+
+
+def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> StratalogError:
+    ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
+    return LogGapError(
+        f"{each.site}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
+        f"{sorted(damaged)}; nothing was touched, call a human"
+    )
+
+
+class _Sources:
+    """The good copies of a partition's files, the best place first."""
+
+    def __init__(
+        self, looked: Looked, view: PartitionView, leader: int, good: Sequence[Copy], spare: Sequence[Copy]
+    ) -> None:
+        self._looks: dict[int, ReplicaLook] = {look.broker_id: look for look in looked.replicas}
+        self._view = view
+        self._leader = leader
+        self._ranks: dict[Place, int] = {None: 3}
+        for broker in view.replicas:
+            self._ranks[broker] = 0 if broker == leader else 1 if broker in view.isr else 2
+        self._good = [copy for copy in good if _is_live(copy.held.name, looked.lineage)]
+        self._hidden = [copy for copy in spare if _is_live(copy.held.name, looked.lineage)]
+
+    @property
+    def log_end(self) -> int:
+        """Of the replica that leads when all have stepped aside."""
+        return self._looks[self._leader].end if self._leader in self._looks else 0
+
+    def mend(self, broker: int, damage: Damage, in_place: bool) -> tuple[list[Copy], list[tuple[int, int]]]:
+        """The files that mend a damage, and the offsets that none of them has."""
+        match damage:
+            case BadEpoch() | BadLocalStart():
+                return [], []
+            case Missing(start, end):
+                low = self._view.log_start_offset if broker == self._leader else self._begin(broker)
+                return self._cover(broker, max(start, low), end, None, in_place)
+            case BadFile(file, start, end):
+                return self._cover(broker, max(start, self._begin(broker)), end, file.name, in_place)
+
+    def starts_over(self, broker: int, damage: Damage, put: Sequence[Copy]) -> bool:
+        """Whether what is mended leaves a gap below the start of the leader's log. No listing would show it."""
+        if isinstance(damage, BadEpoch | BadLocalStart):
+            return False
+        return damage.start < min([self._begin(broker), *(copy.held.start for copy in put)])
+
+    def local_start(self, broker: int, damage: BadLocalStart, lost: Collection[int], in_place: bool) -> Repair:
+        """The register of a local start says what the footer of the file says that ends there, wherever that is,
+        or the same register of another replica. Else a follower begins where its leader does, if that is above.
+
+        Raises: CorruptionError, with what to do, when none of this can be.
+        """
+        what = f"{self._view.topic}-{self._view.partition}: the local start register on broker {broker}"
+        same = [b for b in self._view.replicas if b not in lost and self._starts_at(b) == damage.offset]
+        if same:
+            return Repair(broker, damage, (), min(same, key=lambda b: self._ranks[b]))
+        ending = [copy for copy in (*self._good, *self._hidden) if copy.held.end == damage.offset]
+        if ending:
+            return Repair(broker, damage, (), state_of=min(ending, key=lambda copy: self._ranks[copy.place]))
+        if self._begin(broker) > damage.offset:
+            return Repair(broker, damage, (), starts_over=True)
+        if not in_place:
+            remedy = "reassign the replica to another broker, or away and back"
+        elif broker in self._looks and self._looks[broker].end > damage.offset:
+            remedy = "nobody but it is in the ISR: let retention move the start on, the files behind it are whole"
+        else:
+            remedy = "nobody but it is in the ISR, and its log is empty: put the file back from a backup"
+        raise CorruptionError(
+            f"{what}, {damage.offset}, is damaged, and no file that ends there is left: {remedy}"
+        )
+
+    def _starts_at(self, broker: int) -> int | None:
+        return self._looks[broker].local_start if broker in self._looks else None
+
+    def _begin(self, broker: int) -> int:
+        """Below it a follower needs nothing: its leader's log begins there."""
+        if broker == self._leader or self._leader not in self._looks:
+            return 0
+        return self._looks[self._leader].local_start
+
+    def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
+        """Who has the register that a leader which stays has lost: those of an epoch are byte copies of one.
+
+        Raises: CorruptionError when nobody has it.
+        """
+        if not isinstance(damage, BadEpoch) or not damage.needed or broker != self._leader:
+            return None
+        own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
+        joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
+        fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
+        if fit:  # who has joined no later epoch is sure to have it; a later one makes up for it
+            return min(fit, key=joined.__getitem__)
+        having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
+        if having:  # it went on to an epoch that this leader never joined, and kept the register
+            return having[0]
+        raise CorruptionError(
+            f"{self._view.topic}-{self._view.partition}: the register of epoch {damage.epoch} on broker {broker} "
+            "is damaged or missing; it leads, and nobody else has joined that epoch: call a human"
+        )
+
+    def _cover(
+        self, broker: int, start: int, end: int, name: DataName | None, in_place: bool
+    ) -> tuple[list[Copy], list[tuple[int, int]]]:
+        local_start = self._looks[broker].local_start if broker in self._looks else 0
+        live = [c for c in (*self._good, *self._hidden) if c.held.name.merged or c.held.start >= local_start]
+        own = {copy.held.name for copy in self._hidden if copy.place == broker} - {name}
+        candidates = [c for c in live if c.place != broker and self._may(c, name, in_place)]
+        candidates += [copy for copy in live if copy.place == broker and copy.held.name in own]
+
+        def rank(copy: Copy) -> tuple[bool, bool, int, int]:
+            """The very file first; then what is there already."""
+            return copy.held.name != name, copy.place != broker, self._ranks[copy.place], -copy.held.end
+
+        put: list[Copy] = []
+        holes: list[tuple[int, int]] = []
+        position = start
+        while position < end:
+            there = [copy for copy in candidates if copy.held.start <= position < copy.held.end]
+            if there:
+                best = min(there, key=rank)
+                put += [best] if best.place != broker else []
+                position = best.held.end
+            else:
+                following = min((c.held.start for c in candidates if c.held.start > position), default=end)
+                holes.append((position, min(following, end)))
+                position = following
+        return put, holes
+
+    def _may(self, copy: Copy, name: DataName | None, in_place: bool) -> bool:
+        """The last member of an ISR takes the very file that it had, or what the remote has committed."""
+        return not in_place or name is None or copy.place is None or copy.held.name == name
+
+
+def _is_live(name: DataName, lineage: Lineage) -> bool:
+    last = name.base_offset if name.next_offset is None else name.next_offset - 1
+    return lineage.epoch_at(last) == name.epoch

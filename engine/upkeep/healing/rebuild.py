@@ -1,0 +1,200 @@
+"""Rebuilding damaged and missing objects of the remote tier from replicas that still have their records.
+
+    1. plan (``rebuild_plan``): which verified files stand for which segments
+    2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
+    3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data
+A crash leaves objects that no table lists: litter. What was damaged is deleted by ``retain`` and ``vacuum``, like
+whatever has left the table, after its delay: so what runs, or looks back in time, finds what it found before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Value
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.upkeep.healing.rebuild_plan import Piece, RebuildPlan
+from stratalog.engine.upkeep.verification.audit import Audited
+from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Link, Listing, ReplicaLog
+from stratalog.partitions.merge import Run, settling
+from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.transactions import Fate, transactions_of
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.rebuilder import Beside, rebuild, rebuild_from_records
+from stratalog.tiering.remote_change import Rebuilt
+from stratalog.tiering.remote_segment import Uploaded
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildJob:
+    """One plan of one partition."""
+
+    each: Audited
+    plan: RebuildPlan
+
+    def __str__(self) -> str:
+        return f"{self.each.site} in the remote tier"
+
+    def row(self, outcome: str) -> dict[str, Value]:
+        """Its line in the report."""
+        view = self.each.site.view
+        return {
+            "topic": view.topic,
+            "partition": view.partition,
+            "broker": None,
+            "damage": self.plan.what if self.plan.lost else "missing",
+            "start": self.plan.start,
+            "end": self.plan.end,
+            "source": self.plan.sources,
+            "outcome": outcome,
+        }
+
+
+def rebuild_remote(
+    context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], notes: list[str]
+) -> list[dict[str, Value]]:
+    """Carry the plans out; ``topics`` by topic id. What could not be rebuilt is noted."""
+    made: dict[str, list[tuple[RebuildJob, Rebuilt]]] = {}
+    context.progress.start("heal", len(jobs), "remote segments")
+    for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
+        match outcome:
+            case Done(job, rebuilt):
+                made.setdefault(job.each.site.view.topic_id, []).append((job, rebuilt))
+            case Failed(job, error):
+                notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
+        context.progress.advance()
+    context.progress.finish()
+    done: set[RebuildPlan] = set()
+    for topic_id, rebuilt_here in made.items():
+        try:
+            _commit(context, topics[topic_id], rebuilt_here)
+        except StratalogError as error:
+            notes.append(f"{topics[topic_id].name}: what was rebuilt is not committed: {error.code}: {error}")
+        else:
+            done |= {job.plan for job, _ in rebuilt_here}
+    return [job.row("mended" if job.plan in done else "left alone") for job in jobs]
+
+
+def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob, Rebuilt]]) -> None:
+    """Step 3. What the table does not list is added as by any tier run: the commit asks who leads."""
+    table = context.remote_table(topic)
+    if replaced := [rebuilt for job, rebuilt in made if job.plan.lost]:
+        table.replace(replaced)
+    if not (added := [(job.each, rebuilt) for job, rebuilt in made if not job.plan.lost]):
+        return
+
+    def now() -> dict[int, Present]:
+        found = context.metadata.image().topics.get(topic.topic_id)
+        parts = () if found is None else found.partitions
+        return {part.partition: Present(part.leader_epoch, part.log_start_offset) for part in parts}
+
+    lineages = {each.site.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
+    passed = {each.site.view.partition: each.site.view.log_start_offset for each, _ in added}
+    expired = expired_segments(table.load(), passed)
+    uploads = [upload for _, rebuilt in added for upload in rebuilt.uploads]
+    if table.commit(uploads, expired, Histories(lineages, now)).fenced:
+        raise FencedLeaderEpochError("somebody else leads by now; heal again")
+
+
+def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
+    """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
+    site, remote = job.each.site, job.each.remote
+    assert remote is not None
+    if job.plan.from_table:
+        upload = _rebuild_from_table(context, job, topics[site.view.topic_id])
+        return Rebuilt(job.plan.lost, (upload,), site.view.log_start_offset)
+    topic = topics[site.view.topic_id]
+    config = context.topic_config(context.metadata.image(), topic)
+    lost = job.plan.lost[0] if job.plan.lost else None
+    pieces = job.plan.pieces
+    if lost is None:
+        pieces = tuple(part for piece in pieces for part in _segments(piece, config.merging.segment_bytes))
+    uploads: list[Uploaded] = []
+    for piece in pieces:
+        source = site.replica(piece.broker_id)
+        run = _settled(source, piece)
+        uploads.append(
+            rebuild(source, run, lost, remote.store, remote.folder, compression=config.compression_type)
+        )
+    return Rebuilt(job.plan.lost, tuple(uploads), site.view.log_start_offset)
+
+
+def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) -> Uploaded:
+    """Raises: CorruptionError when the leader cannot tell what belongs to it; as ``rebuild_from_records``."""
+    site, looked, remote = job.each.site, job.each.looked, job.each.remote
+    (lost,) = job.plan.lost
+    if remote is None or looked is None or looked.leader_log is None:
+        raise CorruptionError(f"{site}: its leader cannot be relied upon; heal it first, then again")
+    producers: Mapping[str, ProducerEntry] = {}
+    if lost == remote.segments[-1]:
+        producers = _producers_at(site.leader, looked.leader_log, lost.next_offset)
+    table, schema = context.remote_table(topic), schema_of(topic.key_schema, topic.value_schema)
+    return rebuild_from_records(
+        partial(table.records, lost, schema),
+        schema,
+        lost,
+        Beside(topic.topic_id, looked.lineage, settled(producers)),
+        table.remote,
+        table.folder,
+        compression=context.topic_config(context.metadata.image(), topic).compression_type,
+    )
+
+
+def _producers_at(leader: Replica, log: ReplicaLog, offset: int) -> Mapping[str, ProducerEntry]:
+    if offset == log.local_start:
+        return leader.producers_at_local_start(log)
+    for link in log.chain:
+        if link.end == offset:
+            return leader.footer(link.file).producers
+    raise CorruptionError(f"{leader} does not tell the state of the producers at offset {offset}")
+
+
+def _segments(piece: Piece, segment_bytes: int) -> Iterator[Piece]:
+    """The piece in parts of about the size of a segment."""
+    links: list[Link] = []
+    for number, link in enumerate(piece.links, 1):
+        links.append(link)
+        rest = piece.links[number:]
+        size = sum(each.file.object.size_bytes for each in (*links, *rest[:1]))
+        if not rest or size > segment_bytes:
+            yield Piece(piece.broker_id, tuple(links), (*rest, *piece.behind))
+            links = []
+
+
+def _settled(source: Replica, piece: Piece) -> Run:
+    """The run with what became of the transactions in it.
+
+    Raises: CorruptionError when the replica does not tell.
+    """
+    chain = (*piece.links, *piece.behind)
+    transactions = transactions_of(_as_log(chain), source.footer)
+    for link in piece.links:
+        if transactions.fates.get(link.name) is Fate.OPEN:
+            raise CorruptionError(f"{source}: {link.name} is of a transaction whose end the replica does not have")
+    return settling(Run(piece.links), transactions)
+
+
+def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
+    """Files that may have left their log, as one: what was tiered is decided and committed."""
+    end = chain[-1].end
+    return ReplicaLog(
+        listing=Listing((), (), (), (), ()),
+        lineage=Lineage(),
+        chain=chain,
+        local_start=chain[0].start,
+        log_end=end,
+        high_watermark=end,
+        promised=end,
+        dead=(),
+        hidden=(),
+        stranded=(),
+    )

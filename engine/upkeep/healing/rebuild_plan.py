@@ -1,0 +1,214 @@
+"""Which files of which replicas stand for an object of the remote tier that is damaged or missing. Pure.
+
+Any file of a replica will do that is of the remote segment's history and of which this very run has read every
+byte: also one that the log has passed or that a merge has hidden, as long as nobody has deleted it. The very
+file is best; else the records are taken from what holds them, in whatever pieces, and from several replicas
+where none has all. A file is never cut at its end, since what it says of the producers holds there: where one
+reaches over the end of the segment, the remote segments behind it are rebuilt together with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
+from stratalog.engine.upkeep.verification.audit import Audited
+from stratalog.engine.upkeep.verification.findings import Finding, offsets
+from stratalog.partitions import paths
+from stratalog.partitions.errors import LogGapError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Link
+from stratalog.partitions.paths import DataName
+from stratalog.tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Neighbouring files of one replica that become one object."""
+
+    broker_id: int
+    links: tuple[Link, ...]
+    behind: tuple[Link, ...]
+    """What the replica has from there on: markers of transactions stand there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RebuildPlan:
+    """What stands for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
+
+    lost: tuple[RemoteSegment, ...]
+    """None where the table does not list the offsets: an older copy of it was put back."""
+    pieces: tuple[Piece, ...]
+    from_table: bool = False
+    """The records are to be had only from what others have written into the table in place of the segment."""
+
+    @property
+    def start(self) -> int:
+        """First offset."""
+        return self.lost[0].base_offset if self.lost else self.pieces[0].links[0].start
+
+    @property
+    def end(self) -> int:
+        """Offset after the last."""
+        return self.lost[-1].next_offset if self.lost else self.pieces[-1].links[-1].end
+
+    @property
+    def what(self) -> str:
+        """The segments, for people."""
+        return " ".join(segment.path for segment in self.lost) or offsets(self.start, self.end)
+
+    @property
+    def sources(self) -> str:
+        """Where the files come from, for people."""
+        if self.from_table:
+            return "table"
+        return " ".join(f"broker-{broker}" for broker in dict.fromkeys(piece.broker_id for piece in self.pieces))
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """A remote object that nothing can stand for, as it was found, and what is to be done."""
+
+    finding: Finding
+    remedy: str
+
+
+def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
+    """How to rebuild the remote objects that an audit found damaged or missing; and those for which nothing is to
+    be had.
+    """
+    remote, looked = each.remote, each.looked
+    if remote is None or looked is None:
+        return [], []
+    bad = {f.damage.file.object.name: f for f in each.findings if f.of_remote and isinstance(f.damage, BadFile)}
+    sources = _Sources(each, looked.lineage)
+    plans: list[RebuildPlan] = []
+    lacking: list[Lacking] = []
+    position = 0
+    for index, segment in enumerate(remote.segments):
+        finding = bad.get(paths.join(remote.folder, segment.path))
+        if index < position or finding is None:
+            continue
+        if not segment.is_of(looked.lineage):
+            lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
+            continue
+        plan = sources.plan(remote.segments[index:], each.site.view.log_start_offset)
+        if plan is None and remote.rewrite and segment.path in remote.missing:
+            plan = RebuildPlan((segment,), (), from_table=True)
+        if plan is None:
+            gone = offsets(segment.base_offset, segment.next_offset)
+            remedy = f"no replica has {gone} any more: restore {segment.path} from a backup of the remote tier"
+            lacking.append(Lacking(finding, remedy))
+            continue
+        plans.append(plan)
+        position = index + len(plan.lost)
+    if (gap := _gap(each)) is not None:
+        finding, start, end, committed = gap
+        pieces = sources.cover_gap(start, end, committed)
+        if pieces is not None:
+            plans.append(RebuildPlan((), pieces))
+        else:
+            nobody = " ".join(offsets(*hole) for hole in sources.holes(start, end))
+            remedy = f"no replica has {nobody} any more: they are in what the remote tier was, or lost"
+            lacking.append(Lacking(finding, remedy))
+    return plans, lacking
+
+
+def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
+    """The offsets between the end of the remote log and the beginning of the leader's, which has passed them (an
+    older copy of the remote tier was put back), as they were found; and up to where the log is committed. None
+    where nothing is remote: then it is not the one that it was.
+    """
+    remote, log = each.remote, None if each.looked is None else each.looked.leader_log
+    finding = next((f for f in each.findings if f.broker_id is None and isinstance(f.error, LogGapError)), None)
+    if remote is None or not remote.segments or log is None or finding is None:
+        return None
+    last = remote.segments[-1]
+    start = max(last.next_offset, each.site.view.log_start_offset)
+    if start >= log.local_start or not last.is_of(log.lineage):
+        return None
+    return finding, start, log.local_start, log.high_watermark
+
+
+class _Sources:
+    """The good files of the replicas, the best replica first."""
+
+    def __init__(self, each: Audited, lineage: Lineage) -> None:
+        view = each.site.view
+        self._held: dict[int, list[HeldFile]] = {}
+        for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
+            copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)
+            self._held[broker] = [copy.held for copy in copies if _is_of(copy.held.name, lineage)]
+
+    def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
+        """What stands for the first of these segments, and as many of the others as need be."""
+        first = segments[0]
+        start = max(first.base_offset, log_start)
+        if start >= first.next_offset:
+            return RebuildPlan((first,), ())
+        itself = self._itself(first)
+        if itself is not None:
+            return RebuildPlan((first,), (itself,))
+        for count, last in enumerate(segments, 1):
+            pieces = self._cover(start, last.next_offset)
+            if pieces is not None:
+                return RebuildPlan(tuple(segments[:count]), pieces)
+        return None
+
+    def _itself(self, segment: RemoteSegment) -> Piece | None:
+        """The file of that name and those offsets; of several one of the size that the table says."""
+        range_ = segment.base_offset, segment.next_offset
+        found = [
+            (held.size_bytes != segment.size_bytes, number, broker, held)
+            for number, (broker, files) in enumerate(self._held.items())
+            for held in files
+            if held.name == segment.name and (held.start, held.end) == range_
+        ]
+        if not found:
+            return None
+        *_, broker, held = min(found, key=lambda each: each[:2])
+        return Piece(broker, (Link(*range_, held.file),), ())
+
+    def cover_gap(self, start: int, end: int, committed: int) -> tuple[Piece, ...] | None:
+        """What stands for offsets ``[start, end)``, or for more where no files end there; all of it committed."""
+        held = (held.end for files in self._held.values() for held in files)
+        ends = sorted({each for each in held if end <= each <= committed})
+        return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)
+
+    def holes(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The offsets of ``[start, end)`` that no file holds."""
+        for held in sorted((held for files in self._held.values() for held in files), key=lambda held: held.start):
+            if start < min(held.start, end):
+                yield start, min(held.start, end)
+            start = max(start, held.end)
+        if start < end:
+            yield start, end
+
+    def _cover(self, start: int, end: int) -> tuple[Piece, ...] | None:
+        pieces: list[Piece] = []
+        while start < end:
+            runs = ((broker, tuple(_chain(files, start, end))) for broker, files in self._held.items())
+            there = [(broker, links) for broker, links in runs if links]
+            if not there:
+                return None
+            broker, links = max(there, key=lambda run: run[1][-1].end)
+            start = links[-1].end
+            pieces.append(Piece(broker, links, tuple(_chain(self._held[broker], start, None))))
+        return tuple(pieces)
+
+
+def _chain(files: Sequence[HeldFile], start: int, until: int | None) -> Iterator[Link]:
+    """Files of a replica without a gap from ``start`` on, none of which reaches beyond ``until``."""
+    while True:
+        there = [f for f in files if f.start <= start < f.end and (until is None or f.end <= until)]
+        if not there:
+            return
+        best = max(there, key=lambda held: (held.end, held.name.merged))
+        yield Link(start, best.end, best.file)
+        start = best.end
+
+
+def _is_of(name: DataName, lineage: Lineage) -> bool:
+    last = name.base_offset if name.next_offset is None else name.next_offset - 1
+    return lineage.epoch_at(last) == name.epoch

@@ -1,0 +1,278 @@
+"""Recover: export records that were truncated and are still held (``history`` shows them), for a person to judge.
+
+    1. tasks: find what the replicas of a partition hold of other histories; verify it, every byte; export it
+    2. driver: the manifest
+
+The log is not touched. Whoever wants the records back appends them again, as new ones. What is exported
+already stays as it is, so running it again is harmless.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.reading.look import check_partitions
+from stratalog.engine.replicas.former import find_former, truncated_in
+from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.upkeep.healing.export import Recovered, export, parts_at, write_manifest
+from stratalog.engine.upkeep.healing.history import leaders_lineage, log_under
+from stratalog.partitions import paths
+from stratalog.partitions.discarded import Discarded, Truncated, discarded
+from stratalog.partitions.errors import InvalidCallError, SourceChangedError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.segment import Segment
+from stratalog.partitions.segment_check import verify_segment
+from stratalog.partitions.store import Store, open_store
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverWork(SiteWork):
+    """Export what the replicas of one partition hold of other histories."""
+
+    brokers: tuple[int, ...]
+    cluster_id: str
+    target: Store
+    dry_run: bool
+    former: tuple[Replica, ...] = ()
+    """Replicas that the partition had."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [*self.site.stores.values(), *(replica.store for replica in self.former), self.target]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """One file: ``bytes`` is None where it was there already."""
+
+    what: Recovered
+    bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A verified file of another history, of which the log lacks ``[start, end)``."""
+
+    replica: Replica
+    file: DataFile
+    segment: Segment
+    why: Truncated
+    start: int
+
+    @property
+    def end(self) -> int:
+        return self.segment.footer.next_offset
+
+    @property
+    def lineage(self) -> Lineage:
+        return Lineage(self.segment.footer.lineage)
+
+    def covers(self, other: _Found) -> bool:
+        """Whether this file, a merged segment, holds all the records of the other one."""
+        merged = self.file.name.merged and self.file.name != other.file.name
+        inside = self.start <= other.start and other.end <= self.end
+        return merged and inside and parts_at(other.lineage, self.lineage, other.start, other.end) is None
+
+
+def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int, StratalogError]]]:
+    """The task: what it exported, and what failed on which broker. A replica or a file that cannot be read keeps
+    no other from being exported; a damaged file matters only where no other replica has a good copy.
+    """
+    found, failed = _find(work)
+    exported: list[Exported] = []
+    for one in found:
+        if any(other.covers(one) for other in found):
+            continue
+        what = _described(work, one)
+        try:
+            written = None if work.dry_run else export(one.replica.store, one.file, work.target, what)
+        except StratalogError as error:
+            failed.append((one.replica.broker_id, error))
+        else:
+            exported.append(Exported(what, written))
+    return exported, failed
+
+
+def _find(work: RecoverWork) -> tuple[list[_Found], list[tuple[int, StratalogError]]]:
+    """The files of other histories, each once, wherever it was found good; and what is in the way of others."""
+    failed: list[tuple[int, StratalogError]] = []
+    seen: dict[DataName, _Found | None] = {}
+    damaged: dict[DataName, tuple[int, StratalogError]] = {}
+    for replica, under, each in _truncated(work, failed):
+        name = each.file.name
+        if name in seen or not isinstance(each.why, Truncated):
+            continue
+        try:
+            seen[name] = _verified(replica, each.file, each.why, under)
+        except SourceChangedError:
+            continue  # deleted since it was listed
+        except StratalogError as error:
+            damaged[name] = replica.broker_id, error
+    failed += [lost for name, lost in damaged.items() if name not in seen]
+    return [one for one in seen.values() if one is not None], failed
+
+
+def _truncated(
+    work: RecoverWork, failed: list[tuple[int, StratalogError]]
+) -> Iterator[tuple[Replica, Lineage, Discarded]]:
+    """What the replicas have discarded, and former ones hold of other histories; under which lineage."""
+    lineage, began_ms = leaders_lineage(work.site)
+    for broker in work.brokers:
+        try:
+            replica = work.site.replica(broker)
+            log = log_under(replica, lineage)
+        except StratalogError as error:
+            failed.append((broker, error))
+        else:
+            yield from ((replica, log.lineage, each) for each in discarded(log))
+    for replica in work.former if lineage.entries else ():
+        try:
+            found = truncated_in(replica, lineage, began_ms)
+        except StratalogError as error:
+            failed.append((replica.broker_id, error))
+        else:
+            yield from ((replica, lineage, each) for each in found)
+
+
+def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _Found | None:
+    """The file, read to its last byte; None when the log has all of its records elsewhere."""
+    segment = verify_segment(replica.store, file)
+    footer = segment.footer
+    start = parts_at(Lineage(footer.lineage), log, footer.base_offset, footer.next_offset)
+    return None if start is None else _Found(replica, file, segment, why, start)
+
+
+def _described(work: RecoverWork, one: _Found) -> Recovered:
+    view, epoch = work.site.view, one.file.name.epoch
+    return Recovered(
+        path=paths.recovered_path(view.topic, view.partition, epoch, one.start),
+        cluster_id=work.cluster_id,
+        topic=view.topic,
+        topic_id=view.topic_id,
+        partition=view.partition,
+        epoch=epoch,
+        base_offset=one.start,
+        next_offset=one.end,
+        broker_id=one.replica.broker_id,
+        file=str(one.file.name),
+        why=str(one.why),
+    )
+
+
+def recover(
+    context: Context,
+    topics: Sequence[str] | None,
+    to: str,
+    *,
+    partitions: Sequence[int] | None = None,
+    broker: int | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Export what the replicas of the topics (all when None; only these partitions; only that broker's) hold of
+    other histories into the folder or bucket ``to``.
+
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; InvalidCallError, LogDirError when ``to`` is no
+        folder, or one of the cluster's.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        if broker is not None:
+            image.broker(broker)
+        target = _target(context, to)
+        works = _plan(context, image, topics, partitions, broker, target, dry_run, failures)
+        if not dry_run:
+            target.check()
+        context.progress.start("recover", len(works), "partitions")
+        for outcome in context.tasks.run(recover_partition, works):
+            match outcome:
+                case Done(work, (exported, lost)):
+                    rows += [_row(each, work, dry_run) for each in exported]
+                    failures += [Failure.of(f"{work} on broker {b}", error) for b, error in lost]
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+            context.progress.advance()
+        context.progress.finish()
+        notes = [_how(target, topic) for topic in sorted({str(row["topic"]) for row in rows})]
+        if rows and not dry_run:
+            write_manifest(target, notes)
+    rows.sort(key=lambda row: str(row["path"]))
+    return Report(
+        operation="recover",
+        rows=rows,
+        failures=failures,
+        totals={"files": len(rows), "records": sum(int(row["records"] or 0) for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _target(context: Context, to: str) -> Store:
+    target = open_store(to, context.file.store_options, context.clock)
+    for store in context.all_stores:
+        if f"{target.uri}/".startswith(f"{store.uri}/") or f"{store.uri}/".startswith(f"{target.uri}/"):
+            raise InvalidCallError(
+                f"{to} and {store.uri}, which is the cluster's, share storage: export elsewhere"
+            )
+    return target
+
+
+def _plan(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    partitions: Sequence[int] | None,
+    broker: int | None,
+    target: Store,
+    dry_run: bool,
+    failures: list[Failure],
+) -> list[RecoverWork]:
+    chosen = context.topics(image, topics)
+    former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
+    works: list[RecoverWork] = []
+    for topic in chosen:
+        check_partitions(topic, partitions or ())
+        for view in image.views(topic.name):
+            if partitions is None or view.partition in partitions:
+                brokers = tuple(b for b in view.replicas if broker in (None, b))
+                left = tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id))
+                works.append(RecoverWork(context.site(view), brokers, image.cluster_id, target, dry_run, left))
+    return works
+
+
+def _how(target: Store, topic: str) -> str:
+    files = target.uri_of(paths.join(topic, "*", "*", "*.parquet"))
+    return (
+        f'to append them again, as new records: cluster.append(spark.read.parquet("{files}"), "{topic}", '
+        'key="key", value="value", headers="headers", timestamp="timestamp", partition="partition"); choose among '
+        "the folders epoch-* where several hold the same offsets"
+    )
+
+
+def _row(each: Exported, work: RecoverWork, dry_run: bool) -> dict[str, Value]:
+    what = each.what
+    outcome = "planned" if dry_run else "was there" if each.bytes is None else "exported"
+    return {
+        "topic": what.topic,
+        "partition": what.partition,
+        "epoch": what.epoch,
+        "start": what.base_offset,
+        "end": what.next_offset,
+        "records": what.records,
+        "bytes": each.bytes,
+        "broker": what.broker_id,
+        "why": what.why,
+        "path": work.target.uri_of(what.path),
+        "outcome": outcome,
+    }

@@ -1,0 +1,11 @@
+"""Who holds what, and who leads.
+
+replicate      leaders to followers, the high watermark, the expansion of the ISR
+merge          small appends into segments
+elect          preferred leaders, leaders by hand, unclean ones
+candidates     who could lead, and at what loss
+thin           replicas that hold much less locally than others, because the rest is tiered
+reassign       replicas to other brokers; reassignments: how far those in progress are
+letting_go     what has to be elsewhere before a replica is let go
+bootstrap      a broker that lost its storage comes back (KIP-1023)
+"""

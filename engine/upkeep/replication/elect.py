@@ -1,0 +1,290 @@
+"""Elections: spread the leaders again, by hand, and unclean ones where the ISR is lost (protocol section 4).
+
+A preferred election, or one by hand, takes nothing but a commit: the new leader is in the ISR and holds all
+that was acknowledged. An unclean one looks at storage first: it picks the replica that holds most, tells what
+is lost, and prepares it to lead (``candidates``). Every election is a new leader epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.election_commands import Election, ElectLeaders
+from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
+from stratalog.engine.metadata.partition_commands import Altered, Refused
+from stratalog.engine.replication.sync import RemoteTail
+from stratalog.engine.upkeep.replication.candidates import Candidate, CandidateWork, look_for_candidates, prepare
+from stratalog.engine.upkeep.replication.thin import preferred_leaders
+from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
+from stratalog.partitions.errors import InvalidCallError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+
+_WAITS = (
+    "without its remote log nobody knows where a new leader may begin: bring back the remote tier, or a broker of "
+    "the ISR"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """Who is to lead a partition, and what that costs."""
+
+    view: PartitionView
+    leader: int
+    candidate: Candidate | None = None
+    lost_at_least: int | None = None
+    """So many acknowledged records that nobody who can be reached holds, by the high watermark as any of the
+    replicas knows it. None where none of them knows of one; what the last members of the ISR alone knew, nobody
+    can say."""
+
+    @property
+    def election(self) -> Election:
+        """The request. An unclean one rests on what was looked at under this very view."""
+        view, unclean = self.view, self.candidate is not None
+        epoch = view.partition_epoch if unclean else None
+        return Election(view.topic_id, view.partition, self.leader, unclean, partition_epoch=epoch)
+
+
+def elect(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    partitions: Sequence[int] | None = None,
+    *,
+    unclean: bool = False,
+    leader: int | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Elect the preferred replica, or ``leader``, wherever another one leads. With ``unclean`` only partitions
+    without a leader are looked at: each gets the replica that holds most, whatever
+    ``unclean.leader.election.enable`` says.
+
+    With ``leader.election.thin.replica.last.enable`` the first replica that is not thin is preferred (``thin``).
+
+    ``partitions`` are those of every topic named; without them ``leader`` is for partitions with a replica there.
+
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidCallError; a partition without a candidate
+        is a failure in the report.
+    """
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        _views(context, image, topics, partitions, leader)  # what is wrong with the call changes nothing
+        if not dry_run:
+            settled = settle_brokers(context)
+            image, notes = settled.image, [*settled.notes]
+        views = _views(context, image, topics, partitions, leader)
+        if unclean:
+            views = [view for view in views if view.leader is None]
+            chosen = _choose_uncleanly(context, image, views, leader, dry_run, failures)
+        else:
+            by_storage = preferred_leaders(context, image, views, failures) if leader is None else {}
+            wanted = [
+                _Chosen(view, by_storage.get(view.key, view.replicas[0]) if leader is None else leader)
+                for view in views
+            ]
+            chosen = [one for one in wanted if one.view.leader != one.leader]
+        elected = _commit(context, chosen, leader is None and not unclean, dry_run, failures)
+        after = image if dry_run else context.metadata.image()
+        rows = [_row(one, after, unclean, dry_run) for one in elected]
+        notes += [_note(one, image) for one in elected if one.candidate is not None]
+    totals: dict[str, Value] = {"elected": len(rows)}
+    if unclean:
+        known = [one.lost_at_least for one in elected if one.lost_at_least is not None]
+        totals["lost_records_at_least"] = sum(known) if known or not elected else None
+    return Report("elect", rows, failures, totals, dry_run, measure.seconds, measure.counts, notes)
+
+
+def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tuple[ClusterImage, tuple[str, ...]]:
+    """For the beginning of runs: an unclean election of the partitions without a leader whose topics allow it
+    (``unclean.leader.election.enable``). Returns the image after it, and a note for each that was tried.
+
+    Not where the storage that was last in the ISR was moved, or put back from a copy: whether the copy has
+    everything is for a person to say, and would be said too late.
+    """
+    views: list[PartitionView] = []
+    notes: list[str] = []
+    for topic in image.topics.values():
+        leaderless = [partition for partition in topic.partitions if partition.leader is None]
+        if not leaderless or not context.topic_config(image, topic).unclean_leader_election_enable:
+            continue
+        for partition in leaderless:
+            view = image.view(topic.topic_id, partition.partition)
+            copies = [lost.broker_id for lost in partition.lost if _is_copied(image, lost)]
+            if copies:
+                notes.append(
+                    f"{_name(view)}: no unclean election by itself: broker {copies[0]} was the last in its ISR, "
+                    "and has a root that was moved, or put back from a copy; bootstrap it with --trust-copy if it "
+                    "has everything, else elect --unclean"
+                )
+            else:
+                views.append(view)
+    if not views:
+        return image, tuple(notes)
+    failures: list[Failure] = []
+    chosen = _choose_uncleanly(context, image, views, None, False, failures)
+    elected = _commit(context, chosen, False, False, failures)
+    notes += [_note(one, image) for one in elected]
+    notes += [f"{failure.item}: no unclean election: {failure.message}" for failure in failures]
+    return context.metadata.image() if elected else image, tuple(notes)
+
+
+def _is_copied(image: ClusterImage, lost: Incarnation) -> bool:
+    broker = image.brokers.get(lost.broker_id)
+    return broker is not None and broker.directory_id == lost.directory_id
+
+
+def _views(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    partitions: Sequence[int] | None,
+    leader: int | None,
+) -> list[PartitionView]:
+    """The partitions that are meant. Raises: as ``elect``."""
+    if partitions is not None and topics is None:
+        raise InvalidCallError(f"partitions {list(partitions)} of which topic? name it")
+    chosen = context.topics(image, topics)
+    if partitions is not None:
+        return [image.view(topic.topic_id, p) for topic in chosen for p in dict.fromkeys(partitions)]
+    views = [view for topic in chosen for view in image.views(topic.name)]
+    if leader is None:
+        return views
+    image.broker(leader)
+    held = [view for view in views if leader in view.replicas]
+    if not held:
+        of = "any topic" if topics is None else f"topic {', '.join(topics)}"
+        raise InvalidCallError(f"broker {leader} has no replica of {of}: it cannot lead there")
+    return held
+
+
+def _choose_uncleanly(
+    context: Context,
+    image: ClusterImage,
+    views: Iterable[PartitionView],
+    leader: int | None,
+    dry_run: bool,
+    failures: list[Failure],
+) -> list[_Chosen]:
+    """Look at the replicas, choose, and (not in a dry run) prepare who was chosen."""
+    works = _candidate_works(context, image, list(views), failures)
+    chosen: list[_Chosen] = []
+    for outcome in context.tasks.run(look_for_candidates, works):
+        match outcome:
+            case Failed(work, error):
+                failures.append(Failure.of(work, error))
+            case Done(work, found):
+                try:
+                    config = context.topic_config(image, image.topics[work.site.view.topic_id])
+                    thin_last = config.leader_election_thin_replica_last_enable
+                    best = found.best(work.site, leader, thin_last=thin_last)
+                    if not dry_run:
+                        prepare(work.site, best)
+                except StratalogError as error:
+                    failures.append(Failure.of(work, error))
+                    continue
+                lost = found.high_watermark - best.log_end
+                chosen.append(_Chosen(work.site.view, best.broker_id, best, lost if lost > 0 else None))
+    return chosen
+
+
+def _candidate_works(
+    context: Context, image: ClusterImage, views: Sequence[PartitionView], failures: list[Failure]
+) -> list[CandidateWork]:
+    """A topic whose remote log cannot be read is a failure: nobody knows where its leaders would begin, and one
+    that began below the end of the remote log would give away offsets a second time.
+    """
+    topics = {view.topic_id: image.topics[view.topic_id] for view in views}
+    unknown: list[Failure] = []
+    remotes = load_remotes(context, image, topics.values(), unknown)
+    failures += [replace(failure, message=f"{failure.message}; {_WAITS}") for failure in unknown]
+    works: list[CandidateWork] = []
+    for view in views:
+        topic = topics[view.topic_id]
+        tail = None
+        config = context.topic_config(image, topic)
+        if config.remote_storage_enable:
+            if view.topic_id not in remotes:
+                continue
+            segments = remotes[view.topic_id].of_partition(view.partition)
+            store = context.remote_store("the topic is tiered")
+            tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
+        works.append(CandidateWork(context.site(view), tail, config.snapshots))
+    return works
+
+
+def _commit(
+    context: Context, chosen: Sequence[_Chosen], preferred: bool, dry_run: bool, failures: list[Failure]
+) -> list[_Chosen]:
+    """One commit for all. Returns what was carried out."""
+    if not chosen:
+        return []
+    elections = [one.election for one in chosen]
+    if preferred:  # by its name: it has an error of its own
+        elections = [
+            Election(one.view.topic_id, one.view.partition) if one.leader == one.view.replicas[0] else one.election
+            for one in chosen
+        ]
+    command = ElectLeaders(tuple(elections))
+    answers = context.metadata.submit(command, dry_run=dry_run)
+    by_key: dict[TopicIdPartition, _Chosen] = {one.view.key: one for one in chosen}
+    elected: list[_Chosen] = []
+    for answer in answers:
+        one = by_key[answer.key]
+        match answer:
+            case Altered():
+                elected.append(one)
+            case Refused(_, _, error):
+                failures.append(_refused(one, error))
+    return elected
+
+
+def _refused(one: _Chosen, error: StratalogError) -> Failure:
+    hint = ""
+    if one.view.leader is None and one.candidate is None:
+        hint = "; it has no leader: bring back a broker of its ISR, or elect uncleanly and lose what only that had"
+    return Failure(_name(one.view), error.code, f"{error}{hint}")
+
+
+def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> dict[str, Value]:
+    view = one.view
+    leader: int | None = one.leader
+    epoch = view.leader_epoch + 1
+    if not dry_run and view.topic_id in after.topics:
+        now = after.partition(view.topic_id, view.partition)
+        leader, epoch = now.leader, now.leader_epoch
+    row: dict[str, Value] = {
+        "topic": view.topic,
+        "partition": view.partition,
+        "leader_before": view.leader,
+        "leader": leader,
+        "leader_epoch": epoch,
+    }
+    return {**row, "lost_records_at_least": one.lost_at_least} if unclean else row
+
+
+def _note(one: _Chosen, image: ClusterImage) -> str:
+    """What an unclean election costs, as far as it can be known."""
+    present = image.partition(one.view.topic_id, one.view.partition)
+    members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
+    lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]
+    if members:
+        lost.append(f"whatever only broker {', '.join(map(str, members))} held, the last of the ISR")
+    of_it = "" if one.lost_at_least is not None else " (nobody else knows how many records)"
+    begin = ""
+    if one.candidate is not None and one.candidate.start_over is not None:
+        begin = f"; its local log starts over at offset {one.candidate.start_over[0]}"
+    return (
+        f"{_name(one.view)}: unclean election of broker {one.leader}: lost is "
+        f"{' and '.join(lost) or 'what no replica has'}{of_it}; where that storage comes back, history shows what "
+        f"was truncated, and recover exports it{begin}"
+    )
+
+
+def _name(view: PartitionView) -> str:
+    return f"{view.topic}-{view.partition}"

@@ -1,0 +1,180 @@
+"""Before replicas are let go: what stands for them is read where it lies, all of it.
+
+nobody comes in        at once: one member of the ISR that stays, from its first byte to its last, and the snapshot
+                       that stands for what lies below its local start, if one does
+newcomers come in      at once: that snapshot of the leader. And right before the last of them joins the ISR, and
+                       others go with the same commit, one of those who join or stay: what they copied was checked
+                       as it passed, maybe long ago
+of tiered topics       also the remote segments of what those who go still have, and those who stay, or come,
+                       do not: a newcomer may begin where the remote log ends; at either time
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.snapshots import check_stands_for_start
+from stratalog.engine.upkeep.retention.remote import remote_parts
+from stratalog.engine.upkeep.retention.tasks import RemotePart
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    RemoteObjectMissingError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store import Store
+from stratalog.tiering.divergence import agreeing
+from stratalog.tiering.remote_file import verify_remote
+
+
+@dataclass(frozen=True, slots=True)
+class StandWork(SiteWork):
+    """Read what stands for the replicas of one partition that go."""
+
+    going: tuple[int, ...]
+    staying: tuple[int, ...]
+    """Of these one has to be whole; empty: newcomers are going to be read when they have copied all."""
+    remote: RemotePart | None
+    """None when the topic is not tiered."""
+    from_remote: bool
+    """Whether newcomers may leave to the remote tier whatever it has."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+
+
+def plan_stand(
+    context: Context,
+    image: ClusterImage,
+    topic: TopicImage,
+    present: PartitionImage,
+    target: tuple[int, ...],
+    notes: list[str],
+) -> StandWork | None:
+    """What is to be read before the partition has the replicas ``target``; None when nobody goes.
+
+    Raises: as ``remote_parts``.
+    """
+    view = image.view(topic.topic_id, present.partition)
+    going = tuple(broker for broker in present.original if broker not in target)
+    if not going:
+        return None
+    remote: RemotePart | None = None
+    if context.topic_config(image, topic).remote_storage_enable:
+        remote = remote_parts(context, topic, [], notes, dry_run=False).get(view.partition)
+    comes = not set(target) <= set(present.original)
+    staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
+    return StandWork(
+        site=context.site(view),
+        going=tuple(broker for broker in going if not view.brokers[broker].fenced),
+        staying=() if comes else tuple(staying),
+        remote=remote,
+        from_remote=comes and context.cluster_config(image).follower_fetch_last_tiered_offset_enable,
+    )
+
+
+def check_joins(
+    context: Context, joins: Mapping[TopicIdPartition, tuple[Site, Collection[int]]], notes: list[str]
+) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
+    """Read what is to stand for those who go when these newcomers join the ISR, and so complete a reassignment.
+    What is wrong, by partition: with the newcomer that the error blames, or with all of them.
+    """
+    completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
+    if not completing:
+        return
+    image = context.metadata.image()
+    works: list[StandWork] = []
+    for key, (site, brokers) in completing.items():
+        view, topic = site.view, image.topics.get(key[0])
+        if topic is None:
+            continue
+        try:
+            work = plan_stand(context, image, topic, topic.partitions[key[1]], view.target, notes)
+        except StratalogError as unreadable:
+            yield key, unreadable
+        else:
+            stay = [broker for broker in view.target if broker in view.isr]
+            works += [] if work is None else [replace(work, site=site, staying=(*brokers, *stay))]
+    for outcome in context.tasks.run(check_stand, works):
+        key = outcome.item.site.view.key
+        match outcome:
+            case Done(_, damaged):
+                yield from ((key, error) for error in damaged)
+            case Failed(_, error):
+                yield key, error
+
+
+def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
+    return bool(view.target and newcomers) and set(view.joining) <= {*view.isr, *newcomers}
+
+
+def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
+    """The task: what is damaged of those who stay, although one of them is whole.
+
+    Raises: CorruptionError kinds when nothing whole stands for what goes; what keeps storage from being read.
+    """
+    damaged: list[CorruptionError] = []
+    start: int | None = None
+    for replica in map(work.site.replica, work.staying):
+        try:
+            start = while_it_changes(partial(_read_whole, work.site, replica))
+            break
+        except CorruptionError as error:
+            damaged.append(error)
+    if start is None and damaged:
+        raise CorruptSegmentError(
+            f"{damaged[0]}; nobody whole would stay: no replica is let go. Run verify --deep --heal, then again"
+        )
+    if start is None:
+        start = while_it_changes(partial(_start_of_leader, work.site))
+    if start is not None and work.remote is not None:
+        _check_remote(work, work.remote, start)
+    return tuple(damaged)
+
+
+def _start_of_leader(site: Site) -> int | None:
+    """The leader's local start; what lies below it newcomers can have. None where damage keeps its log from being
+    told: it resigns to who is whole as newcomers copy, and before anybody goes all is read anyway."""
+    try:
+        log = site.leader.log()
+    except CorruptionError:
+        return None
+    check_stands_for_start(site, site.leader, log)
+    return log.local_start
+
+
+def _read_whole(site: Site, replica: Replica) -> int:
+    """The local start of a replica of which every byte was read."""
+    with blaming(replica):
+        log = replica.log()
+        check_whole(replica, log)
+        for link in log.chain:
+            verify_bytes(replica.store, link.file)
+        check_stands_for_start(site, replica, log)
+        return log.local_start
+
+
+def _check_remote(work: StandWork, remote: RemotePart, start: int) -> None:
+    """Of what those who go have below ``start``, or, where newcomers begin at its end, of all they have."""
+    logs = [work.site.replica(broker).log() for broker in work.going]
+    low = max(min((log.local_start for log in logs), default=start), work.site.view.log_start_offset)
+    for index, segment in enumerate(agreeing(remote.listed, work.site.leader.log().lineage)):
+        if segment.next_offset > low and (work.from_remote or segment.base_offset < start):
+            try:
+                if index >= len(remote.objects):
+                    raise RemoteObjectMissingError(f"{segment.path} is not there as the remote table lists it")
+                verify_remote(remote.store, segment, remote.objects[index])
+            except CorruptionError as error:
+                raise type(error)(f"{error}; heal it before the replicas go that have its records") from error

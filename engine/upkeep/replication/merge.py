@@ -1,0 +1,205 @@
+"""Merge: small appends into segments, on the leaders; followers copy the segments with the next sync.
+
+Every page that is read is checked. A leader whose storage is found damaged resigns, and its successor merges.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.replicas.damaged import replace_leaders
+from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
+from stratalog.engine.upkeep.tiering.schedule import load_schedule
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import RetriableError
+from stratalog.partitions.merge import MergePolicy, plan_merges
+from stratalog.partitions.replica import blaming
+from stratalog.partitions.rewrite import merge_run
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.transactions import transactions_of
+
+
+@dataclass(frozen=True, slots=True)
+class MergeWork(SiteWork):
+    """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
+
+    policy: MergePolicy
+    from_offset: int
+    compression: str
+    clock: Clock
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MergeResult:
+    """What was merged: segments made, files they replace, bytes written."""
+
+    segments: int
+    files: int
+    read_bytes: int
+    written_bytes: int
+
+
+def merge_partition(work: MergeWork) -> MergeResult:
+    """The task. What another run has merged in the meantime is planned anew."""
+    return while_it_changes(lambda: _merge_once(work))
+
+
+def _merge_once(work: MergeWork) -> MergeResult:
+    log = leader_log(work.site)
+    now_ms = work.clock.now_ms()
+    with blaming(work.site.leader):
+        transactions = transactions_of(log, work.site.leader.footer, work.from_offset)
+    runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
+    written = 0
+    for run in runs:
+        if not work.dry_run:
+            with blaming(work.site.leader):
+                written += merge_run(work.site.leader, run, compression=work.compression) or 0
+    return MergeResult(
+        len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
+    )
+
+
+def plan(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    dry_run: bool,
+    failures: list[Failure],
+) -> list[MergeWork]:
+    """One piece of work a partition. A topic whose remote log is damaged is a failure, and left alone.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
+    works = []
+    chosen = context.topics(image, topics)
+    ends = _remote_ends(context, image, chosen, failures)
+    for topic in chosen:
+        if topic.topic_id not in ends:
+            continue
+        config = context.topic_config(image, topic)
+        works += [
+            MergeWork(
+                site=context.site(view),
+                policy=config.merging,
+                from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
+                compression=config.compression_type,
+                clock=context.clock,
+                dry_run=dry_run,
+            )
+            for view in image.views(topic.name)
+        ]
+    return works
+
+
+def _remote_ends(
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+) -> dict[str, dict[int, int]]:
+    """By topic id and partition, where the remote log ends. While the remote tier is down it is where the last
+    tier run saw it end: appends go on, and nothing else keeps their files few. Should it have ended later by then,
+    a segment crosses that end, and is cut there before it is uploaded (protocol, section 4, "Merge").
+    """
+    ends: dict[str, dict[int, int]] = {topic.topic_id: {} for topic in topics}
+    down: set[str] = set()
+    for outcome in ask_for_logs(context, image, topics):
+        match outcome:
+            case Done(topic, remote):
+                ends[topic.topic_id] = {p: found[-1].next_offset for p, found in remote.segments.items()}
+            case Failed(topic, RetriableError() as error):
+                down.add(topic.topic_id)
+                told = f"{error}; merged behind where a tier run last saw the remote log end"
+                failures.append(Failure(topic.name, error.code, told))
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+                del ends[topic.topic_id]
+    entries = load_schedule(context, image).schedule.entries if down else {}
+    for (topic_id, partition), entry in entries.items():
+        if topic_id in down and entry.remote_end is not None:
+            ends[topic_id][partition] = entry.remote_end
+    return ends
+
+
+def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Merge what may be merged, in the topics (all when None).
+
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        works = plan(context, context.metadata.image(), topics, dry_run, failures)
+        context.progress.start("merge", len(works), "partitions")
+        failed = _run(context, works, rows)
+        if again := [] if dry_run else _under_others(context, failed, notes):
+            moved = {work.site.view.key for work in again}
+            failed = [one for one in failed if one.item.site.view.key not in moved]
+            failed += _run(context, again, rows)
+        context.progress.finish()
+        failures += [Failure.of(one.item, one.error) for one in failed]
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    return Report(
+        operation="merge",
+        rows=rows,
+        failures=failures,
+        totals={"segments": sum(int(row["segments"] or 0) for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _run(context: Context, works: Sequence[MergeWork], rows: list[dict[str, Value]]) -> list[Failed[MergeWork]]:
+    """Adds a row for what was done. Returns what failed."""
+    failed: list[Failed[MergeWork]] = []
+    for outcome in context.tasks.run(merge_partition, works):
+        size_bytes = 0
+        match outcome:
+            case Done(work, done):
+                rows.append(_row(work, done))
+                size_bytes = done.written_bytes
+            case Failed():
+                failed.append(outcome)
+        context.progress.advance(size_bytes)
+    return failed
+
+
+def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: list[str]) -> list[MergeWork]:
+    """The work whose leader was found damaged, under those that lead in its place."""
+    damaged = {
+        one.item.site.view.key: (one.item.site.view, one.error)
+        for one in failed
+        if is_damage_of(one.item.site.view.leader, one.error)
+    }
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    if not replaced:
+        return []
+    notes += replaced.values()
+    image = context.metadata.image()
+    return [
+        replace(one.item, site=context.site(image.view(*key)))
+        for one in failed
+        if (key := one.item.site.view.key) in replaced and key[0] in image.topics
+    ]
+
+
+def _row(work: MergeWork, done: MergeResult) -> dict[str, Value]:
+    return {
+        "topic": work.site.view.topic,
+        "partition": work.site.view.partition,
+        "segments": done.segments,
+        "files": done.files,
+        "read_bytes": done.read_bytes,
+        "written_bytes": done.written_bytes,
+    }

@@ -1,0 +1,277 @@
+"""Reassign: other brokers for the replicas of partitions, added before the old ones go (Kafka's KIP-455).
+
+    1. tasks: read what is to stand for the replicas that go, as far as it is there (``letting_go``)
+    2. commit what every partition's replicas shall be, one commit for all; newcomers are *joining*
+    3. replicate the topics to the newcomers, throttled, every byte checked as it passes
+    4. the commit that lets the last newcomer of a partition into its ISR completes it; what it has was read before
+A run that ends before that leaves nothing to be repaired: ``replicate`` goes on where it ended, ``cancel`` takes
+the partition back to the replicas it had. Folders that nobody owns then are ``vacuum``'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage, PartitionImage
+from stratalog.engine.metadata.partition_commands import Refused
+from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
+from stratalog.engine.metadata.reassignment_plan import (
+    ReplicaChange,
+    ReplicaPlan,
+    check_plan,
+    goal,
+    plain_plan,
+    plan_change,
+)
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stand, plan_stand
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+
+IN_PROGRESS = "REASSIGNMENT_IN_PROGRESS"
+
+
+@dataclass(slots=True)
+class _Planned:
+    """One partition of a plan in the course of a run."""
+
+    topic: str
+    before: PartitionImage
+    replicas: tuple[int, ...]
+    """As planned."""
+    refused: bool = False
+    copied_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.before.partition}"
+
+
+def plan_replicas(context: Context, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
+    """What the change means for the topics (all when None), on the cluster as it is now; nothing is changed.
+
+    Raises: as ``stratalog.engine.metadata.reassignment_plan.plan_change``.
+    """
+    image = context.metadata.image()
+    return plan_change(image, [topic.name for topic in context.topics(image, topics)], change)
+
+
+def reassign(
+    context: Context,
+    plan: ReplicaPlan,
+    *,
+    force: bool = False,
+    throttle_bytes_per_s: float | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Carry the plan out. A partition that is refused, or cannot be finished now, is a failure in the report;
+    the others go on. ``force`` also removes the last replica in sync, and loses what only that has.
+
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError, InvalidReplicaAssignmentError for a plan that is
+        wrong as a whole, InvalidCallError for what is no plan, or a throttle of nothing; nothing is changed then.
+    """
+    plan = plain_plan(plan)
+    throttle = None if throttle_bytes_per_s is None else Throttle(throttle_bytes_per_s, context.clock)
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        check_plan(image, plan)
+        if not dry_run:
+            settled = settle_brokers(context)
+            image, notes = settled.image, [*settled.notes]
+            check_plan(image, plan)
+        planned = {
+            TopicIdPartition(image.topic_ids[topic], partition): _Planned(
+                topic, image.partition(image.topic_ids[topic], partition), tuple(replicas)
+            )
+            for (topic, partition), replicas in plan.items()
+        }
+        if not dry_run and not force:
+            _check_stand(context, image, planned, failures, notes)
+        targets = {key: one.replicas for key, one in planned.items() if not one.refused}
+        _commit(context, planned, targets, force, dry_run, failures)
+        after = image if dry_run else context.metadata.image()
+        if not dry_run:
+            after = _copy(context, planned, after, throttle, failures, notes)
+            _tell_unfinished(planned, after, failures, notes)
+        rows = [_row(key, one, after, dry_run) for key, one in planned.items()]
+    return Report(
+        operation="reassign",
+        rows=rows,
+        failures=failures,
+        totals={"partitions": len(rows), "copied_bytes": sum(one.copied_bytes for one in planned.values())},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Take the partitions of the topics (all when None) that are being reassigned back to the replicas that
+    they had. What was copied to newcomers is litter.
+
+    Raises: UnknownTopicOrPartitionError; a partition that is refused is a failure in the report.
+    """
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        planned = {
+            TopicIdPartition(topic.topic_id, partition.partition): _Planned(
+                topic.name, partition, partition.original
+            )
+            for topic in context.topics(image, topics)
+            for partition in topic.partitions
+            if partition.target
+        }
+        _commit(context, planned, dict.fromkeys(planned), False, dry_run, failures)
+        rows: list[dict[str, Value]] = [
+            {
+                "topic": one.topic,
+                "partition": one.before.partition,
+                "replicas": _brokers(one.replicas),
+                "joining_no_more": _brokers(one.before.joining),
+            }
+            for one in planned.values()
+            if not one.refused
+        ]
+    totals: dict[str, Value] = {"cancelled": len(rows)}
+    return Report("reassign --cancel", rows, failures, totals, dry_run, measure.seconds, measure.counts)
+
+
+def _check_stand(
+    context: Context,
+    image: ClusterImage,
+    planned: dict[TopicIdPartition, _Planned],
+    failures: list[Failure],
+    notes: list[str],
+) -> None:
+    """Step 1. A partition of which nothing whole would stay is refused."""
+
+    def refuse(key: TopicIdPartition, error: StratalogError) -> None:
+        planned[key].refused = True
+        failures.append(Failure.of(planned[key].name, error))
+
+    works: list[StandWork] = []
+    for key, one in planned.items():
+        try:
+            work = plan_stand(context, image, image.topics[key[0]], one.before, one.replicas, notes)
+        except StratalogError as unreadable:
+            refuse(key, unreadable)
+        else:
+            works += [] if work is None else [work]
+    for outcome in context.tasks.run(check_stand, works):
+        match outcome:
+            case Done(work, damaged):
+                notes += [f"{work}: {error}; run verify --deep --heal" for error in damaged]
+            case Failed(work, error):
+                refuse(work.site.view.key, error)
+
+
+def _commit(
+    context: Context,
+    planned: dict[TopicIdPartition, _Planned],
+    targets: dict[TopicIdPartition, tuple[int, ...]] | dict[TopicIdPartition, None],
+    force: bool,
+    dry_run: bool,
+    failures: list[Failure],
+) -> None:
+    """Step 2."""
+    requests = tuple(Reassignment(*key, target=target, force=force) for key, target in targets.items())
+    if not requests:
+        return
+    command = AlterPartitionReassignments(requests)
+    for answer in context.metadata.submit(command, dry_run=dry_run):
+        if isinstance(answer, Refused):
+            one = planned[answer.key]
+            one.refused = True
+            failures.append(Failure.of(one.name, answer.error))
+
+
+def _copy(
+    context: Context,
+    planned: dict[TopicIdPartition, _Planned],
+    image: ClusterImage,
+    throttle: Throttle | None,
+    failures: list[Failure],
+    notes: list[str],
+) -> ClusterImage:
+    """Steps 3 and 4; the image after them."""
+    waiting = {key: now for key in planned if (now := _now(image, key)) is not None and now.target}
+    if not waiting:
+        return image
+    topics = list(dict.fromkeys(planned[key].topic for key in waiting))
+    joining = sorted({broker for now in waiting.values() for broker in now.joining})
+    share = None if throttle is None else throttle.shared_by(context.tasks.processes)
+    copied = replicate(context, topics, brokers=joining, throttle=share)
+    failures += copied.failures
+    notes += [note for note in copied.notes if note not in notes]
+    by_name = {one.name: one for one in planned.values()}
+    for row in copied.rows:
+        one = by_name.get(f"{row['topic']}-{row['partition']}")
+        if one is not None:
+            one.copied_bytes += int(row.get("copied_bytes") or 0)
+    return context.metadata.image()
+
+
+def _tell_unfinished(
+    planned: dict[TopicIdPartition, _Planned], image: ClusterImage, failures: list[Failure], notes: list[str]
+) -> None:
+    """Nothing is quietly left half done."""
+    elsewhere = 0
+    for key, one in planned.items():
+        now = _now(image, key)
+        if now is None or one.refused:
+            continue
+        if now.target == one.replicas:
+            missing = [broker for broker in now.joining if broker not in now.isr]
+            failures.append(
+                Failure(
+                    one.name,
+                    IN_PROGRESS,
+                    f"broker {_brokers(missing)} is not in the ISR yet; the next replicate run goes on, "
+                    "reassign --cancel takes the partition back",
+                )
+            )
+        elsewhere += now.leader is not None and not now.target and now.leader != now.replicas[0]
+    if elsewhere:
+        notes.append(f"{elsewhere} partitions are led by another than their preferred replica: run elect")
+
+
+def _row(key: TopicIdPartition, one: _Planned, image: ClusterImage, dry_run: bool) -> dict[str, Value]:
+    now = _now(image, key)
+    had = goal(one.before) if dry_run else one.before.replicas
+    row: dict[str, Value] = {
+        "topic": one.topic,
+        "partition": one.before.partition,
+        "replicas_before": _brokers(had),
+        "replicas": _brokers(one.replicas),
+        "joining": _brokers(b for b in one.replicas if b not in one.before.original),
+        "leaving": _brokers(b for b in one.before.original if b not in one.replicas),
+    }
+    if dry_run:
+        return row
+    if one.refused:
+        state = "refused"
+    elif now is None or goal(now) != one.replicas:
+        state = "changed since"
+    else:
+        state = "in progress" if now.target else "done"
+    return {**row, "state": state, "leader": None if now is None else now.leader, "copied_bytes": one.copied_bytes}
+
+
+def _now(image: ClusterImage, key: TopicIdPartition) -> PartitionImage | None:
+    """None when the topic was deleted meanwhile."""
+    topic = image.topics.get(key[0])
+    return None if topic is None else topic.partitions[key[1]]
+
+
+def _brokers(brokers: Iterable[int]) -> str:
+    return " ".join(map(str, brokers))

@@ -1,0 +1,115 @@
+"""Reassignments in progress, as a table: who is joining, who is in sync, what is still to be copied.
+
+Nothing is written, and nothing is remembered between two looks: what a newcomer lacks follows from the
+listings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.sync import leader_offsets
+from stratalog.engine.upkeep.replication.replicate import SyncWork, plan
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.listing import ReplicaLog, resolve
+from stratalog.partitions.runner import Done, Failed
+from stratalog.tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch_origin
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """What a newcomer lacks of its leader's log; None when the leader cannot say yet where it begins."""
+
+    broker_id: int
+    records: int | None = None
+    size_bytes: int | None = None
+    error: StratalogError | None = None
+
+
+def look_at_newcomers(work: SyncWork) -> list[Behind]:
+    """The task. Raises: what keeps the leader from being listed."""
+    log = work.site.leader.log()
+    found: list[Behind] = []
+    for broker in work.site.view.joining:
+        try:
+            found.append(_behind(work, broker, log))
+        except StratalogError as error:
+            found.append(Behind(broker, error=error))
+    return found
+
+
+def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
+    newcomer = work.site.replica(broker)
+    mine = resolve(newcomer.list(), log.lineage, newcomer.end_of_append)
+    origin = fetch_origin(
+        leader_offsets(work.site, log, work.options.remote),
+        fetch_offset=mine.log_end,
+        follower_is_empty=not mine.chain,
+        last_tiered=work.options.last_tiered,
+    )
+    if not isinstance(origin, FromLeader | FromRemote | StartOver):
+        return Behind(broker)
+    left = sum(link.file.object.size_bytes for link in log.chain if link.end > origin.offset)
+    return Behind(broker, log.log_end - origin.offset, left)
+
+
+def reassignments(context: Context, topics: Sequence[str] | None = None) -> Report:
+    """One row per newcomer of the partitions of the topics (all when None) that are being reassigned.
+
+    Raises: UnknownTopicOrPartitionError; a leader or a newcomer that cannot be looked at is a failure.
+    """
+    failures: list[Failure] = []
+    rows: list[dict[str, Value]] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
+        works = [work for work in plan(context, image, chosen, None, None, failures) if work.site.view.target]
+        for outcome in context.tasks.run(look_at_newcomers, works):
+            match outcome:
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+                    found = [Behind(broker) for broker in work.site.view.joining]
+                case Done(work, found):
+                    failures += [
+                        Failure.of(f"{work} on broker {one.broker_id}", one.error)
+                        for one in found
+                        if one.error is not None
+                    ]
+            rows += [_row(work.site, one) for one in found]
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["newcomer"]))
+    totals: dict[str, Value] = {
+        "partitions": len({(row["topic"], row["partition"]) for row in rows}),
+        "bytes_behind": sum(int(row["bytes_behind"] or 0) for row in rows),
+    }
+    return Report("reassign --status", rows, failures, totals, False, measure.seconds, measure.counts)
+
+
+def _row(site: Site, behind: Behind) -> dict[str, Value]:
+    view = site.view
+    return {
+        "topic": view.topic,
+        "partition": view.partition,
+        "replicas": _brokers(view.replicas),
+        "target": _brokers(view.target),
+        "in_sync": _brokers(view.isr),
+        "newcomer": behind.broker_id,
+        "state": _state(site, behind.broker_id),
+        "records_behind": behind.records,
+        "bytes_behind": behind.size_bytes,
+    }
+
+
+def _state(site: Site, broker: int) -> str:
+    if site.view.brokers[broker].fenced:
+        return "fenced"
+    if broker in site.view.isr:
+        return "in sync"
+    return "being added" if broker in site.view.adding else "joining"
+
+
+def _brokers(brokers: Iterable[int]) -> str:
+    return " ".join(map(str, brokers))

@@ -1,0 +1,455 @@
+"""Replicate: bring followers to their leaders, prove the high watermark, keep the ISR true.
+
+0. probe the roots: fence what is gone, register what is new; elect where there is no leader and it is allowed
+1. tasks: sync every follower of a partition to its leader
+2. leaders whose storage has lost data, or gives out other bytes than were written, resign in favour of a whole
+   member of the ISR; the bad file is replaced, and a round follows under the new leader
+3. members that are damaged, or behind for ``replica.lag.time.max.ms``, leave the ISR: one commit for all
+4. one linearizable read; where the partition has not changed, the high watermark advances to what
+   every member of the maximal ISR holds; not while the ISR is below ``min.insync.replicas`` (KIP-966)
+5. followers outside the ISR that caught up: commit *adding*, sync once more, commit *in the ISR*
+   (the two commits of the protocol's Expand), one commit for all partitions each; where others go with the
+   second one, what stands for them is read first (``letting_go``)
+6. partitions whose view has changed on the way, or whose ISR is large enough only now, start again from 1
+7. transactions that somebody left behind are brought to their end, with ``__transaction_state``
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.records.transactions import finish_due
+from stratalog.engine.replicas.damaged import ahead_of_metadata, replace_leaders
+from stratalog.engine.replicas.in_sync import (
+    Missed,
+    Progressed,
+    adding,
+    behind_since_ms,
+    is_current,
+    joined,
+    propose,
+    without,
+)
+from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.engine.replication.watermark import advance_high_watermark
+from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
+from stratalog.engine.upkeep.replication.elect import elect_uncleanly_where_allowed
+from stratalog.engine.upkeep.replication.letting_go import check_joins
+from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
+from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, RetriableError, StaleMetadataError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+from stratalog.tiering.bootstrap import LastTiered
+from stratalog.tiering.remote_log import RemoteLog
+
+_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class SyncWork(SiteWork):
+    """Sync some followers of one partition."""
+
+    followers: tuple[int, ...]
+    options: SyncOptions
+    min_insync_replicas: int
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        remote = [] if self.options.remote is None else [self.options.remote.store]
+        return [*self.site.stores.values(), *remote]
+
+
+@dataclass(frozen=True, slots=True)
+class SyncResult:
+    """What became of each follower; ``leader_end`` is a log end that the leader was seen to have reached."""
+
+    synced: tuple[Synced, ...]
+    missed: tuple[tuple[int, Missed], ...]
+    leader_end: int
+    high_watermark: int
+
+
+def sync_partition(work: SyncWork) -> SyncResult:
+    """The task. A follower that fails keeps no other from being synced.
+
+    Raises: what keeps the leader from being listed; CorruptionError kinds when the leader is damaged.
+    """
+    log, outcomes = sync_followers(work.site, work.followers, work.options)
+    synced: list[Synced] = []
+    missed: list[tuple[int, Missed]] = []
+    for outcome in outcomes:
+        match outcome:
+            case Done(_, value):
+                synced.append(value)
+            case Failed(_, error) if is_damage_of(work.site.view.leader, error):
+                raise error
+            case Failed(follower, error):
+                # What a follower holds that cannot be looked at: as a member, all below the high watermark.
+                missed.append((follower, Missed(error, behind_since_ms(log, log.high_watermark))))
+    return SyncResult(tuple(synced), tuple(missed), log.log_end, log.high_watermark)
+
+
+def replicate(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    brokers: Sequence[int] | None = None,
+    throttle: Throttle | None = None,
+    dry_run: bool = False,
+) -> Report:
+    """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
+    ``throttle`` bounds what each task copies.
+
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; what keeps the metadata from being read. Everything
+        else is a failure of its partition in the report.
+    """
+    notes: list[str] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        context.topics(image, topics)
+        for broker in brokers or ():
+            image.broker(broker)
+        if not dry_run:
+            settled = settle_brokers(context, image)
+            image, elected = elect_uncleanly_where_allowed(context, settled.image)
+            notes += [*settled.notes, *elected]
+        works = plan(context, image, topics, brokers, throttle, failures)
+        if dry_run:
+            rows = [_planned(work) for work in works]
+        else:
+            states = _run(context, works, brokers, notes)
+            rows = [_row(state) for state in states]
+            failures += [failure for state in states for failure in state.failures]
+            notes += [note for state in states for note in state.notes]
+            notes += _finish_transactions(context, states, failures)
+    copied, avoided = (_total(rows, column) for column in ("copied_bytes", "avoided_bytes"))
+    return Report(
+        operation="replicate",
+        rows=rows,
+        failures=failures,
+        totals={"partitions": len(rows), "copied_bytes": copied, "avoided_bytes": avoided},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _finish_transactions(context: Context, states: Sequence[Progressed], failures: list[Failure]) -> list[str]:
+    """Step 7, of the partitions that hold anything; what was done."""
+    views = [
+        state.site.view
+        for state in states
+        if state.site.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
+    ]
+    rows, failed = finish_due(context, views)
+    failures += failed
+    return [f"transactional id {row['transactional_id']!r} was {row['was']}, is {row['state']}" for row in rows]
+
+
+def plan(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[str] | None,
+    brokers: Sequence[int] | None,
+    throttle: Throttle | None,
+    failures: list[Failure],
+) -> list[SyncWork]:
+    """One piece of work a partition, with the followers that are not fenced. A topic whose remote log cannot be
+    read is a failure, and only followers that have to start there wait for it; one that is damaged is left alone.
+
+    Raises: UnknownTopicOrPartitionError.
+    """
+    works = []
+    cluster = context.cluster_config(image)
+    last_tiered = LastTiered.of(
+        cluster.follower_fetch_last_tiered_offset_enable, cluster.follower_fetch_last_tiered_offset_always_enable
+    )
+    chosen = context.topics(image, topics)
+    remote_logs = _remote_logs(context, image, chosen, failures)
+    for topic in chosen:
+        config = context.topic_config(image, topic)
+        remote_log = remote_logs.get(topic.topic_id)
+        if config.remote_storage_enable and remote_log is None:
+            continue
+        for view in image.views(topic.name):
+            site = context.site(view)
+            tail = None
+            if remote_log is not None:
+                store = context.remote_store("the topic is tiered")
+                segments = remote_log.of_partition(view.partition)
+                tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
+            followers = _wanted(site, brokers)
+            if brokers is not None and not followers:
+                continue
+            options = SyncOptions(
+                copies=context.copies,
+                remote=tail,
+                last_tiered=last_tiered,
+                throttle=throttle,
+                snapshots=config.snapshots,
+            )
+            works.append(SyncWork(site, followers, options, config.min_insync_replicas))
+    return works
+
+
+def _remote_logs(
+    context: Context, image: ClusterImage, topics: Sequence[TopicImage], failures: list[Failure]
+) -> dict[str, RemoteLog]:
+    """Of the tiered topics, by topic id; an empty one while the remote tier is down."""
+    found: dict[str, RemoteLog] = {}
+    for outcome in ask_for_logs(context, image, topics):
+        match outcome:
+            case Done(topic, remote_log):
+                found[topic.topic_id] = remote_log
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+                if isinstance(error, RetriableError):
+                    found[topic.topic_id] = RemoteLog.empty(topic.name)
+    return found
+
+
+def _wanted(site: Site, brokers: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(broker for broker in site.followers if brokers is None or broker in brokers)
+
+
+def _run(
+    context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
+) -> list[Progressed]:
+    began_s = context.clock.monotonic_s()
+    states = {w.site.view.key: Progressed(w.site, w.min_insync_replicas) for w in works}
+    for _ in range(_ROUNDS):
+        present = {key: states[key] for key in (work.site.view.key for work in works)}
+        _sync_all(context, works, present)
+        _blame_registers(context, present.values())
+        _replace_leaders(context, present)
+        _shrink(context, present)
+        _prove(context, list(present.values()))
+        _expand(context, works, present, began_s, notes)
+        if not any(state.again for state in present.values()):
+            break
+        works = _again(context, works, present, brokers, notes)
+    return list(states.values())
+
+
+def _again(
+    context: Context,
+    works: Sequence[SyncWork],
+    states: Mapping[TopicIdPartition, Progressed],
+    brokers: Sequence[int] | None,
+    notes: list[str],
+) -> list[SyncWork]:
+    """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
+    settled = settle_brokers(context)
+    notes += settled.notes
+    remaining: list[SyncWork] = []
+    for work in works:
+        key = work.site.view.key
+        state = states[key]
+        if not state.again:
+            continue
+        if key[0] not in settled.image.topics:
+            state.begin(state.site)
+            state.notes.append(f"{state.site}: the topic was deleted meanwhile")
+            continue
+        view = settled.image.view(*key)
+        if view != work.site.view:
+            site = context.site(view)
+            state.begin(site)
+            remaining.append(replace(work, site=site, followers=_wanted(site, brokers)))
+    return remaining
+
+
+def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[TopicIdPartition, Progressed]) -> None:
+    context.progress.start("replicate", len(works), "partitions")
+    for outcome in context.tasks.run(sync_partition, works):
+        state = states[outcome.item.site.view.key]
+        size_bytes = 0
+        match outcome:
+            case Done(_, result):
+                state.log_end = result.leader_end
+                state.high_watermark = max(state.high_watermark, result.high_watermark)
+                for synced in result.synced:
+                    state.caught_up[synced.broker_id] = synced
+                    state.copied_files += synced.copied_files
+                    state.copied_bytes += synced.copied_bytes
+                    state.avoided_bytes += synced.avoided_bytes
+                    size_bytes += synced.copied_bytes
+                for broker, missed in result.missed:
+                    state.missed[broker] = missed
+                    state.fail(f"{state.site} on broker {broker}", missed.error)
+            case Failed(work, error):
+                state.leader_error = error
+                state.fail(work, error)
+        context.progress.advance(size_bytes)
+    context.progress.finish()
+
+
+def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
+    """A view that seems to be stale, and is not: a replica has a register of an epoch that nobody committed."""
+    for state in states:
+        errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
+        if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
+            continue
+        view = state.site.view
+        for broker, error in ahead_of_metadata(context, view).items():
+            if broker == view.leader:
+                state.leader_error = error
+            elif broker in state.missed:
+                state.missed[broker] = replace(state.missed[broker], error=error)
+            state.failures.append(Failure.of(f"{state.site} on broker {broker}", error))
+
+
+def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
+    """Leaders that have lost data resign; what they lost is copied to them in the next round."""
+    damaged = {
+        key: (state.site.view, state.leader_error)
+        for key, state in states.items()
+        if isinstance(state.leader_error, CorruptionError)
+    }
+    for key, note in replace_leaders(context, damaged).items() if damaged else ():
+        states[key].notes.append(note)
+        states[key].again = True
+
+
+def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
+    """Members that are out of sync leave the ISR, and those that were being added and cannot be reached."""
+    if not any(state.missed for state in states.values()):
+        return
+    lag_ms = context.cluster_config(context.metadata.image()).replica_lag_time_max_ms
+    now_ms = context.clock.now_ms()
+    leaving: dict[TopicIdPartition, list[int]] = {}
+    for key, state in states.items():
+        view = state.site.view
+        out = [
+            broker
+            for broker, missed in state.missed.items()
+            if not isinstance(missed.error, StaleMetadataError)
+            and (broker in view.adding or (broker in view.isr and missed.is_out(now_ms, lag_ms)))
+        ]
+        if out:
+            leaving[key] = out
+    for key in propose(context, states, [without(states[key].site.view, out) for key, out in leaving.items()]):
+        state = states[key]
+        for broker in leaving[key]:
+            error = state.missed[broker].error
+            state.notes.append(f"{state.site}: broker {broker} left the ISR: {error}")
+            # What was lost is copied to it now that it is out.
+            state.again = state.again or isinstance(error, CorruptionError)
+
+
+def _prove(context: Context, states: Sequence[Progressed]) -> None:
+    """Advance the high watermark where every member of the maximal ISR was seen to hold more, and the
+    partition is unchanged by a linearizable read made afterwards.
+    """
+    candidates = [state for state in states if _proven(state) > state.high_watermark]
+    if not candidates:
+        return
+    image = context.metadata.image()
+    unchanged = [state for state in candidates if is_current(image, state.site.view)]
+
+    def write(state: Progressed) -> int:
+        advance_high_watermark(state.site, _proven(state))
+        return _proven(state)
+
+    for outcome in context.threads.run(write, unchanged):
+        match outcome:
+            case Done(state, offset):
+                state.high_watermark = offset
+            case Failed(state, error):
+                state.fail(state.site, error)
+
+
+def _proven(state: Progressed) -> int:
+    """Up to where every member of the maximal ISR was seen to hold the log; 0 when one was not seen, or when they
+    are too few to commit anything.
+    """
+    if state.log_end == 0 or not state.has_min_isr:
+        return 0
+    ends = [state.log_end]
+    for broker in state.site.acknowledging:
+        if broker not in state.caught_up:
+            return 0
+        ends.append(state.caught_up[broker].log_end)
+    return min(ends)
+
+
+def _expand(
+    context: Context,
+    works: Sequence[SyncWork],
+    states: Mapping[TopicIdPartition, Progressed],
+    began_s: float,
+    notes: list[str],
+) -> None:
+    """Let the caught-up followers outside the ISR in, in two commits."""
+    newcomers = {
+        key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
+        for key, state in states.items()
+        if not state.again
+    }
+    # 1. *adding*: from here on an append needs them too.
+    wanted = [adding(states[key].site.view, brokers) for key, brokers in newcomers.items() if brokers]
+    added = propose(context, states, wanted)
+    # 2. Whatever was appended before that.
+    again: list[SyncWork] = []
+    for work in works:
+        key = work.site.view.key
+        if key in added:
+            states[key].caught_up.clear()
+            again.append(replace(work, site=states[key].site, followers=tuple(newcomers[key])))
+    if again:
+        _sync_all(context, again, states)
+    # 3. In the ISR: those that were reached again. Who goes then has been read elsewhere.
+    reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
+    joins = {key: (states[key].site, brokers) for key, brokers in reached.items()}
+    for key, error in check_joins(context, joins, notes):
+        states[key].fail(states[key].site, error)
+        to_blame = error.broker_id if isinstance(error, CorruptionError) else None
+        reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]
+    wanted = [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
+    too_few = {key for key, state in states.items() if not state.has_min_isr}
+    for key in propose(context, states, wanted):
+        state = states[key]
+        state.joined_s = context.clock.monotonic_s() - began_s
+        # What was held back while they were too few is proved in the next round.
+        held_back = key in too_few and state.log_end > state.high_watermark
+        state.again = state.again or (held_back and state.has_min_isr)
+
+
+def _total(rows: Sequence[Mapping[str, Value]], column: str) -> int:
+    return sum(value for row in rows if isinstance(value := row.get(column), int))
+
+
+def _planned(work: SyncWork) -> dict[str, Value]:
+    return {
+        "topic": work.site.view.topic,
+        "partition": work.site.view.partition,
+        "leader": work.site.view.leader,
+        "followers": " ".join(map(str, work.followers)),
+    }
+
+
+def _row(state: Progressed) -> dict[str, Value]:
+    view = state.site.view
+    return {
+        "topic": view.topic,
+        "partition": view.partition,
+        "leader": view.leader,
+        "isr": " ".join(map(str, view.isr)),
+        "log_end": state.log_end,
+        "high_watermark": state.high_watermark,
+        "copied_files": state.copied_files,
+        "copied_bytes": state.copied_bytes,
+        "avoided_bytes": state.avoided_bytes,
+        "joined_s": None if state.joined_s is None else round(state.joined_s, 3),
+    }

@@ -1,0 +1,194 @@
+"""A drill: restore a living cluster from its remote tier beside it, and compare the two.
+
+The copy has the cluster's id and roots of its own in a temporary folder, and sees the remote tier through a
+store that refuses every change: so the tables are not taken over, and the living cluster notices nothing. What
+is compared:
+
+    what is described       the topics, against the metadata now
+    log starts, log ends    what would be lost is what is not tiered yet
+    leader epochs           of everything below the end, where there is anything: the last segment tells
+    producers               as well, where the two logs end at the same offset
+    records                 the first and the last one of each partition, from whichever tier the living cluster
+                            has them; ``deep``: all that its leaders hold, too, and every byte of the remote tier
+                            by checksum
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import OpenStore
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.description import describe
+from stratalog.engine.reading.fetch import fetch
+from stratalog.engine.reading.look import PartitionState, look
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan
+from stratalog.engine.upkeep.restoring.restore import bring_back, totals
+from stratalog.engine.upkeep.verification.verify import verify
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store, StoreOptions
+from stratalog.partitions.store.read_only import ReadOnlyStore
+
+PIECE_BYTES = 16 * 1024 * 1024
+"""So much of a partition is compared at once."""
+
+
+def read_only_remote(context: Context, opener: OpenStore) -> OpenStore:
+    """An opener for the copy: as ``opener``, but for the remote tier."""
+
+    def open_root(uri: str, options: StoreOptions, clock: Clock) -> Store:
+        if uri == context.file.remote:
+            return ReadOnlyStore(context.remote_store("it is drilled"))
+        return opener(uri, options, clock)
+
+    return open_root
+
+
+def copy_of_file(context: Context, folder: Path) -> Path:
+    """A cluster file for the copy: the same id, remote, voters, brokers and racks, and roots below ``folder``,
+    which are made.
+    """
+    file = context.file
+    lines = ["[cluster]", f"id = {json.dumps(file.cluster_id)}", f"remote = {json.dumps(file.remote)}"]
+    lines.append(f"voters = {list(file.voters)}")
+    for broker in file.brokers:
+        root = folder / f"broker-{broker.broker_id}"
+        root.mkdir()
+        lines += ["[[brokers]]", f"id = {broker.broker_id}", f"log_dir = {json.dumps(str(root))}"]
+        lines += [] if broker.rack is None else [f"rack = {json.dumps(broker.rack)}"]
+    lines.append("[s3]")
+    for option in fields(StoreOptions):
+        value = getattr(file.store_options, option.name)
+        lines += [] if value == option.default else [f"{option.name} = {json.dumps(value)}"]
+    path = folder / "cluster.toml"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:
+    """Restore the plan to the cluster that ``copy`` makes, and compare. Every difference that a restore would not
+    survive is a failure in the report; ``lost_records`` are those that are not tiered yet.
+
+    Raises: what keeps the metadata from being read, or the copy from being made.
+    """
+    failures = [*plan.failures]
+    rows: list[dict[str, Value]] = []
+    notes = [*plan.notes]
+    restore_s = 0.0
+    with context.measured() as measure:
+        notes += _not_described(context, plan)
+        if not failures:
+            copied = copy()
+            restored = bring_back(copied, plan)
+            restore_s = restored.seconds
+            failures += restored.failures
+            if deep:
+                failures += verify(copied, deep=True).failures
+        if not failures:
+            for outcome in context.threads.run(lambda one: compare(context, copied, one, deep), plan.partitions):
+                match outcome:
+                    case Done(_, row):
+                        rows.append(row)
+                    case Failed(one, error):
+                        failures.append(Failure.of(one, error))
+    rows.sort(key=lambda row: (str(row["topic"]), row["partition"]))
+    return Report(
+        operation="restore --drill",
+        rows=rows,
+        failures=failures,
+        totals={
+            **totals(plan),
+            "lost_records": sum(int(row["lost_records"] or 0) for row in rows),
+            "restore_s": round(restore_s, 3),
+        },
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
+    """What has changed since the last tier run."""
+    now = describe(context.metadata.image())
+    described = {topic.topic_id: topic for topic in plan.description.topics}
+    if now.configs != plan.description.configs:
+        yield "the configs of the cluster have changed since it was described: the next tier run writes it down"
+    for topic in now.topics:
+        known = described.get(topic.topic_id)
+        if known is None and topic.name not in INTERNAL_TOPICS:
+            yield f"topic {topic.name} is newer than the description: it would be lost; run tier"
+        elif known is not None and (known.configs, len(known.partitions)) != (
+            topic.configs,
+            len(topic.partitions),
+        ):
+            yield f"topic {topic.name} has changed since it was described: the next tier run writes it down"
+
+
+def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool) -> dict[str, Value]:
+    """The row of a partition. Raises: CorruptionError for a difference; what keeps either from being read."""
+    name, partition = one.topic.name, one.partition
+    (before,), (after,) = (look(context, name, [partition])[1] for context in (living, copied))
+    end = after.positions.high_watermark
+    if end > before.positions.log_end:
+        raise CorruptionError(
+            f"the remote log ends at offset {end}, beyond the leader's, which ends at {before.positions.log_end}"
+        )
+    tells = one.log_start < one.log_end
+    if tells and (found := _below(after, end)) != (wanted := _below(before, end)):
+        raise CorruptionError(
+            f"the leader epochs below offset {end} are {found.to_json().decode()}, of the living cluster "
+            f"{wanted.to_json().decode()}"
+        )
+    if tells and end == before.log.log_end:
+        states = [
+            context.site(state.view).leader.producers(state.log)
+            for context, state in ((living, before), (copied, after))
+        ]
+        if states[0] != states[1]:
+            raise CorruptionError(f"the producers at offset {end} are others than those of the living cluster")
+    start = max(before.positions.log_start, after.positions.log_start)
+    compared = 0
+    if start < end:
+        compared += _same(living, copied, one, start, start + 1) + _same(living, copied, one, end - 1, end)
+        local = max(start, before.positions.local_start)
+        if deep and local < end:
+            compared += _same(living, copied, one, local, end)
+    return {
+        **one.row,
+        "high_watermark": before.positions.high_watermark,
+        "lost_records": max(0, before.positions.high_watermark - end),
+        "deleted_records_back": max(0, min(before.positions.log_start, end) - after.positions.log_start),
+        "compared_records": compared,
+    }
+
+
+def _below(state: PartitionState, end: int) -> Lineage:
+    return Lineage(entry for entry in state.log.lineage if entry.start_offset < end)
+
+
+def _same(living: Context, copied: Context, one: RestoredPartition, start: int, end: int) -> int:
+    """How many records are the same. Raises: CorruptionError for the first that are not; what keeps either from
+    being read.
+    """
+    position = start
+    while position < end:
+        size = 1 if end - start == 1 else PIECE_BYTES
+        two = [
+            fetch(context, one.topic.name, one.partition, position, max_bytes=size).records
+            for context in (living, copied)
+        ]
+        rows = min(two[0].num_rows, two[1].num_rows, end - position)
+        if rows == 0 or not two[0].slice(0, rows).equals(two[1].slice(0, rows)):
+            raise CorruptionError(
+                f"the records [{position}, {position + max(rows, 1)}) are others than those of the living cluster"
+            )
+        position += rows
+    return end - start

@@ -1,0 +1,216 @@
+"""What the remote tier holds of a cluster: the plan of a restore. Reads, and changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from stratalog.engine.config.definition import Scope
+from stratalog.engine.config.settings import check_config, topic_config
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.upkeep.tiering.point import read_description
+from stratalog.partitions import paths
+from stratalog.partitions.cluster_key import ClusterKey
+from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, LogGapError, StratalogError
+from stratalog.partitions.runner import Done, Failed, Runner
+from stratalog.partitions.store import Store
+from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import RemoteSegment
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredPartition:
+    """Where the log of a partition begins and ends after the restore: ``[log_start, log_end)``, all of it
+    remote.
+    """
+
+    topic: TopicDescription
+    partition: int
+    log_start: int
+    log_end: int
+    leader_epoch: int
+    """The greatest one that is known of it."""
+    segments: tuple[RemoteSegment, ...]
+
+    def __str__(self) -> str:
+        return f"{self.topic.name}-{self.partition}"
+
+    @property
+    def row(self) -> dict[str, Value]:
+        """For a report."""
+        return {
+            "topic": self.topic.name,
+            "partition": self.partition,
+            "log_start": self.log_start,
+            "log_end": self.log_end,
+            "records": self.log_end - self.log_start,
+            "remote_bytes": sum(segment.size_bytes for segment in self.segments),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class RestorePlan:
+    """What there is to restore; all of it was found sound as far as a look at footers tells."""
+
+    description: ClusterDescription
+    topics: tuple[TopicDescription, ...]
+    """With leader epochs and log starts as the remote log has them, where it knows more; without internal ones."""
+    tiered: frozenset[str]
+    """Ids of the topics that have, or shall have, a table."""
+    partitions: tuple[RestoredPartition, ...]
+    notes: tuple[str, ...]
+    """What is lost."""
+    failures: tuple[Failure, ...]
+    """What cannot be restored; while there are some, nothing is."""
+
+
+FAR_AHEAD = 10**15
+"""Offsets. A log start is so far above the end of the remote log as records were deleted before they were tiered;
+a start that is further ahead is damage, and none of its offsets is given out."""
+FAR_AHEAD_EPOCHS = 10**8
+"""Leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP`` for each restore."""
+
+OpenTable = Callable[[TopicDescription, str], "DeltaTopicTable"]
+"""The table of a topic, as the cluster with this id sees it."""
+
+
+def plan_restore(
+    remote: Store,
+    former: str,
+    table_of: OpenTable,
+    runner: Runner,
+    heir: str | None = None,
+    key: ClusterKey | None = None,
+) -> RestorePlan:
+    """What the remote holds of cluster ``former``, some of whose tables ``heir`` may have taken over already.
+    Every table is folded, every listed object is looked for, and the last segment of every partition is looked
+    into. With ``key``, which is that of ``former``, its description has to be signed.
+
+    Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
+        damaged; StorageError kinds. What is wrong with a topic is a failure in the plan.
+    """
+    description = read_description(remote, former, key)
+    topics: list[TopicDescription] = []
+    partitions: list[RestoredPartition] = []
+    failures: list[Failure] = []
+    notes: list[str] = []
+    tiered: set[str] = set()
+    for topic in description.topics:
+        if topic.name in INTERNAL_TOPICS:
+            notes.append(f"{topic.name} is lost: it is kept on brokers only, and begins anew")
+            continue
+        try:
+            config = _checked_config(topic, description)
+            log = RemoteLog.empty(topic.name)
+            if config.remote_storage_enable:
+                tiered.add(topic.topic_id)
+                log = _load(topic, former, heir, table_of)
+            else:
+                notes.append(f"the records of {topic.name} are lost: it was not tiered; it is restored empty")
+            if config.snapshots:
+                topic = _begun_anew(topic)
+            folder = paths.topic_folder(topic.name, topic.topic_id)
+            found = _look_into(remote, folder, topic, log, runner)
+        except StratalogError as error:
+            failures.append(Failure.of(topic.name, error))
+            continue
+        partitions += found
+        known = tuple(PartitionDescription(one.leader_epoch, one.log_start) for one in found)
+        topics.append(msgspec.structs.replace(topic, partitions=known))
+    return RestorePlan(
+        description, tuple(topics), frozenset(tiered), tuple(partitions), tuple(notes), tuple(failures)
+    )
+
+
+def _begun_anew(topic: TopicDescription) -> TopicDescription:
+    """The topic with logs that start at 0. A log that does not has a snapshot that stands for what is below its
+    start (KIP-630, "Validation of Snapshot and Log"), and snapshots are kept on brokers only.
+    """
+    partitions = tuple(one._replace(log_start_offset=0) for one in topic.partitions)
+    return msgspec.structs.replace(topic, partitions=partitions)
+
+
+def _checked_config(topic: TopicDescription, description: ClusterDescription) -> TopicConfig:
+    """Raises: InvalidConfigError for what could not be set any more (a key of a later version, say)."""
+    what = f"topic {topic.name!r}"
+    for name, text in description.configs.items():
+        check_config(Scope.CLUSTER, name, text, "cluster")
+    for name, text in topic.configs.items():
+        check_config(Scope.TOPIC, name, text, what)
+    return topic_config(topic.configs, description.configs, what)
+
+
+def _load(topic: TopicDescription, former: str, heir: str | None, table_of: OpenTable) -> RemoteLog:
+    """Raises: as ``DeltaTopicTable.load``; RemoteObjectMissingError."""
+    table = table_of(topic, former)
+    try:
+        log = table.load()
+    except InconsistentClusterIdError:
+        if heir is None:
+            raise
+        table = table_of(topic, heir)
+        log = table.load()
+    if log.version >= 0:
+        table.check_objects(log)
+    return log
+
+
+def _look_into(
+    remote: Store, folder: str, topic: TopicDescription, log: RemoteLog, runner: Runner
+) -> list[RestoredPartition]:
+    """Raises: LogGapError; what is wrong with a last segment."""
+    if beyond := [partition for partition in log.segments if partition >= len(topic.partitions)]:
+        raise LogGapError(
+            f"the table of {topic.name} has partition {beyond[0]}, the description {len(topic.partitions)} "
+            "partitions: it is older than the table"
+        )
+    lasts = [segments[-1] for segments in log.segments.values()]
+    states: dict[int, AuxiliaryState] = {}
+    for outcome in runner.run(lambda last: auxiliary_state(remote, folder, last), lasts):
+        match outcome:
+            case Done(last, state):
+                states[last.partition] = state
+            case Failed(_, error):
+                raise error
+    return [
+        _partition(topic, number, described, log.of_partition(number), states.get(number))
+        for number, described in enumerate(topic.partitions)
+    ]
+
+
+def _partition(
+    topic: TopicDescription,
+    number: int,
+    described: PartitionDescription,
+    segments: tuple[RemoteSegment, ...],
+    state: AuxiliaryState | None,
+) -> RestoredPartition:
+    """The log start may have grown after the description was written, and segments may have gone for it.
+
+    Raises: CorruptionError for numbers that are far ahead of the remote log's.
+    """
+    first = segments[0].base_offset if segments else 0
+    log_start = max(described.log_start_offset, first)
+    end = log_start if state is None else max(log_start, state.offset)
+    known = 0 if state is None else state.lineage.latest_epoch
+    epoch = max(described.leader_epoch, known)
+    if (
+        epoch > known + FAR_AHEAD_EPOCHS
+        or log_start > max(first, 0 if state is None else state.offset) + FAR_AHEAD
+    ):
+        raise CorruptionError(
+            f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, its "
+            f"remote log knows epoch {known} and ends at {0 if state is None else state.offset}: nobody of ours "
+            "wrote that; delete the description, and the one before it counts"
+        )
+    return RestoredPartition(topic, number, log_start, end, epoch, segments)

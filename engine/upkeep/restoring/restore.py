@@ -1,0 +1,138 @@
+"""Restore: a cluster on empty brokers from the remote tier alone.
+
+    1. read the description of the former cluster, its tables, the last segment of every partition: if anything is
+       wrong, the restore ends here, and nothing was changed
+    2. format the brokers as another cluster, with an id of its own
+    3. write its description, so that it could be restored itself, should all be lost between two of these steps
+    4. hand the tables over to it: from here on the former cluster commits nothing any more
+    5. commit configs and topics: their old ids, leader epochs far above the known ones, no leaders
+    6. elect uncleanly: on each leader, the log begins where the remote log ends *now*, with its leader epochs and
+       producers (``candidates``); followers follow
+Every step may be repeated: a restore that stopped is run again.
+
+Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.handover``). Why
+the same topic ids: a table, its folder and the files in it belong to a topic id, and the history goes on in them.
+What comes back is what was tiered, all below the high watermark; what was not is lost, and so is what is kept on
+brokers only: offsets of consumer groups, the state of transactions, records of topics that are not tiered,
+snapshots.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.upkeep.replication.elect import elect
+from stratalog.engine.upkeep.replication.replicate import replicate
+from stratalog.engine.upkeep.restoring.plan import RestorePlan
+from stratalog.engine.upkeep.tiering.point import write_description
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.records import schema_of
+
+
+def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
+    """What the restored cluster is: the former one's topics, with greater leader epochs."""
+    topics = tuple(
+        msgspec.structs.replace(
+            topic,
+            partitions=tuple(
+                PartitionDescription(one.leader_epoch + EPOCH_GAP, one.log_start_offset)
+                for one in topic.partitions
+            ),
+        )
+        for topic in plan.topics
+    )
+    return msgspec.structs.replace(plan.description, cluster_id=cluster_id, topics=topics)
+
+
+def check_target(image: ClusterImage, plan: RestorePlan) -> None:
+    """A cluster may be restored to where nothing is, or what an earlier try has restored.
+
+    Raises: InvalidCallError.
+    """
+    foreign = sorted(topic.name for topic in image.topics.values() if topic.topic_id not in _ids(plan))
+    if foreign:
+        raise InvalidCallError(
+            f"cluster {image.cluster_id!r} has topics of its own, {', '.join(foreign[:3])}: restore to brokers "
+            "without any"
+        )
+
+
+def take_over(context: Context, plan: RestorePlan, former: str) -> None:
+    """Steps 3 and 4. Raises: as ``hand_over``."""
+    from stratalog.tiering.handover import hand_over  # here: it loads delta-rs
+
+    remote = context.remote_store("a cluster is restored from the remote tier")
+    description = restored_description(plan, context.file.cluster_id)
+    write_description(remote, description, 0, context.key, lambda: context.metadata.image().next_offset)
+    for topic in plan.topics:
+        if topic.topic_id in plan.tiered:
+            table = context.remote_table(as_image(topic))
+            options, clock = context.file.store_options, context.clock
+            if not hand_over(table, former, context.file.cluster_id, options, clock):
+                # Else the former cluster might still create it.
+                table.ensure(schema_of(topic.key_schema, topic.value_schema))
+
+
+def bring_back(context: Context, plan: RestorePlan) -> Report:
+    """Steps 5 and 6, on a cluster that owns the tables.
+
+    Raises: what a command is refused with.
+    """
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        context.metadata.submit(AlterConfigs(None, dict(plan.description.configs)))
+        factors: dict[str, int] = {}
+        for topic in plan.topics:
+            factors[topic.name] = context.metadata.submit(RestoreTopic(topic))
+        names = [topic.name for topic in plan.topics]
+        if names:
+            failures += elect(context, names, unclean=True).failures
+            failures += replicate(context, names).failures
+    rows = [{**one.row, "replicas": factors[one.topic.name]} for one in plan.partitions]
+    notes = [
+        *plan.notes,
+        *(
+            f"{topic.name} has {factors[topic.name]} replicas, not {topic.replication_factor}: there are no more "
+            "brokers"
+            for topic in plan.topics
+            if factors[topic.name] < topic.replication_factor
+        ),
+    ]
+    return Report("restore", rows, failures, totals(plan), False, measure.seconds, measure.counts, notes)
+
+
+def planned(plan: RestorePlan) -> Report:
+    """The report of a dry run."""
+    rows = [one.row for one in plan.partitions]
+    return Report("restore", rows, plan.failures, totals(plan), True, notes=plan.notes)
+
+
+def totals(plan: RestorePlan) -> dict[str, Value]:
+    """Of a report."""
+    return {
+        "topics": len(plan.topics),
+        "partitions": len(plan.partitions),
+        "records": sum(one.log_end - one.log_start for one in plan.partitions),
+        "remote_bytes": sum(segment.size_bytes for one in plan.partitions for segment in one.segments),
+    }
+
+
+def as_image(topic: TopicDescription) -> TopicImage:
+    """The topic without its partitions."""
+    return TopicImage(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        key_schema=topic.key_schema,
+        value_schema=topic.value_schema,
+        configs=topic.configs,
+    )
+
+
+def _ids(plan: RestorePlan) -> set[str]:
+    return {topic.topic_id for topic in plan.topics}

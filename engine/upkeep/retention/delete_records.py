@@ -1,0 +1,169 @@
+"""DeleteRecords: let the log of a partition start later, as its owner wants (Kafka's Admin API; KIP-107).
+
+    1. look at the leaders: is it allowed, and how far is each log committed
+    2. commit the new log start offsets, one commit for all partitions; again where another leader was elected
+    3. describe the cluster in the remote tier, where a topic is tiered: no restore must bring back what is deleted
+
+Readers and followers go by the log start at once. The bytes go by ``retain``: whole files that lie below it, of
+the remote tier and of the brokers, after ``file.delete.delay.ms``.
+
+Where snapshots stand for what leaves the log, only a snapshot moves its start (KIP-630, "When to Increase the
+LogStartOffset"): POLICY_VIOLATION.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.reading.positions import spec_of
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.upkeep.tiering.point import describe_first
+from stratalog.partitions.errors import (
+    FencedLeaderEpochError,
+    InvalidCallError,
+    OffsetOutOfRangeError,
+    PolicyViolationError,
+    StratalogError,
+)
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.numbers import whole
+from stratalog.partitions.offsets import OffsetSpec
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.runner import Done, Failed
+
+HIGH_WATERMARK = -1
+"""As an offset: everything that is committed."""
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """Where the log of a partition starts, and is to start."""
+
+    present: int
+    wanted: LogStart
+
+
+def delete_records(
+    context: Context, before: Mapping[TopicPartition, int | str], *, dry_run: bool = False
+) -> Report:
+    """Delete the records below these offsets (``HIGH_WATERMARK``: all that are committed). One row a partition:
+    its low watermark, the offset at which its log starts then. Below that one there is nothing to delete.
+
+    Raises: PolicyViolationError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the high watermark,
+        InvalidCallError: nothing was changed. A leader that cannot be looked at is a failure of its partition.
+    """
+    wanted = {
+        (topic, whole(number, f"topic {topic!r}: partition")): _offset(offset, f"{topic}-{number}: offset")
+        for (topic, number), offset in before.items()
+    }
+    rows: dict[TopicPartition, dict[str, Value]] = {}
+    refused: dict[TopicPartition, StratalogError] = {}
+    waiting = dict(wanted)
+    with context.measured() as measure:
+        for attempt in range(_ATTEMPTS):
+            found, errors = _look(context, context.metadata.image(), waiting)
+            bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
+            if attempt == 0 and bad_call is not None:
+                raise bad_call
+            refused |= errors
+            errors = {} if dry_run else _commit(context, found)
+            rows |= {one: _row(one, start) for one, start in found.items() if one not in errors}
+            waiting = {one: wanted[one] for one, e in errors.items() if isinstance(e, FencedLeaderEpochError)}
+            if attempt == _ATTEMPTS - 1:
+                waiting = {}
+            refused |= {one: error for one, error in errors.items() if one not in waiting}
+            if not waiting:
+                break
+        failures = [Failure.of(f"{topic}-{number}", error) for (topic, number), error in refused.items()]
+        if not dry_run and any(row["deleted_records"] for row in rows.values()):
+            failures += _describe(context, {topic for topic, _ in rows})
+    return Report(
+        operation="delete_records",
+        rows=[rows[one] for one in wanted if one in rows],
+        failures=failures,
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+    )
+
+
+def _offset(given: object, what: str) -> int:
+    """Raises: InvalidCallError, also for a position other than the end."""
+    if isinstance(given, OffsetSpec | str):
+        if spec_of(given, what) is OffsetSpec.LATEST:
+            return HIGH_WATERMARK
+        raise InvalidCallError(f"{what} {given!r}: records are deleted below an offset, or below latest")
+    return whole(given, what)
+
+
+def _look(
+    context: Context, image: ClusterImage, before: Mapping[TopicPartition, int]
+) -> tuple[dict[TopicPartition, _Start], dict[TopicPartition, StratalogError]]:
+    """Step 1: where the logs are to start, and what is wrong with the others."""
+    found: dict[TopicPartition, _Start] = {}
+    errors: dict[TopicPartition, StratalogError] = {}
+    for outcome in context.threads.run(lambda one: _start(context, image, one, before[one]), list(before)):
+        match outcome:
+            case Done(one, start):
+                found[one] = start
+            case Failed(one, error):
+                errors[one] = error
+    return found, errors
+
+
+def _start(context: Context, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
+    """Raises: as ``delete_records``; what keeps the leader from being listed."""
+    topic, partition = one
+    what = f"partition {partition} of topic {topic!r}"
+    if topic == METADATA_TOPIC or context.topic_config(image, image.topic(topic)).snapshots:
+        raise PolicyViolationError(
+            f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot moves the "
+            "start of such a log (jobs/snapshot)"
+        )
+    site = context.site(image.view(image.topic(topic).topic_id, partition))
+    leader, present = site.leader, site.view.log_start_offset
+    log = leader.log()
+    check_whole(leader, log)
+    high_watermark = max(log.high_watermark, present)
+    wanted = high_watermark if before == HIGH_WATERMARK else before
+    if not 0 <= wanted <= high_watermark:
+        raise OffsetOutOfRangeError(
+            f"records of {what} below offset {before} cannot be deleted: it is committed up to {high_watermark}, "
+            f"the high watermark (give {HIGH_WATERMARK} for that one)"
+        )
+    return _Start(present, LogStart(site.view.topic_id, partition, wanted, site.epoch))
+
+
+def _commit(context: Context, found: Mapping[TopicPartition, _Start]) -> dict[TopicPartition, StratalogError]:
+    """Step 2; which partitions were refused, and why."""
+    grown = {one: start.wanted for one, start in found.items() if start.wanted.log_start_offset > start.present}
+    if not grown:
+        return {}
+    answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())))
+    return {one: answer.error for one, answer in zip(grown, answers, strict=True) if isinstance(answer, Refused)}
+
+
+def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:
+    """Step 3."""
+    image = context.metadata.image()
+    there = [image.topics[image.topic_ids[topic]] for topic in topics if topic in image.topic_ids]
+    if any(context.topic_config(image, topic).remote_storage_enable for topic in there):
+        return describe_first(context, image)
+    return []
+
+
+def _row(one: TopicPartition, start: _Start) -> dict[str, Value]:
+    low_watermark = max(start.present, start.wanted.log_start_offset)
+    return {
+        "topic": one[0],
+        "partition": one[1],
+        "low_watermark": low_watermark,
+        "deleted_records": low_watermark - start.present,
+    }

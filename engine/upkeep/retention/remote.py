@@ -1,0 +1,149 @@
+"""Retention of the remote tier: what of it can be relied upon, and what leaves it (KIP-405, KIP-950)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import TYPE_CHECKING
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.upkeep.retention.tasks import RemotePart
+from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.lineage import Lineage
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_objects import RemoteObjects
+from stratalog.tiering.remote_segment import RemoteSegment
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+_NO_HISTORY = Lineage()
+"""Of a partition of which nothing is to be remote."""
+
+
+def remote_parts(
+    context: Context, topic: TopicImage, failures: list[Failure], notes: list[str], *, dry_run: bool
+) -> dict[int, RemotePart]:
+    """What is remote of every partition of a tiered topic. Objects that the table lists and the store lacks are a
+    failure of the topic. What others have rewritten is taken back first, and noted: until then anybody's VACUUM
+    may delete what the brokers are about to rely on.
+
+    Raises: as ``DeltaTopicTable.undo_rewrites``.
+    """
+    table = context.remote_table(topic)
+    log = table.load()
+    if log.rewrite is not None:
+        notes.append(f"{topic.name}: {log.rewrite}")
+        log = log if dry_run else table.undo_rewrites()
+    log, objects, missing = _look(table, log)
+    if missing:
+        failures.append(
+            Failure.of(
+                topic.name,
+                RemoteObjectMissingError(
+                    f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
+                    f"{min(missing)}; the brokers keep what they have of them, and heal rebuilds them from that"
+                ),
+            )
+        )
+    parts = {}
+    for partition in range(len(topic.partitions)):
+        listed = log.of_partition(partition)
+        there = list(takewhile(lambda segment: segment.path not in missing, listed))
+        parts[partition] = RemotePart(
+            table.remote, listed, tuple(objects.segments[segment.path].object for segment in there)
+        )
+    return parts
+
+
+def _look(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
+    """The table, of which ``log`` was just read, and what lies there. What seems to be missing is looked for
+    again: it may have left the table since that was read.
+    """
+    objects = table.objects()
+    missing = frozenset(segment.path for segment in log.all_segments() if not objects.holds(segment))
+    if missing:
+        log, objects = table.load(), table.objects()
+        missing &= {segment.path for segment in log.all_segments() if not objects.holds(segment)}
+    return log, objects, missing
+
+
+@dataclass(slots=True)
+class Expiry:
+    """What leaves the remote logs in one run."""
+
+    context: Context
+    image: ClusterImage
+    log_starts: Mapping[TopicIdPartition, int]
+    """The log start offsets that this run has committed, or with ``dry_run`` would."""
+    settled: Collection[TopicIdPartition]
+    """The partitions that now start where retention wants them to."""
+    dry_run: bool
+    failures: list[Failure]
+    removed: dict[TopicIdPartition, list[RemoteSegment]] = field(default_factory=dict)
+    """The segments of each partition that went."""
+
+    def run(self, topics: Iterable[TopicImage]) -> dict[TopicIdPartition, list[RemoteSegment]]:
+        """Step 3 of retain."""
+        for topic in topics:
+            if topic.topic_id not in self.image.topics:
+                continue
+            try:
+                config = self.context.topic_config(self.image, topic)
+                if config.remote_storage_enable:
+                    self._expire(topic, config.file_delete_delay_ms)
+                elif config.remote_log_delete_on_disable and self.context.remote is not None:
+                    self._give_up(topic, config.file_delete_delay_ms)
+            except StratalogError as error:
+                self.failures.append(Failure.of(topic.name, error))
+        return self.removed
+
+    def _expire(self, topic: TopicImage, delay_ms: int) -> None:
+        """What lies below the log start offset."""
+        table = self.context.remote_table(topic)
+        gone = expired_segments(
+            table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}
+        )
+        for segment in gone:
+            self._count(topic, segment)
+        if not self.dry_run:
+            if gone:
+                table.commit((), gone)
+            table.vacuum(delay_ms)
+
+    def _log_start(self, topic: TopicImage, partition: int) -> int:
+        committed = self.image.view(topic.topic_id, partition).log_start_offset
+        key = TopicIdPartition(topic.topic_id, partition)
+        return max(committed, self.log_starts.get(key, 0)) if self.dry_run else committed
+
+    def _give_up(self, topic: TopicImage, delay_ms: int) -> None:
+        """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
+        table = self.context.remote_table(topic)
+        log = table.load()
+        partitions = [p for p in log.segments if (topic.topic_id, p) in self.settled]
+        for partition in partitions:
+            for segment in log.of_partition(partition):
+                self._count(topic, segment)
+        if self.dry_run or log.version < 0:
+            return
+
+        def none_if_tiered() -> dict[int, Present]:
+            image = self.context.metadata.image()
+            now = image.topics.get(topic.topic_id)
+            if now is None or self.context.topic_config(image, now).remote_storage_enable:
+                return {}
+            return dict.fromkeys(partitions, Present(_NO_HISTORY.latest_epoch))
+
+        if partitions:
+            table.commit((), (), Histories(dict.fromkeys(partitions, _NO_HISTORY), none_if_tiered))
+        table.vacuum(delay_ms)
+
+    def _count(self, topic: TopicImage, segment: RemoteSegment) -> None:
+        self.removed.setdefault(TopicIdPartition(topic.topic_id, segment.partition), []).append(segment)

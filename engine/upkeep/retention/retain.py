@@ -1,0 +1,225 @@
+"""Retain: total and local retention, and what may be deleted after its delay (KIP-405; protocol section 4).
+
+    1. tasks: what total retention would keep of each partition, by its leader and the remote log
+    2. commit the new log start offsets, one commit for all partitions
+    3. commit the removal of remote segments below them, one commit a topic; delete what was removed
+       ``file.delete.delay.ms`` ago
+    4. tasks: on every replica write the new local start, and delete what left the log that long ago
+
+Nothing leaves a broker's storage before its remote copy is committed and was read, every byte (``tasks``). Of a
+topic that is not tiered any more the log starts where the leader's storage does, and all that is remote goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
+from stratalog.engine.upkeep.retention.tasks import Dropped, RemotePart, RetainWork, Wanted, drop, wanted_log_start
+from stratalog.engine.upkeep.tiering.point import describe_first
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+from stratalog.tiering.remote_segment import RemoteSegment
+
+_COUNTED = ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_bytes")
+
+
+def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
+    """Apply retention to the topics (all when None). What belongs to no partition is left to ``vacuum``.
+
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
+    """
+    failures: list[Failure] = []
+    notes: list[str] = []
+    rows: dict[TopicIdPartition, dict[str, Value]] = {}
+    with context.measured() as measure:
+        image = context.metadata.image()
+        chosen = context.topics(image, topics)
+        works = _plan(context, image, chosen, dry_run, failures, notes)
+        sound = {work.site.view.topic_id for work in works}  # what failed by now is not tried again below
+        chosen = [topic for topic in chosen if topic.topic_id in sound]
+        wanted = _wanted(context, works, failures, notes)
+        log_starts = {
+            key: start for key, (work, start) in wanted.items() if start > work.site.view.log_start_offset
+        }
+        settled = {*wanted}
+        if not dry_run and log_starts:
+            settled -= _commit_log_starts(context, wanted, log_starts, failures)
+        image = context.metadata.image()
+        removed = Expiry(context, image, log_starts, settled, dry_run, failures).run(chosen)
+        works = [work for work in _plan(context, image, chosen, dry_run, [], []) if work.site.view.key in wanted]
+        context.progress.start("retain", len(works), "partitions")
+        for outcome in context.tasks.run(drop, works):
+            size_bytes = 0
+            match outcome:
+                case Done(work, dropped):
+                    rows[work.site.view.key] = _row(work, dropped, log_starts, removed)
+                    size_bytes = dropped.deleted_bytes
+                    failures += [Failure.of(where, error) for where, error in dropped.failed]
+                    bad = _still_bad(context, image, work, dropped.bad)
+                    failures += [Failure.of(f"{work} in the remote tier", error) for error in bad]
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+            context.progress.advance(size_bytes)
+        context.progress.finish()
+    return Report(
+        operation="retain",
+        rows=sorted(rows.values(), key=lambda row: (str(row["topic"]), row["partition"])),
+        failures=list({(failure.item, failure.code, failure.message): failure for failure in failures}.values()),
+        totals={column: sum(int(row[column] or 0) for row in rows.values()) for column in _COUNTED},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=list(dict.fromkeys(notes)),
+    )
+
+
+def _still_bad(
+    context: Context, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
+) -> list[StratalogError]:
+    """What is wrong with remote segments. One that was gone when its turn came is not missing where the table does
+    not list it any more: another run has let it expire.
+    """
+    gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
+    if gone:
+        view = work.site.view
+        with suppress(StratalogError):
+            log = context.remote_table(image.topics[view.topic_id]).load()
+            listed = {segment.path for segment in log.of_partition(view.partition)}
+            return [error for path, error in bad.items() if path not in gone or path in listed]
+    return list(bad.values())
+
+
+def _plan(
+    context: Context,
+    image: ClusterImage,
+    topics: Iterable[TopicImage],
+    dry_run: bool,
+    failures: list[Failure],
+    notes: list[str],
+) -> list[RetainWork]:
+    present = [topic for topic in topics if topic.topic_id in image.topics]
+    configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
+    tiered = [topic for topic in present if configs[topic.topic_id].remote_storage_enable]
+    parts: dict[str, dict[int, RemotePart]] = {}
+
+    def ask(topic: TopicImage) -> dict[int, RemotePart]:
+        return remote_parts(context, topic, failures, notes, dry_run=dry_run)
+
+    for outcome in ask_remote(context, ask, tiered):
+        match outcome:
+            case Done(topic, found):
+                parts[topic.topic_id] = found
+            case Failed(topic, error):
+                failures.append(Failure.of(topic.name, error))
+    works = []
+    for topic in present:
+        config, remote = configs[topic.topic_id], parts.get(topic.topic_id, {})
+        if config.remote_storage_enable and not remote:
+            continue
+        works += [
+            RetainWork(
+                site=context.site(view),
+                total=config.retention,
+                local=config.local_retention,
+                remote=remote.get(view.partition),
+                delay_ms=config.file_delete_delay_ms,
+                clock=context.clock,
+                dry_run=dry_run,
+                snapshots=config.snapshots,
+            )
+            for view in image.views(topic.name)
+        ]
+    return works
+
+
+def _wanted(
+    context: Context, works: Sequence[RetainWork], failures: list[Failure], notes: list[str]
+) -> dict[TopicIdPartition, tuple[RetainWork, int]]:
+    """Step 1. Where the remote seems to lack what the leader has let go of, both are looked at again: another
+    driver may have tiered and dropped it since the table was read.
+    """
+    found: dict[TopicIdPartition, tuple[RetainWork, int]] = {}
+    for last in (False, True):
+        gaps: list[RetainWork] = []
+        for outcome in context.tasks.run(wanted_log_start, works):
+            match outcome:
+                case Failed(work, LogGapError()) if work.tiered and not last:
+                    gaps.append(work)
+                case Failed(work, error):
+                    failures.append(Failure.of(work, error))
+                case Done(work, wanted):
+                    _note(work, wanted, notes)
+                    found[work.site.view.key] = work, wanted.log_start
+        if not gaps:
+            break
+        image = context.metadata.image()
+        named = {work.site.view.topic_id: image.topics.get(work.site.view.topic_id) for work in gaps}
+        topics = [topic for topic in named.values() if topic is not None]
+        keys = {work.site.view.key for work in gaps}
+        planned = _plan(context, image, topics, gaps[0].dry_run, failures, notes)
+        works = [work for work in planned if work.site.view.key in keys]
+    return found
+
+
+def _note(work: RetainWork, wanted: Wanted, notes: list[str]) -> None:
+    if wanted.ahead is not None:
+        try:
+            moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=wanted.ahead.max_timestamp_ms)
+            when = f"{moment:%F %T}Z"
+        except OverflowError:  # the log takes what Python's calendar has no name for
+            when = f"{wanted.ahead.max_timestamp_ms} ms after 1970"
+        notes.append(
+            f"{work}: offsets [{wanted.ahead.start}, {wanted.ahead.end}) have a timestamp in the future, "
+            f"{when}; retention counts from when they were written"
+        )
+
+
+def _commit_log_starts(
+    context: Context,
+    wanted: dict[TopicIdPartition, tuple[RetainWork, int]],
+    log_starts: dict[TopicIdPartition, int],
+    failures: list[Failure],
+) -> set[TopicIdPartition]:
+    """Step 2. What is refused leaves ``log_starts``, and is returned."""
+    changes = tuple(
+        LogStart(*key, start, wanted[key][0].site.view.leader_epoch) for key, start in log_starts.items()
+    )
+    refused: set[TopicIdPartition] = set()
+    for answer in context.metadata.submit(AdvanceLogStart(changes)):
+        if isinstance(answer, Refused):
+            refused.add(answer.key)
+            del log_starts[answer.key]
+            failures.append(Failure.of(wanted[answer.key][0], answer.error))
+    if any(wanted[key][0].tiered for key in log_starts):  # a restore must not bring back what is below them
+        failures += describe_first(context, context.metadata.image())
+    return refused
+
+
+def _row(
+    work: RetainWork,
+    dropped: Dropped,
+    log_starts: dict[TopicIdPartition, int],
+    removed: dict[TopicIdPartition, list[RemoteSegment]],
+) -> dict[str, Value]:
+    view = work.site.view
+    expired = removed.get(work.site.view.key, ())
+    return {
+        "topic": view.topic,
+        "partition": view.partition,
+        "log_start": log_starts.get(work.site.view.key, view.log_start_offset),
+        "local_starts": " ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
+        "remote_removed": len(expired),
+        "remote_removed_bytes": sum(segment.size_bytes for segment in expired),
+        "deleted_files": dropped.deleted,
+        "deleted_bytes": dropped.deleted_bytes,
+    }

@@ -1,0 +1,162 @@
+"""Sweep: delete what no replica of the metadata owns.
+
+Folders of deleted topics, of replicas that were reassigned, of former incarnations of a root. A replica's folder
+is *closed* before it is emptied: a zombie whose view still says that this replica leads would find an empty log
+otherwise, take over its own epoch a second time, and copy a second history of that epoch to followers that
+both views have in common. So one small file stays of each removed replica until its topic is deleted: the
+lineage of an epoch above all others, which tells everybody that their view is out of date.
+
+What a former replica holds of another history than the leader's may be the only copy of acknowledged records. It
+stays until ``file.delete.delay.ms`` have passed since its folder was closed, and as long as no leader says what
+the history is (``stratalog.engine.replicas.former``).
+
+What others have put beside our folders, or into those that are owned, is theirs and stays. What is no file, a link
+or a FIFO, stays everywhere, and is named: it may keep an operation from its work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.replicas.former import CLOSED, former_replica, owned_folders, truncated_in
+from stratalog.partitions import paths
+from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.paths import DataName, parse_name
+from stratalog.partitions.root import read_broker_file
+from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
+
+_CLOSED_LINEAGE = Lineage([(CLOSED.epoch, 0)])
+_DAY_MS = 24 * 60 * 60 * 1000
+_NAMED = 5
+
+
+def sweep_roots(
+    context: Context, failures: list[Failure], dry_run: bool = False, *, older_than_ms: int = _DAY_MS
+) -> int:
+    """Delete what nobody owns; how many files. A root that cannot be listed, or a folder that cannot be swept, is
+    a failure. ``older_than_ms`` is how long what a crash has left under a name of its own has to lie there.
+
+    The roots are listed first and the metadata is read afterwards: whoever writes to a folder knows it from
+    the metadata, so a folder that was seen and is not owned then is nobody's any more.
+    """
+    seen: dict[int, Sequence[StoredObject]] = {}
+    for broker_id, store in context.stores.items():
+        try:
+            seen[broker_id] = store.list("")
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
+    image = context.metadata.image()
+    owned = owned_folders(context, image)
+    awaited = {
+        lost.broker_id
+        for topic in image.topics.values()
+        for partition in topic.partitions
+        for lost in partition.lost
+    }
+    swept = 0
+    before_ms = context.clock.now_ms() - older_than_ms
+    for broker_id, objects in seen.items():
+        failures += special_files(f"broker {broker_id}", context.stores[broker_id], objects)
+        store, registered = context.stores[broker_id], image.brokers.get(broker_id)
+        try:
+            found = read_broker_file(store)
+            if registered is None or found is None or found.directory_id != registered.directory_id:
+                continue  # about to be registered, or not there: not ours to judge
+            if broker_id in awaited:
+                continue  # what an earlier incarnation left may be all that there is of a partition
+            kept = {paths.voter_path(registered.directory_id), paths.schedule_folder(registered.home)}
+            litter: dict[str, list[str]] = {}
+            for stored in objects:
+                folder = paths.folder_of(stored.name)
+                if stored.special:
+                    continue
+                if paths.is_probe(stored.name) and stored.modified_ms < before_ms:
+                    litter.setdefault(folder, []).append(stored.name)
+                if any(above in kept or (broker_id, above) in owned for above in _and_above(folder)):
+                    continue
+                if paths.is_top_folder(folder.partition("/")[0]):
+                    litter.setdefault(folder, []).append(stored.name)
+        except StratalogError as error:
+            failures.append(Failure.of(f"broker {broker_id}", error))
+            continue
+        for folder, names in litter.items():
+            try:
+                needed = _needed(context, image, broker_id, folder, names, failures)
+                swept += _sweep_folder(store, folder, names, needed, image, dry_run)
+            except StratalogError as error:
+                failures.append(Failure.of(f"broker {broker_id}", error))
+    return swept
+
+
+def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> list[Failure]:
+    """What is no file among the objects of a root, by one failure for each of the first ones."""
+    found = [stored for stored in objects if stored.special]
+    more = f"; there are {len(found)} such things" if len(found) > 1 else ""
+    return [
+        Failure.of(
+            where,
+            CorruptionError(f"{store.uri_of(stored.name)} is {stored.special}: {LEFT_ALONE}{more}"),
+        )
+        for stored in found[:_NAMED]
+    ]
+
+
+def _and_above(folder: str) -> Iterator[str]:
+    """A folder and those it lies in, but for the root."""
+    while folder:
+        yield folder
+        folder = paths.folder_of(folder)
+
+
+def _needed(
+    context: Context,
+    image: ClusterImage,
+    broker_id: int,
+    folder: str,
+    names: Sequence[str],
+    failures: list[Failure],
+) -> set[str]:
+    """What stays of a folder that nobody owns: of a former replica the data files of which it cannot be told, or
+    not yet, that the log has their records, or that they may go.
+    """
+    replica = former_replica(context, image, broker_id, folder)
+    data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}
+    if replica is None or not data:
+        return set()
+    view = image.view(replica.topic_id, replica.partition)
+    if view.leader is None:
+        return data
+    try:
+        leader = context.site(view).leader
+        listing = leader.list()
+        lineage = leader.lineage(listing)
+        if lineage.latest_epoch != view.leader_epoch:
+            return data  # where its history goes on is decided when it takes over
+        delay_ms = context.topic_config(image, image.topics[replica.topic_id]).file_delete_delay_ms
+        lost = truncated_in(replica, lineage, listing.joined_ms)
+    except StratalogError as error:
+        failures.append(Failure.of(f"{replica}, a former one, whose data stays", error))
+        return data
+    now_ms = context.clock.now_ms()
+    kept = [each for each in lost if (at := each.deletable_ms(delay_ms)) is None or at > now_ms]
+    return {each.file.object.name for each in kept}
+
+
+def _sweep_folder(
+    store: Store, folder: str, names: Sequence[str], needed: Collection[str], image: ClusterImage, dry_run: bool
+) -> int:
+    """Empty a folder but for what is needed; it is closed first where its topic is alive. How many files."""
+    closed = paths.join(folder, str(CLOSED))
+    topic = paths.parse_topic_folder(paths.base_name(paths.folder_of(folder)))
+    alive = topic is not None and topic[1] in image.topics
+    doomed = [name for name in names if name not in needed and (not alive or name != closed)]
+    if not dry_run:
+        if alive and closed not in names:
+            store.create(closed, _CLOSED_LINEAGE.to_json())
+        if doomed:
+            store.delete(doomed)
+    return len(doomed)

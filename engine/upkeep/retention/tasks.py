@@ -1,0 +1,334 @@
+"""What retain asks of tasks, keyed by partition: where its log should start, and what its replicas let go.
+
+What has to be so before a broker lets go of a record that no retention has expired:
+    * its segment is in the remote table, and of the history of the replica that lets go
+    * the store has its object at its size, as a walk saw it after the table was read
+    * all bytes of that object were read where it lies, and have the checksum that was taken when they were
+      written; by this process, which believes what it has read for as long as the object is the same one.
+So a segment is read when logs begin to rely on it, once for all replicas of its partition, and, by another
+driver, once more when the files go at last, ``file.delete.delay.ms`` later.
+
+And before a replica lets go of the files that a merge has made superfluous: the segment that holds their records
+was read on that very replica, all of it. That is once, for then they are gone.
+
+What is found damaged is named, and what it was to stand for stays, so that ``heal`` can make it anew from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.paths import DataName, LocalStartName, parse_name
+from stratalog.partitions.producers import encode
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.retention import (
+    UNLIMITED,
+    Extent,
+    RetentionLimits,
+    in_future,
+    local_start_for,
+    removable,
+    retained_from,
+)
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment_check import verify_bytes
+from stratalog.partitions.store import Store, StoredObject
+from stratalog.snapshots.start_offset import follower_start_offset
+from stratalog.tiering.divergence import agreeing
+from stratalog.tiering.expiry import both_tiers
+from stratalog.tiering.remote_file import verify_remote
+from stratalog.tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """What is remote of one partition."""
+
+    store: Store
+    listed: tuple[RemoteSegment, ...]
+    """What the table lists."""
+    objects: tuple[StoredObject, ...]
+    """Those of them, from the first on, that the store has at their size."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetainWork(SiteWork):
+    """One partition: its sites, limits, and what is remote."""
+
+    total: RetentionLimits
+    local: RetentionLimits
+    remote: RemotePart | None
+    """None when the topic is not tiered."""
+    delay_ms: int
+    clock: Clock
+    dry_run: bool
+    snapshots: bool = False
+    """cleanup.policy=snapshot: no limit moves the log start, and local starts stay below a snapshot's end."""
+
+    @property
+    def tiered(self) -> bool:
+        """remote.storage.enable of the topic."""
+        return self.remote is not None
+
+    def safe(self, log: ReplicaLog) -> tuple[RemoteSegment, ...]:
+        """The remote segments that are in the store and of this log's history: from the first on, which has what
+        the log still has of its beginning.
+        """
+        if self.remote is None:
+            return ()
+        found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
+        begins_late = found and found[0].base_offset > max(log.local_start, self.site.view.log_start_offset)
+        return () if begins_late else found
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """From where on total retention keeps a partition."""
+
+    log_start: int
+    ahead: Extent | None = None
+    """A file with a timestamp that is yet to come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What one partition's replicas let go."""
+
+    local_starts: tuple[tuple[int, int], ...]
+    """Broker and its local start offset now."""
+    deleted: int
+    """Files of records deleted. (Registers go too, and are not counted.)"""
+    deleted_bytes: int
+    failed: tuple[tuple[str, StratalogError], ...]
+    """Where, and what."""
+    bad: Mapping[str, StratalogError]
+    """Remote segments that cannot be relied upon, by path: as the table listed them when the task was planned."""
+
+
+def wanted_log_start(work: RetainWork) -> Wanted:
+    """The task of step 1.
+
+    Raises: LogGapError when the leader has let go of records that the remote table does not list: by now, or for
+        good; as ``Replica.log``.
+    """
+    leader, view = work.site.leader, work.site.view
+    log = leader.log()
+    check_whole(leader, log)
+    if work.snapshots:
+        return Wanted(view.log_start_offset)
+    now_ms = work.clock.now_ms()
+    start = max(view.log_start_offset, 0 if work.tiered else log.local_start)
+    if work.remote is not None:
+        _check_gap(work, log, agreeing(work.remote.listed, log.lineage))
+    extents = both_tiers(work.safe(log), local_extents(leader, log, work.total))
+    extents = [extent for extent in extents if extent.end > start]
+    by_limits = retained_from(extents, work.total, now_ms) or 0
+    ahead = None if work.total.retention_ms == UNLIMITED else in_future(extents, now_ms)
+    return Wanted(max(start, min(by_limits, log.high_watermark)), ahead)
+
+
+def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, ...]) -> None:
+    log_start = work.site.view.log_start_offset
+    begins, ends = (remote[0].base_offset, remote[-1].next_offset) if remote else (log.local_start, 0)
+    if log_start < log.local_start and (begins > log_start or ends < log.local_start):
+        held = f"[{begins}, {ends})" if remote else "nothing"
+        raise LogGapError(
+            f"{work}: the leader has dropped offsets [{log_start}, {log.local_start}), which were tiered, and the "
+            f"remote log holds {held} of its history: is the remote mounted, and the one that it was? Nothing is "
+            "dropped meanwhile"
+        )
+
+
+def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[Extent]:
+    """The files of a replica's log; their timestamps are looked up only where a limit asks for them."""
+
+    def latest_ms(index: int) -> int:
+        if limits.retention_ms == UNLIMITED:
+            return 0
+        return read_segment(replica.store, log.chain[index].file).footer.latest_ms
+
+    return [
+        Extent(
+            link.start,
+            link.end,
+            link.file.object.size_bytes,
+            latest_ms(index),
+            link.file.object.modified_ms,
+        )
+        for index, link in enumerate(log.chain)
+    ]
+
+
+def drop(work: RetainWork) -> Dropped:
+    """The task of step 4, for every replica whose root can be reached."""
+    dropping = _Dropping(work)
+    for broker in work.site.view.replicas:
+        if not work.site.view.brokers[broker].fenced:
+            dropping.on(broker)
+    starts, failed = tuple(dropping.starts), tuple(dropping.failed)
+    return Dropped(starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad)
+
+
+@dataclass(slots=True)
+class _Dropping:
+    """The replicas of one partition, one after the other."""
+
+    work: RetainWork
+    starts: list[tuple[int, int]] = field(default_factory=list)
+    deleted: int = 0
+    deleted_bytes: int = 0
+    failed: list[tuple[str, StratalogError]] = field(default_factory=list)
+    sound: set[str] = field(default_factory=set)
+    """Paths of remote segments that were read back."""
+    bad: dict[str, StratalogError] = field(default_factory=dict)
+    """And those that cannot be relied upon."""
+    objects: dict[str, StoredObject] = field(init=False)
+    """What lies there of the remote segments, by path."""
+
+    def __post_init__(self) -> None:
+        remote = self.work.remote
+        there = () if remote is None else zip(remote.listed, remote.objects, strict=False)
+        self.objects = {segment.path: stored for segment, stored in there}
+
+    def on(self, broker: int) -> None:
+        """Move the local start of one replica, and delete what has left its log long enough ago."""
+        try:
+            replica = self.work.site.replica(broker)
+            while_it_changes(lambda: self._drop(broker, replica))
+        except StratalogError as error:
+            self.failed.append((f"{self.work} on broker {broker}", error))
+
+    def _drop(self, broker: int, replica: Replica) -> None:
+        work, log = self.work, replica.log()
+        check_whole(replica, log)
+        wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
+        start = local_start_for(log, wanted)
+        if start > log.local_start and not work.dry_run:
+            producers = next(
+                read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
+            )
+            replica.store.create(replica.path(LocalStartName(start)), encode(producers))
+        names = self._covered(replica, log, self._deletable(replica, log))
+        sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
+        if names and not work.dry_run:
+            replica.store.delete([replica.path(name) for name in names])
+        self.starts.append((broker, start))
+        gone = [sizes[name] for name in names if name in sizes]
+        self.deleted += len(gone)
+        self.deleted_bytes += sum(gone)
+
+    def _wanted_local_start(self, replica: Replica, log: ReplicaLog) -> int:
+        work, log_start = self.work, self.work.site.view.log_start_offset
+        if work.snapshots:
+            return log.local_start if log_start <= log.local_start else self._snapshot_end(replica, log)
+        if not work.tiered:
+            return log_start
+        safe = work.safe(log)
+        # Where only its size asks for it, the last file stays for those who read the end of the log.
+        at_least = RetentionLimits(work.local.retention_ms, work.local.retention_bytes or 1)
+        by_limits = retained_from(local_extents(replica, log, work.local), at_least, work.clock.now_ms()) or 0
+        return max(min(by_limits, safe[-1].next_offset if safe else 0), log_start)
+
+    def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
+        """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
+        with blaming(replica):
+            usable = usable_snapshot(replica, log)
+        for _, error in usable.damaged:
+            named = CorruptSegmentError(f"{error}; the log that it stands for stays: take a snapshot")
+            self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
+        held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
+        return follower_start_offset(log.local_start, self.work.site.view.log_start_offset, held)
+
+    def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
+        """The files whose delay is over, but for those with records that only the remote, or a snapshot, has
+        besides, and by now has not, or not as they were written.
+        """
+        work, log_start = self.work, self.work.site.view.log_start_offset
+        names = removable(log, work.clock.now_ms(), work.delay_ms)
+        if work.snapshots:
+            return self._beside_snapshot(replica, log, names)
+        if work.remote is None or log.local_start <= log_start:
+            return names
+        parsed = {name: parse_name(name) for name in names}
+        begins = {
+            name: max(of.base_offset, log_start)
+            for name, of in parsed.items()
+            if isinstance(of, DataName) and of.base_offset < log.local_start  # else hidden, or of another history
+        }
+        if not begins:
+            return names
+        safe, first = work.safe(log), min(begins.values())
+        held_from = log.local_start
+        if safe and safe[-1].next_offset >= log.local_start:
+            needed = [s for s in safe if s.next_offset > first and s.base_offset < log.local_start]
+            held_from = max([safe[0].base_offset, *(s.next_offset for s in needed if not self._is_sound(s))])
+        return [name for name in names if name not in begins or begins[name] >= held_from]
+
+    def _beside_snapshot(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
+        """Without the files below the local start, where the snapshot that stood for them is not whole now."""
+        parsed = {name: parse_name(name) for name in names}
+        below = {
+            name for name, of in parsed.items() if isinstance(of, DataName) and of.base_offset < log.local_start
+        }
+        newest = newest_id(log)
+        if not below or newest is None or newest.end_offset < log.local_start:
+            return names  # else it is retention that has moved the start, before the topic had this policy
+        with blaming(replica):
+            held = latest_snapshot(replica, log)
+        if held is not None and held.snapshot_id.end_offset >= log.local_start:
+            return names
+        error = CorruptSegmentError(
+            f"{replica}: no snapshot that is whole stands for what lies below offset {log.local_start}; its files "
+            "stay until there is one: take a snapshot"
+        )
+        self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
+        return [name for name in names if name not in below]
+
+    def _covered(self, replica: Replica, log: ReplicaLog, names: list[str]) -> list[str]:
+        """Without the files that a merge has hidden whose records cannot be had from what hides them."""
+        doomed, bad = set(names), set[DataName]()
+        hidden = [file.name for file in log.hidden if str(file.name) in doomed]
+        for link in log.chain:
+            over = [name for name in hidden if link.start < _least_end(name) and name.base_offset < link.end]
+            if over:
+                try:
+                    verify_bytes(replica.store, link.file)
+                except CorruptSegmentError as error:
+                    self.failed.append((f"{self.work} on broker {replica.broker_id}", error))
+                    bad |= set(over)
+        return [name for name in names if parse_name(name) not in bad]
+
+    def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
+        """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
+        begin = max(log.local_start, self.work.site.view.log_start_offset)
+        for segment in self.work.safe(log):
+            if segment.next_offset > begin and segment.base_offset < wanted and not self._is_sound(segment):
+                return segment.base_offset
+        return wanted
+
+    def _is_sound(self, segment: RemoteSegment) -> bool:
+        remote = self.work.remote
+        assert remote is not None
+        if segment.path not in self.sound and segment.path not in self.bad:
+            try:
+                verify_remote(remote.store, segment, self.objects[segment.path])
+                self.sound.add(segment.path)
+            except StratalogError as error:
+                self.bad[segment.path] = error
+        return segment.path in self.sound
+
+
+def _least_end(name: DataName) -> int:
+    return name.base_offset + 1 if name.next_offset is None else name.next_offset

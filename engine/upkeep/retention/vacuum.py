@@ -1,0 +1,224 @@
+"""Vacuum: what nobody needs any more goes, in the remote tier and on the brokers.
+
+    1. walk through the whole remote tier, once; then read the metadata
+    2. of each topic: its table; what of its folder is litter (``stratalog.tiering.remote_objects``); where only a
+       lineage can tell, that of the leader
+    3. look at the table once more: what it lists now stays; delete the rest in bulk
+    4. the folders of deleted topics that are marked so (``topics.delete_topic``)
+    5. temporary files, probes and unfinished uploads of every store, a day old; folders on brokers that nobody
+       owns
+    6. the logs of the tables: entries that a checkpoint stands for, and that are older than their retention
+
+A folder of a topic that the cluster does not know and that is not marked stays, and is named: somebody kept the
+remote of a topic, or the remote is shared. Times are those of the storage that holds the objects: with each run
+it is asked what time it is there. (A dry run writes nothing, and goes by the clock of this machine.)
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.upkeep.retention.sweep import special_files, sweep_roots
+from stratalog.partitions import paths
+from stratalog.partitions.errors import SourceChangedError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.runner import Done
+from stratalog.partitions.store import Store, StoredObject
+from stratalog.tiering.remote_objects import RemoteObjects, TopicLitter, find_litter
+
+DAY_MS = 24 * 60 * 60 * 1000
+_LOG_RETENTION_MS = 30 * DAY_MS
+"""delta.logRetentionDuration of our tables."""
+
+
+def vacuum(
+    context: Context, topics: Sequence[str] | None = None, *, older_than_ms: int = DAY_MS, dry_run: bool = False
+) -> Report:
+    """Delete litter: of the topics alone, or, when None, of all there is. ``older_than_ms`` is how long what was
+    never committed has to lie there.
+
+    Raises: UnknownTopicOrPartitionError; what cannot be looked at, or deleted, is a failure in the report.
+    """
+    run = _Vacuum(context, older_than_ms, dry_run)
+    with context.measured() as measure:
+        names = (
+            None if topics is None else [topic.name for topic in context.topics(context.metadata.image(), topics)]
+        )
+        if context.remote is not None:
+            try:
+                run.remote_tier(context.remote, names)
+            except StratalogError as error:
+                run.failures.append(Failure.of("remote tier", error))
+        if topics is None:
+            run.brokers()
+    return Report(
+        operation="vacuum",
+        rows=run.rows,
+        failures=run.failures,
+        totals={
+            "deleted_files": sum(int(row["files"] or 0) for row in run.rows),
+            "deleted_bytes": sum(int(row["bytes"] or 0) for row in run.rows),
+        },
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=run.notes,
+    )
+
+
+@dataclass(slots=True)
+class _Vacuum:
+    """One run."""
+
+    context: Context
+    older_than_ms: int
+    dry_run: bool
+    rows: list[dict[str, Value]] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def remote_tier(self, remote: Store, names: Sequence[str] | None) -> None:
+        """Steps 1 to 4, and 6."""
+        now_ms = self.context.clock.now_ms() if self.dry_run else _now_at(remote, self.context.new_id())
+        folders, beside = self._walk(remote, names)
+        image = self.context.metadata.image()
+        for folder, seen in folders.items():
+            parsed = paths.parse_topic_folder(folder)
+            if parsed is None:
+                continue
+            topic = image.topics.get(parsed[1])
+            try:
+                if topic is None:
+                    self._deleted_topic(folder, *parsed, seen, now_ms)
+                else:
+                    self._topic(image, topic, RemoteObjects.of(folder, seen), now_ms)
+            except StratalogError as error:
+                self.failures.append(Failure.of(folder, error))
+        if names is None:
+            before_ms = now_ms - self.older_than_ms
+            left = [o for o in beside if paths.is_probe(o.name) and o.modified_ms < before_ms]
+            self._delete(remote, "remote tier", [(o, "unfinished") for o in left])
+            self._staged("remote tier", remote)
+
+    def _walk(
+        self, remote: Store, names: Sequence[str] | None
+    ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
+        """The objects by top folder, and those in none: everything, or the folders of these topics. What is no
+        file is a failure."""
+        if names is None:
+            objects = remote.walk("")
+        else:
+            image = self.context.metadata.image()
+            objects = [o for name in names for o in remote.walk(self.context.remote_folder(image.topic(name)))]
+        self.failures += special_files("remote tier", remote, objects)
+        folders: dict[str, list[StoredObject]] = {}
+        beside: list[StoredObject] = []
+        for stored in objects:
+            folder, slash, _ = stored.name.partition("/")
+            (folders.setdefault(folder, []) if slash else beside).append(stored)
+        return folders, beside
+
+    def _topic(self, image: ClusterImage, topic: TopicImage, objects: RemoteObjects, now_ms: int) -> None:
+        """Steps 2, 3 and 6."""
+        config = self.context.topic_config(image, topic)
+        table = self.context.remote_table(topic)
+        before_ms = now_ms - self.older_than_ms
+
+        def look(lineages: Mapping[int, Lineage]) -> TopicLitter:
+            log, removed = table.load_with_removed(config.file_delete_delay_ms)
+            now = self.context.metadata.image()
+            log_starts = {p.partition: p.log_start_offset for p in now.topics[topic.topic_id].partitions}
+            return find_litter(
+                objects,
+                log,
+                removed,
+                log_starts=log_starts,
+                lineages=lineages,
+                tiered=config.remote_storage_enable,
+                before_ms=before_ms,
+            )
+
+        first = look({})
+        lineages = self._lineages(image, topic, first.undecided)
+        found = look(lineages) if lineages or first.litter else first
+        doomed = [(objects.at(path), why) for path, why in found.litter.items()]
+        self._delete(table.remote, topic.name, doomed)
+        if not self.dry_run and any(o.modified_ms < now_ms - _LOG_RETENTION_MS for o in objects.log_entries):
+            table.clean_log()
+
+    def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
+        """Of the leaders that can be listed, and lead in the epoch that the metadata says."""
+        found: dict[int, Lineage] = {}
+        sites = [self.context.site(image.view(topic.topic_id, partition)) for partition in sorted(partitions)]
+        for outcome in self.context.threads.run(lambda site: site.leader.log().lineage, sites):
+            match outcome:
+                case Done(site, lineage) if lineage.latest_epoch == site.epoch:
+                    found[site.view.partition] = lineage
+        return found
+
+    def _deleted_topic(
+        self, folder: str, name: str, topic_id: str, seen: Sequence[StoredObject], now_ms: int
+    ) -> None:
+        """Step 4. Without a table there are only uploads of a run that came after the deletion."""
+        gone = TopicImage(name=name, topic_id=topic_id, key_schema=None, value_schema=None)
+        table = self.context.remote_table(gone)
+        marked = table.is_marked_deleted()
+        size = sum(stored.size_bytes for stored in seen)
+        if marked is None and max(stored.modified_ms for stored in seen) >= now_ms - self.older_than_ms:
+            return
+        if marked is False:
+            self.notes.append(
+                f"{folder}: the cluster has no such topic, and its remote table was kept: {size} bytes"
+            )
+            return
+        if not self.dry_run:
+            table.delete()
+        self._tell(name, "deleted topic", len(seen), size)
+
+    def brokers(self) -> None:
+        """Step 5."""
+        for broker_id, store in sorted(self.context.stores.items()):
+            self._staged(f"broker {broker_id}", store)
+        swept = sweep_roots(self.context, self.failures, self.dry_run, older_than_ms=self.older_than_ms)
+        if swept:
+            self._tell("brokers", "folders of nobody", swept, 0)
+
+    def _staged(self, where: str, store: Store) -> None:
+        try:
+            count = store.sweep_staging(self.older_than_ms, dry_run=self.dry_run)
+        except StratalogError as error:
+            self.failures.append(Failure.of(where, error))
+        else:
+            if count:
+                self._tell(where, "unfinished", count, 0)
+
+    def _delete(self, store: Store, what: str, doomed: Sequence[tuple[StoredObject, str]]) -> None:
+        if doomed and not self.dry_run:
+            store.delete([stored.name for stored, _ in doomed])
+        sizes: Counter[str] = Counter()
+        for stored, why in doomed:
+            sizes[why] += stored.size_bytes
+        for why, files in sorted(Counter(why for _, why in doomed).items()):
+            self._tell(what, why, files, sizes[why])
+
+    def _tell(self, where: str, why: str, files: int, size_bytes: int) -> None:
+        self.rows.append({"where": where, "why": str(why), "files": files, "bytes": size_bytes})
+
+
+def _now_at(store: Store, probe_id: str) -> int:
+    """What time it is at a store: that of an object which is made now."""
+    probe = paths.probe_name(probe_id)
+    store.create(probe, b"")
+    try:
+        return store.stat(probe).modified_ms
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{store.uri_of(probe)} was there, and is gone; try again") from error
+    finally:
+        with suppress(StratalogError):
+            store.delete([probe])

@@ -1,0 +1,98 @@
+"""The metadata log as one of the logs that snapshots keep short: by the same policy, with the same metrics.
+
+What is done to it on its voters is ``stratalog.engine.quorum.upkeep``'s; here is when, and how it is told: as one
+row beside those of the topics, or (``stratalog.engine.admin.quorum``) one for each voter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.config.settings import topic_config
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
+from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.quorum.upkeep import Looked, Upkeep, due, keep_up, look_at
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.snapshots.snapshot_id import EMPTY
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The metadata log after a run."""
+
+    looked: Looked
+    """As the run found it."""
+    wait: str | None
+    """Why no snapshot was wanted."""
+    done: Upkeep | None
+    """None where none was, and in a dry run."""
+
+
+def keep_metadata_short(context: Context, *, by_hand: bool, dry_run: bool) -> Kept:
+    """Take a snapshot of the metadata log where the policy wants one (``by_hand``: of all that is new), give it
+    to every voter, move the log start, delete what lies below.
+
+    Raises: NoMajorityError and other RetriableError kinds; StaleMetadataError, CorruptionError kinds.
+    """
+    config = topic_config({}, context.metadata.image().configs, "the metadata log")
+    now_ms = context.clock.now_ms()
+    looked, wait = context.metadata.with_log(lambda log: due(log, config.snapshotting, now_ms, by_hand=by_hand))
+    if wait is not None or dry_run:
+        return Kept(looked, wait, None)
+    lag_ms = config.metadata_start_offset_lag_time_max_ms
+    done = context.metadata.with_log(lambda log: keep_up(log, context.clock, lag_ms=lag_ms))
+    if done.made is not None:
+        context.snapshot_metrics.add(GEN_LATENCY, METADATA_TOPIC, 0, done.made.ms)
+    return Kept(looked, None, done)
+
+
+def metadata_failures(done: Upkeep) -> list[Failure]:
+    """Voters that did not get the snapshot, and snapshots on voters that are damaged."""
+    found = [Failure.of(one.voter, one.failure) for one in done.voters if one.failure is not None]
+    return found + [Failure.of(one.voter, error) for one in done.voters for error in one.damaged]
+
+
+def metadata_row(kept: Kept, dry_run: bool) -> dict[str, Value]:
+    """The run as a row of the report of ``stratalog.engine.upkeep.snapshots.snapshot``."""
+    looked, done = kept.looked, kept.done
+    latest = None if looked.latest == EMPTY else str(looked.latest)
+    made = None if done is None else done.made
+    row: dict[str, Value] = {
+        "topic": METADATA_TOPIC,
+        "partition": 0,
+        "outcome": _outcome(kept),
+        "snapshot": latest if done is None else f"{done.snapshot.end_offset}-{done.snapshot.epoch}",
+        "records": None if made is None else made.records,
+        SIZE: looked.size_bytes if done is None else done.size_bytes,
+        LAG: looked.lag if done is None else 0,
+        GEN_LATENCY: None if made is None else round(made.ms, 1),
+        "log_start": looked.log_start if done is None else max(looked.log_start, done.log_start),
+    }
+    if not dry_run:
+        copies = 0 if done is None else sum(one.copied for one in done.voters)
+        row["copied_bytes"] = 0 if done is None else copies * done.size_bytes
+        row["deleted"] = 0 if done is None else sum(one.deleted for one in done.voters)
+        row["expired"] = 0
+    row["why"] = kept.wait
+    return row
+
+
+def _outcome(kept: Kept) -> str:
+    if kept.wait is not None:
+        return "not now"
+    if kept.done is None:
+        return f"would be made up to {kept.looked.end.end_offset}"
+    return "there already" if kept.done.made is None else "made"
+
+
+def metadata_gauges(context: Context) -> list[dict[str, Value]]:
+    """SnapshotSizeBytes and SnapshotLag of the metadata log, as rows of ``Cluster.metrics``.
+
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds.
+    """
+    looked = look_at(context.metadata.with_log(lambda log: log.settle()))
+    return [
+        {"metric": metric, "topic": METADATA_TOPIC, "partition": 0, "value": value}
+        for metric, value in ((SIZE, looked.size_bytes), (LAG, looked.lag))
+    ]

@@ -1,0 +1,409 @@
+"""Snapshots of one partition: what a new one would hold, and making it on the leader (KIP-630, "Snapshot Format").
+
+A snapshot is made of what is committed below the last stable offset, up to a batch boundary, on the folder of the
+leader; the others get its bytes. What is read is at most ``memory_bytes``, uncompressed; a larger partition of a
+topic of a user is left to Spark (``stratalog.engine.spark.reducing``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import check_not_fenced, leader_log
+from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.snapshots import (
+    checkpoints_of,
+    mend,
+    newest_id,
+    uncompressed_bytes,
+    usable_snapshot,
+)
+from stratalog.engine.state.keyed import FORMATS, StateFormat
+from stratalog.engine.state.latest_by_key import LatestByKey, record_schema, reduced, without_tombstones
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import LogGapError, SourceChangedError
+from stratalog.partitions.growth import fitted
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.producers import settled
+from stratalog.partitions.records import RECORD_COLUMNS
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.store import StoredObject
+from stratalog.partitions.transactions import transactions_of
+from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait
+from stratalog.snapshots.reader import Snapshot
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId, check_may_snapshot
+from stratalog.snapshots.state_machine import load_dump, write_dump
+from stratalog.snapshots.writer import SnapshotWriter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWork(SiteWork):
+    """One partition of a topic with cleanup.policy=snapshot."""
+
+    schema: pa.Schema
+    """The physical one of the topic."""
+    policy: SnapshotPolicy
+    by_hand: bool
+    """Make a snapshot of whatever is new, whatever the policy says."""
+    delete_retention_ms: int
+    lag_time_max_ms: int
+    delete_delay_ms: int
+    compression: str
+    memory_bytes: int
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What one look at the leader says of a partition's next snapshot."""
+
+    latest: SnapshotId
+    """Its latest usable snapshot; ``EMPTY`` without one."""
+    next: SnapshotId
+    """What a new one would be; ``EMPTY`` when nothing is committed."""
+    high_watermark: int
+    log_bytes: int
+    """Of the log between the two."""
+    since_ms: int
+    """When the latest was made; without one, when the log began."""
+    wait: str | None
+    """Why none is made now."""
+    large: bool = False
+    """It is to be made, if enough records have changed, and it is too large for the memory of one task."""
+    damaged: tuple[str, ...] = ()
+    """Snapshots that were passed over, and what is wrong with them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A snapshot that was made, or found to be there already when it was to get its name."""
+
+    snapshot_id: SnapshotId
+    records: int
+    new: bool
+    """This call has made it."""
+    ms: float
+    """GenSnapshotLatencyMs."""
+
+
+def plan_snapshot(work: SnapshotWork) -> Planned:
+    """The task of a dry run: what ``make_snapshot`` would do, without looking at records."""
+
+    def look() -> Planned:
+        leader = work.site.leader
+        log = leader.log()
+        check_whole(leader, log)
+        return look_at(work, leader, log)[0]
+
+    return while_it_changes(look)
+
+
+def make_snapshot(work: SnapshotWork) -> tuple[Planned, Made | None]:
+    """The task: make the partition's next snapshot where the policy wants it, and memory suffices.
+
+    Raises: as ``leader_log``; SourceChangedError when the log keeps changing meanwhile; CorruptionError kinds.
+    """
+    return while_it_changes(lambda: _make_once(work))
+
+
+def _make_once(work: SnapshotWork) -> tuple[Planned, Made | None]:
+    began_s = work.clock.monotonic_s()
+    leader = work.site.leader
+    log, planned, earlier = look_and_mend(work)
+    if planned.wait is not None or planned.large:
+        return planned, None
+    with blaming(leader):
+        content = _content(work, leader, log, earlier, planned.next.end_offset)
+        refused = reason_not_to(work, planned, earlier, content.changed)
+        if refused is not None:
+            return refused, None
+        with open_writer(work, leader, log, planned.next) as writer:
+            records = content.write(writer)
+            new = freeze(work, writer, planned.next)
+    return planned, Made(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
+
+
+def look_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, Planned, Snapshot | None]:
+    """The leader's log, and as ``look_at``; snapshots of the leader that are damaged or gone are first replaced by
+    whole copies of other replicas', where there are any.
+
+    Raises: as ``leader_log`` and ``look_at``.
+    """
+    leader = work.site.leader
+    log = leader_log(work.site)
+    damaged: tuple[str, ...] = ()
+    if log.local_start > 0 and newest_id(log) is None:
+        mend(work.site, leader, log)
+        log = leader_log(work.site)
+    try:
+        planned, earlier = look_at(work, leader, log)
+        if not planned.damaged:
+            return log, planned, earlier
+        damaged = planned.damaged
+    except LogGapError:
+        pass  # raised again below, unless it can be mended
+    with blaming(leader):
+        mend(work.site, leader, log)
+    log = leader_log(work.site)
+    planned, earlier = look_at(work, leader, log)
+    return log, replace(planned, damaged=damaged), earlier
+
+
+def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_id: SnapshotId) -> SnapshotWriter:
+    """The writer of a snapshot that may be made of the leader's log as it was listed.
+
+    Raises: InvalidCallError when it may not; SourceChangedError; CorruptSegmentError.
+    """
+    last = _last_link(log, snapshot_id.end_offset)
+    check_may_snapshot(
+        snapshot_id,
+        lineage=log.lineage,
+        log_start=log.local_start,
+        high_watermark=log.high_watermark,
+        is_boundary=last is not None,
+        latest=newest_id(log, snapshot_id.end_offset - 1) or EMPTY,
+    )
+    assert last is not None
+    footer = read_segment(leader.store, last.file).footer
+    return SnapshotWriter(
+        leader.store,
+        leader.folder,
+        snapshot_id,
+        owner=leader.topic_id,
+        partition=leader.partition,
+        lineage=log.lineage,
+        last_contained_log_timestamp_ms=footer.created_ms,
+        schema=work.schema,
+        clock=work.clock,
+        compression=work.compression,
+        producers=settled(footer.producers),  # it ends at or below the last stable offset
+    )
+
+
+def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) -> bool:
+    """Look at the leader once more: what was read still is its history; then give the snapshot its name. Whether
+    this call did.
+
+    Raises: FencedLeaderEpochError, SourceChangedError.
+    """
+    leader = work.site.leader
+    log = leader.log()
+    check_not_fenced(leader, log.listing, work.site.epoch)
+    if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
+        log.high_watermark < snapshot_id.end_offset
+    ):
+        raise SourceChangedError(f"{leader}: its log has changed below offset {snapshot_id.end_offset}; try again")
+    return writer.freeze()
+
+
+def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, end: int) -> int:
+    """Tombstones with a timestamp up to this one (microseconds) are left out of a snapshot that ends at ``end``:
+    they are older than ``delete.retention.ms`` when the last record is appended that it contains.
+    """
+    last = _last_link(log, end)
+    assert last is not None
+    return 1000 * (read_segment(leader.store, last.file).footer.created_ms - work.delete_retention_ms)
+
+
+# ------------------------------------------------------------------------------------ the plan
+
+
+def reason_not_to(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> Planned | None:
+    """The plan with the reason why nothing is made now that it is known how many records have changed since the
+    ``earlier`` snapshot; None: it is to be made.
+    """
+    wait = reason_to_wait(work.policy, _since(work, planned, earlier, changed), by_hand=work.by_hand)
+    return None if wait is None else replace(planned, wait=wait, large=False)
+
+
+def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Planned, Snapshot | None]:
+    """What is to be made of the leader's log as it was listed, as far as names tell; and its latest usable
+    snapshot.
+
+    Raises: LogGapError when the log starts behind that one.
+    """
+    with blaming(leader):
+        usable = usable_snapshot(leader, log)
+    earlier = usable.snapshot
+    latest = EMPTY if earlier is None else earlier.snapshot_id
+    # What retention had dropped before the policy was set, nobody misses: the first snapshot, if made by hand.
+    first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
+    if latest.end_offset < log.local_start and not first:
+        with blaming(leader):
+            raise LogGapError(
+                f"{leader}: the log starts at offset {log.local_start}, and what usable snapshots stand for ends "
+                f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
+                "the first snapshot by hand; else restore one from another replica"
+            )
+    stable = _stable_end(leader, log)
+    ends = [link.end for link in log.chain if link.end <= stable]
+    following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0) if ends else EMPTY
+    between = [link for link in log.chain if latest.end_offset < link.end <= following.end_offset]
+    planned = Planned(
+        latest=latest,
+        next=following,
+        high_watermark=log.high_watermark,
+        log_bytes=sum(link.file.object.size_bytes for link in between),
+        since_ms=_since_ms(log, earlier, work.clock.now_ms()),
+        wait=None,
+        damaged=tuple(str(error) for _, error in usable.damaged),
+    )
+    # As if everything had changed: whether that is so is not known before the records are read.
+    since = _since(work, planned, earlier, changed=0 if earlier is None else earlier.records)
+    wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
+    large = False
+    if wait is None and work.site.view.topic not in FORMATS:
+        size = sum(read_segment(leader.store, link.file).footer.uncompressed_bytes for link in between)
+        size += _snapshot_bytes(leader, log, latest)
+        large = size > work.memory_bytes
+    return replace(planned, wait=wait, large=large), earlier
+
+
+def _stable_end(leader: Replica, log: ReplicaLog) -> int:
+    """Up to where what is in the log is decided; nobody appends to internal topics in transactions."""
+    if leader.topic in FORMATS:
+        return log.high_watermark
+    with blaming(leader):
+        return transactions_of(log, leader.footer).last_stable_offset
+
+
+def _since(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
+    return SinceSnapshot(
+        latest=planned.latest,
+        next=planned.next,
+        log_bytes=planned.log_bytes,
+        snapshot_records=0 if earlier is None else earlier.records,
+        changed_records=changed,
+        age_ms=work.clock.now_ms() - planned.since_ms,
+    )
+
+
+def _since_ms(log: ReplicaLog, earlier: Snapshot | None, now_ms: int) -> int:
+    if earlier is not None:
+        return earlier.created_ms
+    return log.chain[0].file.object.modified_ms if log.chain else now_ms
+
+
+def _snapshot_bytes(leader: Replica, log: ReplicaLog, latest: SnapshotId) -> int:
+    stored: list[StoredObject] = [found for name, found in checkpoints_of(log) if SnapshotId.of(name) == latest]
+    return sum(uncompressed_bytes(leader, one) for one in stored)
+
+
+def _last_link(log: ReplicaLog, end: int) -> Link | None:
+    """The file of the log that ends at ``end``."""
+    return next((link for link in log.chain if link.end == end), None)
+
+
+# --------------------------------------------------------------------------------- the content
+
+
+@dataclass(frozen=True, slots=True)
+class _StateContent:
+    """What a snapshot of an internal topic holds."""
+
+    form: StateFormat[Any, Any]
+    state: Any
+    changed: int
+
+    def write(self, writer: SnapshotWriter) -> int:
+        """How many records there were."""
+        return write_dump(self.state.dump(), self.form.codec, writer)
+
+
+@dataclass(frozen=True, slots=True)
+class _LatestContent:
+    """What a snapshot of a topic of a user holds."""
+
+    table: pa.Table
+    changed: int
+
+    def write(self, writer: SnapshotWriter) -> int:
+        """How many records there were."""
+        for batch in LatestByKey(self.table).dump():
+            writer.write(batch)
+        return int(self.table.num_rows)
+
+
+def _content(
+    work: SnapshotWork, leader: Replica, log: ReplicaLog, earlier: Snapshot | None, end: int
+) -> _StateContent | _LatestContent:
+    start = 0 if earlier is None else earlier.snapshot_id.end_offset
+    form = FORMATS.get(leader.topic)
+    if form is not None:
+        return _state_content(form, leader, log, earlier, start, end)
+    wanted = record_schema(work.schema)
+    before = wanted.empty_table()
+    if earlier is not None:
+        before = pa.Table.from_batches([fitted(batch, wanted, str(work)) for batch in earlier.batches()], wanted)
+    read = committed_batches(leader, log, start, end, list(RECORD_COLUMNS))
+    later = [fitted(batch, wanted, str(work)) for _, batch in read]
+    found = reduced(before, pa.Table.from_batches(later, wanted))
+    horizon_us = tombstone_horizon_us(work, leader, log, end)
+    return _LatestContent(without_tombstones(found.table, horizon_us), found.changed)
+
+
+def _state_content(
+    form: StateFormat[Any, Any], leader: Replica, log: ReplicaLog, earlier: Snapshot | None, start: int, end: int
+) -> _StateContent:
+    held: set[bytes | None] = set()
+    state = form.empty
+    if earlier is not None:
+        held = {key for key, _ in earlier.rows()}
+        state = load_dump(earlier.rows(), start, form.codec, form.load)
+    touched: list[bytes | None] = []
+    for offset, batch in log_batches(leader, log, start, end, ["key", "value"]):
+        touched += batch.column("key").to_pylist()
+        state = form.apply_batches(state, offset, [batch])
+    return _StateContent(form, state, changed_records(held, touched))
+
+
+def log_batches(
+    leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """``(first offset, records)`` of the log's part ``[start, end)``."""
+    for link in log.chain:
+        offset, stop = max(link.start, start), min(link.end, end)
+        if offset < stop:
+            for batch in read_batches(leader.store, link.file, offset, stop, columns):
+                yield offset, batch
+                offset += batch.num_rows
+
+
+def committed_batches(
+    leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """As ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
+    for link, is_settled in committed_links(leader, log, start, end):
+        offset, stop = max(link.start, start), min(link.end, end)
+        wanted = [*columns, "control"] if is_settled else columns
+        for batch in read_batches(leader.store, link.file, offset, stop, wanted):
+            runs = committed_runs(batch.column("control")) if is_settled else [(0, batch.num_rows)]
+            for first, until in runs:
+                yield offset + first, batch.select(columns).slice(first, until - first)
+            offset += batch.num_rows
+
+
+def committed_links(leader: Replica, log: ReplicaLog, start: int, end: int) -> Iterator[tuple[Link, bool]]:
+    """The files of the log with committed records in ``[start, end)``, and whether each may hold others, too."""
+    transactions = transactions_of(log, leader.footer, start)
+    hidden = transactions.hidden(Isolation.READ_COMMITTED)
+    for link in log.chain:
+        if max(link.start, start) < min(link.end, end) and link.name not in hidden:
+            yield link, link.name.merged and leader.footer(link.file).may_hold_control
+
+
+def committed_runs(control: pa.Array) -> list[tuple[int, int]]:
+    """The maximal runs ``[first, until)`` of rows without ``control``."""
+    runs = pc.run_end_encode(pc.is_null(control))
+    ends = runs.run_ends.to_pylist()
+    plain = runs.values.to_pylist()
+    return [(first, until) for first, until, wanted in zip([0, *ends], ends, plain, strict=False) if wanted]

@@ -1,0 +1,172 @@
+"""The snapshots that there are: located and verified, to be read; as a table; the metrics of KIP-630."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.metrics import LAG, LOAD_LATENCY, SIZE
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
+from stratalog.engine.upkeep.snapshots.metadata import metadata_gauges
+from stratalog.engine.upkeep.snapshots.snapshot import snapshot_topics
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import LogGapError, StratalogError
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.paths import join
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.runner import Done, Failed, values
+from stratalog.snapshots.reader import Snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+
+
+@dataclass(frozen=True, slots=True)
+class LocateWork(SiteWork):
+    """Find and verify the latest snapshot of one partition."""
+
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """The latest snapshot of a partition that verifies, on its leader; or, where that has none that stands for
+    what its log lacks, on a follower."""
+
+    partition: int
+    snapshot_id: SnapshotId
+    uri: str
+    ms: float
+    """LoadSnapshotLatencyMs: of reading and verifying every byte."""
+
+
+def locate_snapshot(work: LocateWork) -> Located | None:
+    """The task; None when the partition has no snapshot, and its log begins at 0.
+
+    Raises: LeaderNotAvailableError; LogGapError when the log starts behind the latest usable one of any replica.
+    """
+    return while_it_changes(lambda: _locate_once(work))
+
+
+def _locate_once(work: LocateWork) -> Located | None:
+    began_s = work.clock.monotonic_s()
+    site = work.site
+    log = site.leader.log()
+    check_whole(site.leader, log)
+    needed = max(log.local_start, site.view.log_start_offset)
+    with blaming(site.leader):
+        found = usable_snapshot(site.leader, log).snapshot
+    holder = site.leader
+    if (0 if found is None else found.snapshot_id.end_offset) < needed:
+        holder, found = _of_a_follower(site, log, needed)
+    if found is None:
+        return None
+    uri = holder.store.uri_of(join(holder.folder, str(found.snapshot_id.name)))
+    return Located(holder.partition, found.snapshot_id, uri, 1000 * (work.clock.monotonic_s() - began_s))
+
+
+def _of_a_follower(site: Site, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:
+    """A whole snapshot of the leader's history that ends at ``needed`` or later, where the leader has none."""
+    for follower in map(site.replica, site.followers):
+        with suppress(StratalogError):
+            found = usable_snapshot(follower, follower.log(), until=log.log_end).snapshot
+            if found is None:
+                continue
+            end, epoch = found.snapshot_id.end_offset, found.snapshot_id.epoch
+            if end >= needed and log.lineage.epoch_at(end - 1) == epoch:
+                return follower, found
+    with blaming(site.leader):
+        raise LogGapError(
+            f"{site.leader}: the log starts at offset {needed}, and no usable snapshot of any replica that can be "
+            "read ends there or later: bring back a replica that has one"
+        )
+
+
+def locate(
+    context: Context, topic: str, partitions: Sequence[int] | None = None
+) -> tuple[TopicImage, list[Located]]:
+    """The latest snapshots of these partitions (all when None) of a topic, verified, by partition. One that has
+    none is not among them.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic without snapshots; as ``locate_snapshot``.
+    """
+    image = context.metadata.image()
+    (topic_image,) = snapshot_topics(context, image, [topic])
+    chosen = range(len(topic_image.partitions)) if partitions is None else dict.fromkeys(partitions)
+    works = [LocateWork(context.site(image.view(topic_image.topic_id, p)), context.clock) for p in chosen]
+    found = [located for located in values(context.tasks.run(locate_snapshot, works)) if located is not None]
+    for located in found:
+        context.snapshot_metrics.add(LOAD_LATENCY, topic, located.partition, located.ms)
+    return topic_image, sorted(found, key=lambda located: located.partition)
+
+
+def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Report:
+    """Every snapshot of every replica of the topics (of all with snapshots when None), as a table: nothing is
+    verified. A replica that cannot be read is a failure in the report.
+
+    Raises: UnknownTopicOrPartitionError, InvalidCallError for a topic without snapshots.
+    """
+    rows: list[dict[str, Value]] = []
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        for site in context.sites(image, snapshot_topics(context, image, topics)):
+            for broker in site.view.replicas:
+                try:
+                    log = site.replica(broker).log()
+                except StratalogError as error:
+                    failures.append(Failure.of(f"{site} on broker {broker}", error))
+                    continue
+                rows += (
+                    {
+                        "topic": site.view.topic,
+                        "partition": site.view.partition,
+                        "broker": broker,
+                        "end_offset": name.end_offset,
+                        "epoch": name.epoch,
+                        "size_bytes": stored.size_bytes,
+                        "lag": log.high_watermark - name.end_offset,
+                    }
+                    for name, stored in checkpoints_of(log)
+                )
+    return Report("snapshots", rows, failures, {"snapshots": len(rows)}, False, measure.seconds, measure.counts)
+
+
+def metrics(context: Context) -> Report:
+    """The metrics of KIP-630: latencies as this driver has measured them since it began to open the cluster; size
+    and lag of the latest snapshot of every partition and of the metadata log, as they are now. A partition that
+    cannot be looked at is a failure in the report.
+    """
+    failures: list[Failure] = []
+    with context.measured() as measure:
+        gauges = _gauges(context, context.metadata.image(), failures)
+        gauges += metadata_gauges(context)
+        rows = context.snapshot_metrics.rows()
+        rows += sorted(gauges, key=lambda row: (str(row["metric"]), str(row["topic"]), row["partition"]))
+    return Report("metrics", rows, failures, {}, False, measure.seconds, measure.counts)
+
+
+def _gauges(context: Context, image: ClusterImage, failures: list[Failure]) -> list[dict[str, Value]]:
+    def look(site: Site) -> tuple[int, int]:
+        log = site.leader.log()
+        latest = newest_id(log)
+        if latest is None:
+            return 0, log.high_watermark
+        return dict(checkpoints_of(log))[latest.name].size_bytes, log.high_watermark - latest.end_offset
+
+    found: list[dict[str, Value]] = []
+    for outcome in context.threads.run(look, context.sites(image, snapshot_topics(context, image, None))):
+        match outcome:
+            case Done(site, gauges):
+                found += (
+                    {"metric": name, "topic": site.view.topic, "partition": site.view.partition, "value": value}
+                    for name, value in zip((SIZE, LAG), gauges, strict=True)
+                )
+            case Failed(site, error):
+                failures.append(Failure.of(site, error))
+    return found

@@ -1,0 +1,382 @@
+"""Snapshot: short logs for the topics with cleanup.policy=snapshot, internal ones and those of users, and for the
+metadata log (KIP-630).
+
+0. probe the roots
+1. groups and transactional ids that have expired are forgotten, transactions that are overdue aborted: an append
+   to their partition
+2. tasks: make the next snapshot of a partition on its leader, where the policy wants one
+3. those of partitions that are larger than a task's memory are made out of core, by Spark, where it is given
+4. tasks: bring the live followers the latest snapshot; how far the log start may grow
+5. one commit for all log starts (local starts follow by ``retain``)
+6. tasks: delete the snapshots that the log start has passed, never the latest one
+7. the metadata log, which holds by now what these steps have committed (``metadata``)
+
+A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
+most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).
+
+Everything is created exclusively under a name that says what it is, or only grows, or was passed for good: two
+runs at once do the same work twice, at worst.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.driver.context import Context, TaskRunner
+from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage, TopicImage
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.records.coordinator import end_overdue
+from stratalog.engine.records.groups import forget_expired
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
+from stratalog.engine.upkeep.snapshots.partition import Made, Planned, SnapshotWork, make_snapshot, plan_snapshot
+from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snapshots, spread_snapshot
+from stratalog.partitions.errors import (
+    FencedLeaderEpochError,
+    InvalidCallError,
+    StaleMetadataError,
+    StratalogError,
+    UnknownLeaderEpochError,
+)
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.paths import METADATA_TOPIC
+from stratalog.partitions.records import schema_of
+from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
+from stratalog.snapshots.snapshot_id import EMPTY
+
+MEMORY_BYTES = 256 * 1024 * 1024
+"""What a task may read of a partition, uncompressed; a larger one is Spark's."""
+
+VIEWS = 3
+"""Under so many views a partition is tried in one run."""
+
+_EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
+"""What time does to the state of internal topics; how many records say so."""
+R = TypeVar("R")
+
+
+ReduceLarge = Callable[[SnapshotWork], tuple[Planned, Made | None]]
+"""As ``make_snapshot``, of a partition that is larger than a task's memory."""
+
+
+def needs_spark(work: SnapshotWork) -> tuple[Planned, Made | None]:
+    """Raises: InvalidCallError, which says how to go on."""
+    raise InvalidCallError(
+        f"{work} is larger than the {work.memory_bytes} bytes that are reduced in memory: run this job on "
+        "Spark (spark-submit, or --master)"
+    )
+
+
+@dataclass(slots=True)
+class _State:
+    """One partition in the course of a run."""
+
+    work: SnapshotWork
+    planned: Planned | None = None
+    made: Made | None = None
+    spread: Spread | None = None
+    cleaned: Cleaned | None = None
+    expired: int = 0
+
+
+def snapshot(
+    context: Context,
+    topics: Sequence[str] | None = None,
+    *,
+    reduce_large: ReduceLarge = needs_spark,
+    by_hand: bool = False,
+    memory_bytes: int = MEMORY_BYTES,
+    dry_run: bool = False,
+) -> Report:
+    """Snapshots of the topics; when None, of all with cleanup.policy=snapshot and of the metadata log, which is
+    named as ``__cluster_metadata``. ``by_hand``: of all that is new, whatever the policy says. Partitions larger
+    than ``memory_bytes`` are left to ``reduce_large``.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; what keeps the metadata
+        from being read. Everything else is a failure of its partition in the report.
+    """
+    notes: list[str] = []
+    failures: list[Failure] = []
+    with_metadata = topics is None or METADATA_TOPIC in topics
+    if topics is not None:
+        topics = [name for name in topics if name != METADATA_TOPIC]
+    with context.measured() as measure:
+        image = context.metadata.image()
+        snapshot_topics(context, image, topics)
+        works = _works(context, image, topics, by_hand, memory_bytes)
+        if works and not dry_run:
+            settled = settle_brokers(context)
+            notes += settled.notes
+            works = _works(context, settled.image, topics, by_hand, memory_bytes)
+        states = {work.site.view.key: _State(work) for work in works}
+        if dry_run:
+            _plan(context, states, failures)
+        elif states:
+            _run(context, reduce_large, states, failures)
+        for state in states.values():
+            damaged = state.planned.damaged if state.planned is not None else ()
+            notes += [f"{state.work}: passed over a damaged snapshot: {what}" for what in damaged]
+        rows = [_row(state, dry_run) for state in states.values()]
+        if with_metadata:
+            rows += _metadata(context, failures, by_hand=by_hand, dry_run=dry_run)
+    return Report(
+        operation="snapshot",
+        rows=rows,
+        failures=failures,
+        totals={"partitions": len(rows), "made": sum(row["outcome"] == "made" for row in rows)},
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def snapshot_topics(context: Context, image: ClusterImage, names: Sequence[str] | None) -> list[TopicImage]:
+    """The topics with cleanup.policy=snapshot, or those that are named.
+
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a named one with another policy.
+    """
+    chosen = context.topics(image, names)
+    having = [topic for topic in chosen if context.topic_config(image, topic).snapshots]
+    if names is not None and len(having) < len(chosen):
+        other = next(topic.name for topic in chosen if topic not in having)
+        raise InvalidCallError(f"topic {other!r} has no snapshots: set its cleanup.policy to snapshot first")
+    return having
+
+
+def _works(
+    context: Context, image: ClusterImage, names: Sequence[str] | None, by_hand: bool, memory_bytes: int
+) -> list[SnapshotWork]:
+    works = []
+    for topic in snapshot_topics(
+        context, image, names if names is None else [n for n in names if n in image.topic_ids]
+    ):
+        config = context.topic_config(image, topic)
+        works += [
+            SnapshotWork(
+                site=context.site(view),
+                schema=schema_of(topic.key_schema, topic.value_schema),
+                policy=config.snapshotting,
+                by_hand=by_hand,
+                delete_retention_ms=config.delete_retention_ms,
+                lag_time_max_ms=config.metadata_start_offset_lag_time_max_ms,
+                delete_delay_ms=config.file_delete_delay_ms,
+                compression=config.compression_type,
+                memory_bytes=memory_bytes,
+                clock=context.clock,
+            )
+            for view in image.views(topic.name)
+        ]
+    return works
+
+
+def _metadata(
+    context: Context, failures: list[Failure], *, by_hand: bool, dry_run: bool
+) -> list[dict[str, Value]]:
+    """Step 7."""
+    try:
+        kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
+    except StratalogError as error:
+        failures.append(Failure.of(METADATA_TOPIC, error))
+        return [{"topic": METADATA_TOPIC, "partition": 0, "outcome": "failed"}]
+    if kept.done is not None:
+        failures += metadata_failures(kept.done)
+    return [metadata_row(kept, dry_run)]
+
+
+def _plan(context: Context, states: Mapping[TopicIdPartition, _State], failures: list[Failure]) -> None:
+    for state, planned in _each(context, context.tasks, plan_snapshot, list(states.values()), failures):
+        state.planned = planned
+
+
+def _run(
+    context: Context,
+    reduce_large: ReduceLarge,
+    states: Mapping[TopicIdPartition, _State],
+    failures: list[Failure],
+) -> None:
+    _expire(context, states, failures)
+    sound = _make(context, reduce_large, states, failures)
+    _spread(context, sound, failures)
+    _clean(context, sound, failures)
+
+
+def _each(
+    context: Context,
+    runner: Runner | TaskRunner,
+    task: Callable[[SnapshotWork], R],
+    states: Sequence[_State],
+    failures: list[Failure],
+) -> Iterator[tuple[_State, R]]:
+    """Run the task for these partitions; what came of those that went well. One that fails because its view is
+    out of date is tried again under the present one, if that is another.
+    """
+    waiting = list(states)
+    for last in (*[False] * (VIEWS - 1), True):
+        by_key = {state.work.site.view.key: state for state in waiting}
+        stale: list[tuple[_State, StratalogError]] = []
+        for outcome in runner.run(task, [state.work for state in waiting]):
+            state = by_key[outcome.item.site.view.key]
+            match outcome:
+                case Done(_, value):
+                    yield state, value
+                case Failed(_, StaleMetadataError() | UnknownLeaderEpochError() as error) if not last:
+                    stale.append((state, error))
+                case Failed(_, error):
+                    failures.append(Failure.of(state.work, error))
+        if not stale:
+            return
+        before = {state.work.site.view.key: state.work.site.view for state, _ in stale}
+        _refresh(context, [state for state, _ in stale])
+        waiting = []
+        for state, error in stale:
+            if state.work.site.view == before[state.work.site.view.key]:
+                failures.append(Failure.of(state.work, error))
+            else:
+                waiting.append(state)
+
+
+def _refresh(context: Context, states: Sequence[_State]) -> None:
+    """Let the partitions have the present view, those that are still there."""
+    image = context.metadata.image()
+    for state in states:
+        topic_id, partition = state.work.site.view.key
+        if topic_id in image.topics:
+            state.work = replace(state.work, site=context.site(image.view(topic_id, partition)))
+
+
+def _expire(context: Context, states: Mapping[TopicIdPartition, _State], failures: list[Failure]) -> None:
+    """Step 1."""
+    internal = [state for state in states.values() if state.work.site.view.topic in _EXPIRE]
+
+    def expire(work: SnapshotWork) -> int:
+        return _EXPIRE[work.site.view.topic](context, work.site.view)
+
+    for state, count in _each(context, context.threads, expire, internal, failures):
+        state.expired = count
+
+
+def _make(
+    context: Context,
+    reduce_large: ReduceLarge,
+    states: Mapping[TopicIdPartition, _State],
+    failures: list[Failure],
+) -> list[_State]:
+    """Steps 2 and 3; the partitions that can go on."""
+    sound: list[_State] = []
+    large: list[_State] = []
+    context.progress.start("snapshot", len(states), "partitions")
+    for state, (planned, made) in _each(context, context.tasks, make_snapshot, list(states.values()), failures):
+        state.planned, state.made = planned, made
+        (large if planned.large else sound).append(state)
+        if not planned.large:
+            context.progress.advance(planned.log_bytes if made is not None else 0)
+    for state, (planned, made) in _each(context, SerialRunner(), reduce_large, large, failures):
+        state.planned, state.made = planned, made
+        sound.append(state)
+        context.progress.advance(planned.log_bytes if made is not None else 0)
+    context.progress.finish()
+    for state in sound:
+        if state.made is not None:
+            view = state.work.site.view
+            context.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
+    return sound
+
+
+def _spread(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
+    """Steps 4 and 5, for a partition again where its leader was replaced between the two."""
+    waiting = list(states)
+    refused: dict[TopicIdPartition, StratalogError] = {}
+    for _ in range(VIEWS):
+        spread = []
+        for state, found in _each(context, context.tasks, spread_snapshot, waiting, failures):
+            state.spread = found
+            spread.append(state)
+        refused = _advance(context, spread)
+        waiting = [
+            state for state in spread if isinstance(refused.get(state.work.site.view.key), FencedLeaderEpochError)
+        ]
+        failures += [
+            Failure.of(state.work, refused[state.work.site.view.key])
+            for state in spread
+            if state.work.site.view.key in refused and state not in waiting
+        ]
+        if not waiting:
+            break
+    failures += [Failure.of(state.work, refused[state.work.site.view.key]) for state in waiting]
+    for state in states:
+        if state.spread is not None:
+            failures += [
+                Failure.of(f"{state.work} on broker {broker}", error) for broker, error in state.spread.failed
+            ]
+
+
+def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
+    """Step 5; which partitions were refused, and why."""
+    wanted = tuple(
+        LogStart(*state.work.site.view.key, state.spread.log_start, state.work.site.epoch)
+        for state in states
+        if state.spread is not None and state.spread.log_start > state.work.site.view.log_start_offset
+    )
+    if not wanted:
+        return {}
+    answers = context.metadata.submit(AdvanceLogStart(wanted))
+    _refresh(context, states)
+    return {one.key: one.error for one in answers if isinstance(one, Refused)}
+
+
+def _clean(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
+    """Step 6."""
+    started = [state for state in states if state.work.site.view.log_start_offset > 0]
+    for state, cleaned in _each(context, context.tasks, clean_snapshots, started, failures):
+        state.cleaned = cleaned
+        failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
+
+
+def _row(state: _State, dry_run: bool) -> dict[str, Value]:
+    view, planned, made, spread = state.work.site.view, state.planned, state.made, state.spread
+    latest = EMPTY if planned is None else planned.latest
+    if made is not None:
+        latest = made.snapshot_id
+    elif spread is not None:
+        latest = spread.latest
+    row: dict[str, Value] = {
+        "topic": view.topic,
+        "partition": view.partition,
+        "outcome": _outcome(state, dry_run),
+        "snapshot": None if latest == EMPTY else str(latest),
+        "records": None if made is None else made.records,
+        SIZE: None if spread is None else spread.size_bytes,
+        LAG: _lag(planned, spread),
+        GEN_LATENCY: None if made is None else round(made.ms, 1),
+        "log_start": view.log_start_offset,
+    }
+    if not dry_run:
+        row["copied_bytes"] = 0 if spread is None else spread.copied_bytes
+        row["deleted"] = 0 if state.cleaned is None else state.cleaned.deleted
+        row["expired"] = state.expired
+    row["why"] = None if planned is None else planned.wait
+    return row
+
+
+def _lag(planned: Planned | None, spread: Spread | None) -> int | None:
+    if spread is not None:
+        return spread.lag
+    return None if planned is None else planned.high_watermark - planned.latest.end_offset
+
+
+def _outcome(state: _State, dry_run: bool) -> str:
+    if state.planned is None:
+        return "failed"
+    if state.planned.wait is not None:
+        return "not now"
+    if dry_run:
+        return f"would be made up to {state.planned.next.end_offset}"
+    if state.made is None:
+        return "failed"
+    return "made" if state.made.new else "there already"

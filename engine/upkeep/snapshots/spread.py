@@ -1,0 +1,189 @@
+"""Snapshots of one partition on all its replicas: copied to those that lack the latest one, and deleted where
+the log start has passed them (KIP-630, "When to Increase the LogStartOffset", "When to Delete Snapshots")."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stratalog.engine.driver.while_it_changes import while_it_changes
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.snapshots import (
+    checkpoints_of,
+    fetch_latest,
+    latest_snapshot,
+    mend,
+    newest_id,
+)
+from stratalog.engine.upkeep.snapshots.partition import SnapshotWork
+from stratalog.partitions.errors import (
+    CorruptSegmentError,
+    FencedLeaderEpochError,
+    StratalogError,
+    UnknownLeaderEpochError,
+)
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.store import StoredObject
+from stratalog.snapshots.reader import read_snapshot
+from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
+from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
+
+LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
+"""What a fetch is answered when the leader is another one than the follower thinks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A partition after its followers were brought the leader's latest snapshot."""
+
+    latest: SnapshotId
+    size_bytes: int
+    """SnapshotSizeBytes: of the latest snapshot of the leader; 0 without one."""
+    lag: int
+    """SnapshotLag: from its end to the high watermark."""
+    log_start: int
+    """How far the partition's log start may grow."""
+    copied_bytes: int
+    failed: tuple[tuple[int, StratalogError], ...]
+    """Followers that did not get it, by broker id."""
+
+
+def spread_snapshot(work: SnapshotWork) -> Spread:
+    """The task. A follower that fails keeps no other from it, and the log start waits for it as for one that is
+    slow. (Fenced ones are not waited for: they take the snapshot before anything else when they are back.)
+
+    Raises: as ``leader_log``; the errors of ``LEADER_CHANGED`` while followers fetch: what they have stays.
+    """
+    return while_it_changes(lambda: _spread_once(work))
+
+
+def _spread_once(work: SnapshotWork) -> Spread:
+    leader = work.site.leader
+    log = leader_log(work.site)
+    wanted = newest_id(log)
+    fetched = [log.log_end]
+    failed: list[tuple[int, StratalogError]] = []
+    copied = 0
+    for broker in work.site.followers:
+        try:
+            follower = work.site.replica(broker)
+            end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
+        except LEADER_CHANGED:
+            raise  # nobody else would get anything under this view either
+        except StratalogError as error:
+            failed.append((broker, error))
+            end, size_bytes = 0, 0
+        fetched.append(end)
+        copied += size_bytes
+    held = dict(checkpoints_of(log))
+    latest = EMPTY if wanted is None else wanted
+    return Spread(
+        latest=latest,
+        size_bytes=held[latest.name].size_bytes if wanted is not None else 0,
+        lag=log.high_watermark - latest.end_offset,
+        log_start=_log_start(work, leader, log, fetched),
+        copied_bytes=copied,
+        failed=tuple(failed),
+    )
+
+
+def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> tuple[int, int]:
+    """Up to where the follower has both the leader's log and a snapshot of it; and the bytes that were copied."""
+    log = follower.log()
+    held = newest_id(log)
+    copied = 0
+    if wanted is not None and not any(name == wanted.name for name, _ in log.listing.checkpoints):
+        done = fetch_latest(work.site, follower)
+        copied = 0 if done is None else done.size_bytes
+        log = follower.log()
+        held = newest_id(log)
+    if held is None or log.joined_epoch != work.site.epoch:  # whose history its log is, is not known
+        return 0, copied
+    return min(log.log_end, held.end_offset), copied
+
+
+def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: list[int]) -> int:
+    """Only to the end of a snapshot that verifies: what lies below it will be nowhere else."""
+    candidates = dict(checkpoints_of(log, log.high_watermark))
+    start = work.site.view.log_start_offset
+    while True:
+        wanted = leader_start_offset(
+            start,
+            [FrozenSnapshot(SnapshotId.of(name), stored.modified_ms) for name, stored in candidates.items()],
+            fetched,
+            now_ms=work.clock.now_ms(),
+            lag_time_max_ms=work.lag_time_max_ms,
+        )
+        chosen = next((name for name in candidates if name.end_offset == wanted), None)
+        if wanted == start or chosen is None:
+            return start
+        try:
+            read_snapshot(
+                leader.store, leader.folder, candidates[chosen], owner=leader.topic_id, partition=leader.partition
+            )
+        except CorruptSegmentError:
+            del candidates[chosen]
+            continue
+        return wanted
+
+
+@dataclass(frozen=True, slots=True)
+class Cleaned:
+    """What the replicas of one partition let go."""
+
+    deleted: int
+    """Snapshots, and pieces of snapshots that nobody fetches any more."""
+    deleted_bytes: int
+    failed: tuple[tuple[int, StratalogError], ...]
+
+
+def clean_snapshots(work: SnapshotWork) -> Cleaned:
+    """The task: on every replica delete what is below the log start, once a later snapshot that verifies has been
+    there for ``file.delete.delay.ms``. The latest one is never deleted.
+    """
+    deleted = deleted_bytes = 0
+    failed: list[tuple[int, StratalogError]] = []
+    for broker in work.site.view.replicas:
+        if work.site.view.brokers[broker].fenced:
+            continue
+        try:
+            replica = work.site.replica(broker)
+            with blaming(replica):
+                litter = while_it_changes(lambda: _litter(work, replica))  # noqa: B023 - called at once
+            if litter:
+                replica.store.delete([stored.name for stored in litter])
+        except StratalogError as error:
+            failed.append((broker, error))
+            continue
+        deleted += len(litter)
+        deleted_bytes += sum(stored.size_bytes for stored in litter)
+    return Cleaned(deleted, deleted_bytes, tuple(failed))
+
+
+def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
+    log = replica.log()
+    log_start = work.site.view.log_start_offset
+    settled_ms = work.clock.now_ms() - work.delete_delay_ms
+    held = {SnapshotId.of(name): stored for name, stored in checkpoints_of(log)}
+    doomed = [held[gone] for gone in to_delete(held, log_start)]
+    # Of a history that was given up: below the log start it can never be the replica's again.
+    doomed += [
+        stored
+        for name, stored in log.listing.checkpoints
+        if SnapshotId.of(name) not in held and name.end_offset < log_start
+    ]
+    doomed += [
+        stored
+        for name, stored in log.listing.chunks
+        if name.end_offset <= log_start and stored.modified_ms <= settled_ms
+    ]
+    if not doomed:
+        return []
+    successor = latest_snapshot(replica, log)
+    if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
+        mend(work.site, replica, log)
+        return []  # its copy is as young as the delay asks for at the next run, at the earliest
+    if successor is None or successor.snapshot_id.end_offset < log_start:
+        return []
+    kept = held[successor.snapshot_id]
+    return [stored for stored in doomed if stored.name != kept.name] if kept.modified_ms <= settled_ms else []

@@ -1,0 +1,190 @@
+"""What a tier run knows of the topics and partitions that it works on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from stratalog.engine.config.topic_config import TopicConfig
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Value
+from stratalog.engine.metadata.image import TopicImage
+from stratalog.engine.replication.site import Site
+from stratalog.engine.upkeep.tiering.tasks import Planned
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.merge import Run
+from stratalog.partitions.records import schema_of
+from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.remote_log import RemoteLog
+from stratalog.tiering.remote_segment import Uploaded
+from stratalog.tiering.schedule import Entry, Intervals, failed, succeeded
+
+if TYPE_CHECKING:
+    from stratalog.tiering.delta_table import DeltaTopicTable
+
+
+@dataclass(slots=True, eq=False)
+class TopicTiering:
+    """One topic. ``table`` and ``remote`` are None where its table cannot be read: ``error`` says why."""
+
+    topic: TopicImage
+    config: TopicConfig
+    table: DeltaTopicTable | None = None
+    remote: RemoteLog | None = None
+    error: StratalogError | None = None
+    ready: bool = False
+    """Whether the table was seen to take this topic's segments."""
+    pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
+    """Uploaded, in order, and not committed yet."""
+    notes: list[str] = field(default_factory=list)
+    """What others have done to its table."""
+
+    def open(self, context: Context, *, dry_run: bool) -> None:
+        """Read the table, once; a topic that has none yet gets one, and what others have rewritten is taken back.
+
+        Raises: as ``DeltaTopicTable.load``, ``ensure`` and ``undo_rewrites``.
+        """
+        table = context.remote_table(self.topic)
+        remote = table.load()
+        if remote.version < 0 and not dry_run:
+            table.ensure(_schema(self.topic))
+            remote = table.load()
+        if remote.rewrite is not None:
+            self.notes.append(f"{self.topic.name}: {remote.rewrite}")
+            remote = remote if dry_run else table.undo_rewrites()
+        self.table, self.remote = table, remote
+
+    def make_ready(self, context: Context) -> None:
+        """See that the table takes this topic's segments; once a run, and only where there are some. The schema is
+        that of now: it may have grown since the run began, and what was uploaded may be of the wider one.
+
+        Raises: as ``DeltaTopicTable.ensure``.
+        """
+        assert self.table is not None
+        if not self.ready:
+            image = context.metadata.image()
+            self.table.ensure(_schema(image.topics.get(self.topic.topic_id, self.topic)))
+            self.ready = True
+
+
+def _schema(topic: TopicImage) -> pa.Schema:
+    return schema_of(topic.key_schema, topic.value_schema)
+
+
+@dataclass(slots=True, eq=False)
+class PartitionTiering:
+    """One partition."""
+
+    of: TopicTiering
+    site: Site
+    entry: Entry
+    """As it was on the list before this run."""
+    planned: Planned | None = None
+    error: StratalogError | None = None
+    """The first thing that went wrong; nothing is begun after it."""
+    waiting: deque[Run] = field(default_factory=deque)
+    in_flight: int = 0
+    excused: bool = False
+    """Whether ``error`` is reported with its topic."""
+    uploaded: dict[int, Uploaded] = field(default_factory=dict)
+    """By first offset: what is there, and waits for the segments before it."""
+    next_offset: int = 0
+    """The end of what was handed over to be committed."""
+    committed: list[Uploaded] = field(default_factory=list)
+    made: int = 0
+    """How many of them by commits of this run: another one may have been faster."""
+
+    def __str__(self) -> str:
+        return str(self.site)
+
+    @property
+    def key(self) -> TopicIdPartition:
+        """Which partition it is."""
+        return self.site.view.key
+
+    @property
+    def remote_end(self) -> int | None:
+        """The end of the remote log as this run knows it; None when nothing is tiered, or nobody knows."""
+        if self.committed:
+            return self.committed[-1].segment.next_offset
+        if self.of.remote is None:
+            return self.entry.remote_end
+        return self.of.remote.end(self.site.view.partition)
+
+    @property
+    def backlog(self) -> list[Run]:
+        """What was due and is not committed."""
+        if self.planned is None:
+            return []
+        done = {uploaded.segment.base_offset for uploaded in self.committed}
+        return [run for run in self.planned.plan.runs if run.start not in done]
+
+    def begin_again(self, site: Site) -> None:
+        """Under another leader, whose plan is to be made yet. What was committed stays so."""
+        self.site, self.planned, self.error, self.excused = site, None, None, False
+        self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
+
+    def hand_over(self) -> None:
+        """What follows without a gap on what was handed over before is the topic's to commit."""
+        while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
+            self.next_offset = upload.segment.next_offset
+            self.of.pending.append((self, upload))
+
+    def entry_after(self, now_ms: int, intervals: Intervals, draw: float) -> Entry:
+        """What the list says of it after this run."""
+        if self.error is not None:
+            return failed(
+                self.entry, now_ms, intervals, code=self.error.code, draw=draw, remote_end=self.remote_end
+            )
+        if self.planned is None:
+            return self.entry
+        return succeeded(
+            self.entry,
+            now_ms,
+            intervals,
+            remote_end=self.remote_end,
+            seen=self.planned.seen,
+            quiet_until_ms=self.planned.quiet_until_ms,
+            pending_bytes=self.planned.pending_bytes,
+        )
+
+    def row(self, after: Entry, now_ms: int) -> dict[str, Value]:
+        """Its line in the report."""
+        plan = None if self.planned is None else self.planned.plan
+        backlog = self.backlog
+        oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
+        return {
+            "topic": self.site.view.topic,
+            "partition": self.site.view.partition,
+            "uploaded_files": self.made,
+            "uploaded_bytes": sum(uploaded.copied_bytes for uploaded in self.committed),
+            "planned_bytes": None if plan is None else plan.size_bytes,
+            "remote_end": self.remote_end,
+            "pending_bytes": None if self.planned is None else self.planned.pending_bytes,
+            "backlog_bytes": None if plan is None else sum(run.size_bytes for run in backlog),
+            "backlog_ms": max(0, now_ms - oldest_ms),
+            "attempts": after.attempts,
+            "failing_ms": max(0, now_ms - after.failing_since_ms) if after.attempts else 0,
+        }
+
+
+def histories(context: Context, of: TopicTiering, parts: Iterable[PartitionTiering]) -> Histories:
+    """Whose history a commit of these partitions of a topic follows, and how it finds out who leads now. Nobody
+    does where the topic is gone, or not tiered any more.
+    """
+    topic_id = of.topic.topic_id
+
+    def now() -> dict[int, Present]:
+        image = context.metadata.image()
+        topic = image.topics.get(topic_id)
+        if topic is None or not context.topic_config(image, topic).copies_to_remote:
+            return {}
+        return {p.partition: Present(p.leader_epoch, p.log_start_offset) for p in topic.partitions}
+
+    lineages = {part.site.view.partition: part.planned.lineage for part in parts if part.planned is not None}
+    return Histories(lineages, now)

@@ -1,0 +1,167 @@
+"""What a tier run asks of tasks: what is due of a partition, and one segment to the remote tier."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.throttle import Throttle
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.errors import StoreTimeoutError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Link, Listing, parse
+from stratalog.partitions.merge import MergePolicy, Run
+from stratalog.partitions.probing import NoAnswerError, Prober
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+from stratalog.partitions.transactions import transactions_of
+from stratalog.tiering.copier import upload
+from stratalog.tiering.divergence import agreeing
+from stratalog.tiering.plan import CopyLag, UploadPlan, changes_at_ms, earliest_pending_upload, plan_uploads
+from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
+from stratalog.tiering.schedule import Entry
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWork(SiteWork):
+    """Find out what is due of one partition."""
+
+    entry: Entry
+    """What the list of due partitions says of it."""
+    segments: tuple[RemoteSegment, ...] | None
+    """What is remote of it already: its last segment, or all of them where that is not of the leader's history.
+    None where the remote log cannot be read: then the backlog is measured from where the list last saw it end."""
+    policy: MergePolicy
+    lag: CopyLag
+    expires_ms: int
+    """How long the brokers keep records that the remote keeps for longer; -1: no less long."""
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What is due, and what is not yet."""
+
+    plan: UploadPlan
+    pending_bytes: int
+    """Bytes of the log behind the plan: not sealed yet, held back, or not committed."""
+    lineage: Lineage = Lineage()  # noqa: RUF009 - immutable
+    """The leader's, as it was listed; empty where it was not looked up, for nothing is to do."""
+    foreign: bool = False
+    """Whether the remote log ends in segments that are not of this history: an unclean election has lost it."""
+    seen: str = ""
+    quiet_until_ms: int = 0
+    """Both as in ``Entry``."""
+
+
+def plan_partition(work: PlanWork) -> Planned:
+    """The task. A partition that looks as it did when nothing was due costs one listing, and no look at its
+    root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
+
+    Raises: as ``leader_log`` and ``earliest_pending_upload``.
+    """
+    now_ms = work.clock.now_ms()
+    leader = work.site.leader
+    if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
+        objects = leader.store.list(leader.folder)
+        if _seen(work, parse(leader.folder, objects)) == work.entry.seen:
+            start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
+            entry = work.entry
+            plan = UploadPlan(start, ())
+            return Planned(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
+    log = leader_log(work.site)
+
+    def latest_ms(link: Link) -> int:
+        return leader.footer(link.file).latest_ms
+
+    log_start, foreign = work.site.view.log_start_offset, False
+    if work.segments is None:
+        start = max(work.entry.remote_end or 0, log_start, log.local_start)
+    else:
+        segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
+        foreign = len(segments) < len(work.segments)
+        start = earliest_pending_upload(log, segments, log_start, str(work.site))
+    plan = plan_uploads(
+        log,
+        start,
+        policy=work.policy,
+        now_ms=now_ms,
+        lag=work.lag,
+        expires_ms=work.expires_ms,
+        latest_ms=latest_ms,
+        transactions=transactions_of(log, leader.footer, start),
+    )
+    pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
+    if plan.runs or foreign or work.segments is None:
+        return Planned(plan, pending, log.lineage, foreign)
+    until_ms = changes_at_ms(
+        log,
+        plan,
+        policy=work.policy,
+        lag=work.lag,
+        now_ms=now_ms,
+        expires_ms=work.expires_ms,
+        latest_ms=latest_ms,
+    )
+    return Planned(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
+
+
+def _seen(work: PlanWork, listing: Listing) -> str:
+    """A digest of all that a plan rests on, but for the time."""
+    last = [segment.path for segment in (work.segments or ())[-1:]]
+    view = work.site.view
+    rests_on = (
+        (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
+        sorted((str(file.name), file.object.version) for file in listing.data),
+        sorted(map(str, (*listing.epochs, *listing.watermarks, *(name for name, _ in listing.local_starts)))),
+    )
+    return hashlib.blake2b(repr(rests_on).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class UploadWork(SiteWork):
+    """Bring one run of one partition to the remote tier."""
+
+    run: Run
+    remote: Store
+    folder: str
+    compression: str
+    deadline_s: float
+    throttle: Throttle | None
+    prober: Prober
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [*self.site.stores.values(), self.remote]
+
+
+def upload_run(work: UploadWork) -> Uploaded:
+    """The task. The quota is waited for before the deadline begins. What has no answer then is left to itself:
+    it may still give the object its name, and the next run finds and checks it.
+
+    Raises: StoreTimeoutError; as ``upload``.
+    """
+    if work.throttle is not None:
+        work.throttle.spend(work.run.size_bytes)
+
+    def bring(run: Run) -> Uploaded:
+        return upload(work.site.leader, run, work.remote, work.folder, compression=work.compression)
+
+    (outcome,) = work.prober.probe(bring, [work.run], work.deadline_s)
+    match outcome:
+        case Done(_, uploaded):
+            return uploaded
+        case Failed(_, error):
+            raise _named(work, error)
+
+
+def _named(work: UploadWork, error: StratalogError) -> StratalogError:
+    if isinstance(error, NoAnswerError):
+        return StoreTimeoutError(
+            f"{work.run.segment_name} is not in {work.remote.uri} after {work.deadline_s:g} s "
+            "(remote.log.manager.copy.timeout.ms), and was given up: the remote tier hangs, or is too slow"
+        )
+    return error

@@ -1,0 +1,263 @@
+"""Tier: sealed segments into the remote table (KIP-405's Remote Log Manager, steps 2 and 3 of its task).
+
+    1. the list of due partitions: who is on it, whose time has come
+    2. the table of each of their topics, read once
+    3. tasks: what is due of each partition, from the earliest on
+    4. tasks: upload it, in turns; commit it as it comes, per topic and batch (``uploads``). Where a leader's
+       bytes are not those that were written, it resigns, and 3 and 4 are done once more with its successor
+    5. the list again: when each of them is due next, and what failed, since when
+Copy, then commit; whatever deletes looks at the commit. A crash leaves files that the next run reuses. (Step 1 of
+KIP-405's task, which deletes, is ``retain``.)
+
+While the remote tier is down every partition fails, is tried again at growing intervals, and its backlog is
+measured from where the list last saw its remote log end. Nothing else waits for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.replicas.damaged import replace_leaders
+from stratalog.engine.replication.damage import is_damage_of
+from stratalog.engine.upkeep.tiering.point import describe_first
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.engine.upkeep.tiering.schedule import Kept, load_schedule, save_schedule
+from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
+from stratalog.engine.upkeep.tiering.tasks import PlanWork, plan_partition
+from stratalog.engine.upkeep.tiering.uploads import Uploads
+from stratalog.partitions.errors import CorruptionError, StratalogError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+from stratalog.tiering.schedule import Schedule
+
+
+def tier(
+    context: Context, topics: Sequence[str] | None = None, *, due: bool = False, dry_run: bool = False
+) -> Report:
+    """Tier what is due of the topics (all tiered ones when None); with ``due`` only of partitions whose time has
+    come. ``totals["next_ms"]`` says in how many milliseconds the next one of them is due, None where none is on
+    the list. A topic that was named and is not copied is noted.
+
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+        its partition in the report.
+    """
+    failures: list[Failure] = []
+    notes: list[str] = []
+    with context.measured() as measure:
+        image = context.metadata.image()
+        chosen = {topic.topic_id for topic in context.topics(image, topics)}
+        tiered = _tiered(context, image, chosen, failures)
+        notes += _not_copied(image, topics or (), tiered, failures)
+        leader_epochs = _leader_epochs(tiered.values())
+        intervals = context.cluster_config(image).tier_intervals
+        kept = load_schedule(context, image) if tiered else Kept()
+        schedule = kept.schedule.assigned(leader_epochs)
+        now_ms = context.clock.now_ms()
+        times = schedule.due(now_ms, intervals.longest_ms) if due else _all(schedule)
+        parts = _partitions(context, image, tiered, schedule, [key for key in times if key[0] in chosen])
+        failures += describe_first(context, image) if parts and not dry_run else []
+        _open(context, parts, failures, dry_run=dry_run)
+        _plan(context, parts, failures)
+        notes += dict.fromkeys(note for of in tiered.values() for note in of.notes)
+        if not dry_run:
+            failures += _upload(context, image, parts)
+            failures += _upload_from_others(context, parts, notes)
+            notes += _let_go(context, parts)
+        now_ms = context.clock.now_ms()
+        after = {part.key: part.entry_after(now_ms, intervals, context.rng.random()) for part in parts}
+        if parts and not dry_run:
+            why = save_schedule(context, image, kept, leader_epochs, after)
+            notes += [] if why is None else [f"when partitions are due next is not remembered: {why}"]
+        rows = [part.row(after[part.key], now_ms) for part in parts]
+        next_ms = schedule.updated(after).next_due_ms(chosen)
+    failures += [Failure.of(part, part.error) for part in parts if part.error is not None and not part.excused]
+    return Report(
+        operation="tier",
+        rows=sorted(rows, key=lambda row: (str(row["topic"]), row["partition"])),
+        failures=failures,
+        totals={
+            "uploaded_files": _total(rows, "uploaded_files"),
+            "uploaded_bytes": _total(rows, "uploaded_bytes"),
+            "backlog_bytes": _total(rows, "backlog_bytes"),
+            "next_ms": None if next_ms is None else max(0, next_ms - now_ms),
+        },
+        dry_run=dry_run,
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _tiered(
+    context: Context, image: ClusterImage, chosen: set[str], failures: list[Failure]
+) -> dict[str, TopicTiering]:
+    """Every tiered topic of the cluster, by its id: all of them are on the list."""
+    found: dict[str, TopicTiering] = {}
+    for topic_id, topic in image.topics.items():
+        try:
+            config = context.topic_config(image, topic)
+        except StratalogError as error:
+            if topic_id in chosen:
+                failures.append(Failure.of(topic.name, error))
+            continue
+        if config.copies_to_remote:
+            found[topic_id] = TopicTiering(topic, config)
+    return found
+
+
+def _not_copied(
+    image: ClusterImage, topics: Sequence[str], tiered: Collection[str], failures: Sequence[Failure]
+) -> list[str]:
+    """Whoever names a topic wants to know why nothing happens to it."""
+    failed = {failure.item for failure in failures}
+    return [
+        f"{topic}: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"
+        for topic in topics
+        if image.topic(topic).topic_id not in tiered and topic not in failed
+    ]
+
+
+def _leader_epochs(topics: Iterable[TopicTiering]) -> dict[TopicIdPartition, int]:
+    return {
+        TopicIdPartition(of.topic.topic_id, partition.partition): partition.leader_epoch
+        for of in topics
+        for partition in of.topic.partitions
+    }
+
+
+def _all(schedule: Schedule) -> list[TopicIdPartition]:
+    """Every partition, the longest due first."""
+    return sorted(schedule.entries, key=lambda key: (schedule.entries[key].due_ms, key))
+
+
+def _partitions(
+    context: Context,
+    image: ClusterImage,
+    tiered: dict[str, TopicTiering],
+    schedule: Schedule,
+    keys: Sequence[TopicIdPartition],
+) -> list[PartitionTiering]:
+    return [
+        PartitionTiering(tiered[key[0]], context.site(image.view(*key)), schedule.entries[key]) for key in keys
+    ]
+
+
+def _open(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure], *, dry_run: bool) -> None:
+    """Step 2."""
+    topics = list({part.of.topic.topic_id: part.of for part in parts}.values())
+    for outcome in ask_remote(context, lambda of: of.open(context, dry_run=dry_run), topics):
+        if isinstance(outcome, Failed):
+            of, of.error = outcome.item, outcome.error
+            failures.append(Failure.of(of.topic.name, of.error))
+            for part in parts:
+                if part.of is of:
+                    part.error, part.excused = of.error, True
+
+
+def _plan(context: Context, parts: Sequence[PartitionTiering], failures: list[Failure]) -> None:
+    """Step 3. Where offsets seem to be missing, or are of another history, the table is read again, and all
+    segments of the partition are looked at: since it was read, another driver may have tiered what the leader has
+    let go of, and before that an unclean election may have lost what was tiered.
+    """
+    _plan_once(context, parts)
+    gaps = [part for part in parts if isinstance(part.error, CorruptionError) and not part.excused]
+    if not gaps:
+        return
+    for of in {id(part.of): part.of for part in gaps}.values():
+        try:
+            of.open(context, dry_run=True)
+        except StratalogError as error:
+            failures.append(Failure.of(of.topic.name, error))
+            of.error = error
+    again: list[PartitionTiering] = []
+    fresh = context.metadata.image()
+    for part in gaps:
+        part.error, part.excused = part.of.error, part.of.error is not None
+        if part.key[0] in fresh.topics:
+            part.site = context.site(fresh.view(*part.key))
+            again.append(part)
+    _plan_once(context, again, whole=True)
+
+
+def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bool = False) -> None:
+    by_key = {part.key: part for part in parts}
+    works = [_plan_work(context, part, whole) for part in parts]
+    for outcome in context.tasks.run(plan_partition, works):
+        view = outcome.item.site.view
+        part = by_key[view.key]
+        match outcome:
+            case Done(_, planned):
+                part.planned = planned
+                part.next_offset = planned.plan.start
+                part.waiting = deque(() if part.error is not None else planned.plan.runs)
+            case Failed(_, error):
+                part.error = part.error or error
+
+
+def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWork:
+    remote = None if part.of.remote is None else part.of.remote.of_partition(part.site.view.partition)
+    return PlanWork(
+        site=part.site,
+        entry=part.entry,
+        segments=remote if remote is None or whole else remote[-1:],
+        policy=part.of.config.merging,
+        lag=part.of.config.copy_lag,
+        expires_ms=part.of.config.local_expires_ms,
+        clock=context.clock,
+    )
+
+
+def _upload(context: Context, image: ClusterImage, parts: Sequence[PartitionTiering]) -> list[Failure]:
+    """Step 4."""
+    uploads = Uploads(context, image, parts)
+    context.progress.start("tier", sum(len(part.waiting) for part in parts), "segments")
+    uploads.run()
+    context.progress.finish()
+    return uploads.failures
+
+
+def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], notes: list[str]) -> list[Failure]:
+    """Leaders that were found damaged on the way resign; what is left is uploaded from those that lead then.
+    Where nobody else can lead, the partition has failed.
+    """
+    damaged = {
+        part.site.view.key: (part.site.view, part.error)
+        for part in parts
+        if part.error is not None and is_damage_of(part.site.view.leader, part.error)
+    }
+    replaced = replace_leaders(context, damaged) if damaged else {}
+    if not replaced:
+        return []
+    notes += replaced.values()
+    image = context.metadata.image()
+    again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
+    for part in again:
+        part.begin_again(context.site(image.view(*part.key)))
+    _plan_once(context, again)
+    return _upload(context, image, again)
+
+
+def _let_go(context: Context, parts: Sequence[PartitionTiering]) -> list[str]:
+    """Commit, where nothing was uploaded in their place, that segments of lost histories leave the remote logs.
+    Says what left.
+    """
+    notes: list[str] = []
+    lost = [part for part in parts if part.planned is not None and part.planned.foreign]
+    for part in lost:
+        of = part.of
+        if not part.committed and part.error is None and of.table is not None:
+            try:
+                of.remote = of.table.commit((), (), histories(context, of, [part])).log
+            except StratalogError as error:
+                part.error = error
+        if part.error is None:
+            notes.append(f"{part}: segments of a history that an unclean election has lost left its remote log")
+    return notes
+
+
+def _total(rows: Iterable[dict[str, Value]], column: str) -> int:
+    return sum(int(row[column] or 0) for row in rows)

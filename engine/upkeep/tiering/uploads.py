@@ -1,0 +1,211 @@
+"""The uploads of a tier run, and the commits that make them part of the remote log.
+
+    1. lanes take uploads in turns: one segment of each partition, the longest due first, then the next one
+    2. what is uploaded waits until the segments before it are; then it is the topic's to commit
+    3. a committer commits what there is, a topic at a time, while other uploads go on; the commit asks who leads
+       now, and leaves out segments of a leader that has been deposed meanwhile
+A partition in which something failed begins nothing more. Where an upload hangs, its lane waits for it until the
+deadline, while the other lanes go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.remote_quota import copy_throttle
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering, histories
+from stratalog.engine.upkeep.tiering.tasks import UploadWork, upload_run
+from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
+from stratalog.partitions.runner import Done, Failed, Outcome, values
+from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.remote_segment import Uploaded
+
+Batch = list[tuple[PartitionTiering, Uploaded]]
+
+LANES = 8
+WAVE = 4
+"""Uploads that a lane has under way at once, for each process that works. In this process it is one: the thread
+that waits for several works at one of them, and would hear of no other while that one hangs."""
+LOOKAHEAD = 16
+"""Uploads of one partition under way at once: as many may turn out to be in vain."""
+COMMIT_EVERY_S = 5.0
+COMMIT_FILES = 1000
+_NOWHERE = -1
+
+
+class Uploads:
+    """All uploads of one run."""
+
+    def __init__(self, context: Context, image: ClusterImage, partitions: Sequence[PartitionTiering]) -> None:
+        """``partitions`` have plans, and are in the order in which they take turns."""
+        config = context.cluster_config(image)
+        self._context = context
+        self._deadline_s = config.remote_log_manager_copy_timeout_ms / 1000
+        self._throttle = copy_throttle(context, config)
+        self._parts = {part.key: part for part in partitions if part.waiting}
+        self._topics = list({id(part.of): part.of for part in self._parts.values()}.values())
+        self._turns = deque(self._parts.values())
+        self._changed = threading.Condition()
+        """Held to look at, or change, the state of partitions and topics."""
+        self._lanes = LANES
+        self._broken = False
+        self.failures: list[Failure] = []
+        """Of what concerns more than one partition; the others stand with their partitions."""
+
+    def run(self) -> None:
+        """Upload and commit everything, as far as it goes."""
+        if self._turns:
+            # The committer last: where it has begun, every lane has, and tells it when it ends.
+            steps = [self._lane] * LANES + [self._commit_as_they_come]
+            values(self._context.threads.run(lambda step: step(), steps))
+
+    # ------------------------------------------------------------------------------- the lanes
+
+    def _lane(self) -> None:
+        try:
+            processes = self._context.tasks.processes
+            most = 1 if processes == 1 else WAVE * processes
+            while wave := self._take(most):
+                for outcome in self._context.tasks.run(upload_run, wave):
+                    self._arrived(outcome)
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            with self._changed:
+                self._lanes -= 1
+                self._changed.notify_all()
+
+    def _take(self, most: int) -> list[UploadWork]:
+        """The next uploads, in turns; none when nothing is left that this lane could begin."""
+        wave: list[UploadWork] = []
+        with self._changed:
+            while self._turns and len(wave) < most and not self._broken:
+                part = self._turns.popleft()
+                if part.error is None:
+                    wave.append(self._begun(part))
+                    if part.waiting and part.in_flight < LOOKAHEAD:
+                        self._turns.append(part)
+        return wave
+
+    def _begun(self, part: PartitionTiering) -> UploadWork:
+        assert part.of.table is not None
+        part.in_flight += 1
+        return UploadWork(
+            site=part.site,
+            run=part.waiting.popleft(),
+            remote=part.of.table.remote,
+            folder=part.of.table.folder,
+            compression=part.of.config.compression_type,
+            deadline_s=self._deadline_s,
+            throttle=self._throttle,
+            prober=self._context.prober,
+        )
+
+    def _arrived(self, outcome: Outcome[UploadWork, Uploaded]) -> None:
+        """One upload has ended."""
+        with self._changed:
+            part = self._parts[outcome.item.site.view.key]
+            if part.in_flight == LOOKAHEAD and part.waiting:
+                self._turns.append(part)
+            part.in_flight -= 1
+            match outcome:
+                case Done(work, uploaded):
+                    part.uploaded[work.run.start] = uploaded
+                    part.hand_over()
+                    self._context.progress.advance(uploaded.copied_bytes)
+                case Failed(_, error):
+                    part.error = part.error or error
+                    self._context.progress.advance()
+            self._changed.notify_all()
+
+    # --------------------------------------------------------------------------- the committer
+
+    def _commit_as_they_come(self) -> None:
+        over = False
+        try:
+            while not over:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._lanes == 0 or self._pending() > 0)
+                    self._changed.wait_for(
+                        lambda: self._lanes == 0 or self._pending() >= COMMIT_FILES, timeout=COMMIT_EVERY_S
+                    )
+                    over = self._lanes == 0
+                for topic in self._topics:
+                    if not self._broken:
+                        self._commit(topic)
+        except BaseException:
+            self._broken = True  # what nobody will commit need not be uploaded
+            raise
+
+    def _pending(self) -> int:
+        return sum(len(topic.pending) for topic in self._topics)
+
+    def _commit(self, topic: TopicTiering) -> None:
+        """Commit what is pending of a topic. Where that would break the log of one of its partitions, each
+        partition is committed by itself.
+        """
+        with self._changed:
+            batch, topic.pending = topic.pending, []
+        if not batch:
+            return
+        try:
+            topic.make_ready(self._context)
+            self._put(topic, batch)
+        except CorruptionError as error:
+            keys = list(dict.fromkeys(part.key for part, _ in batch))
+            if len(keys) == 1:
+                self._failed(topic, batch, error)
+                return
+            for key in keys:
+                own = [(part, upload) for part, upload in batch if part.key == key]
+                try:
+                    self._put(topic, own)
+                except StratalogError as its_own:
+                    self._failed(topic, own, its_own)
+        except StratalogError as error:
+            self._failed(topic, batch, error)
+
+    def _put(self, topic: TopicTiering, batch: Batch) -> None:
+        """One version of the table. Remote segments that a log start has passed leave it in the same one: what
+        is uploaded now need not follow them. What was copied from a leader that is none any more stays out: it
+        lies there, and the next run finds it.
+        """
+        assert topic.table is not None
+        assert topic.remote is not None
+        parts = {part.key: part for part, _ in batch}.values()
+        passed = {part.site.view.partition: part.site.view.log_start_offset for part in parts}
+        done = topic.table.commit(
+            [upload for _, upload in batch],
+            expired_segments(topic.remote, passed),
+            histories(self._context, topic, parts),
+        )
+        fenced = {upload.segment.path for upload in done.fenced}
+        with self._changed:
+            topic.remote = done.log
+            for part, upload in batch:
+                if upload.segment.path not in fenced:
+                    part.committed.append(upload)
+                    part.made += upload.segment.path in done.made
+                elif part.error is None:
+                    part.error = FencedLeaderEpochError(
+                        f"{part}: leader epoch {part.site.epoch}, of which {upload.segment.name} was copied, is "
+                        "over, or the topic is not tiered any more: nothing of it was committed"
+                    )
+
+    def _failed(self, topic: TopicTiering, batch: Batch, error: StratalogError) -> None:
+        """The batch was not committed, nor will be what follows on it: the table would go on behind a gap."""
+        parts = {part.key: part for part, _ in batch}
+        with self._changed:
+            for part in parts.values():
+                part.error = part.error or error
+                part.excused = len(parts) > 1
+                part.next_offset = _NOWHERE
+            topic.pending = [(part, upload) for part, upload in topic.pending if part.key not in parts]
+        if len(parts) > 1:
+            self.failures.append(Failure.of(topic.topic.name, error))

@@ -1,0 +1,287 @@
+"""What is wrong with partitions: their replicas, and what is remote of them.
+
+1. tasks, one a partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
+   ``registers``, ``snapshots``); then, read after the leaders were listed, what the remote tables list
+   (``remote``)
+2. partitions where something was found that is not sure are looked at again: two looks in a row must say it
+3. with ``deep``, tasks, one a group of files: every byte against its checksums (``content``)
+4. copies of one file must be equal (``findings``)
+5. what was found under a view that has passed says nothing: such partitions begin again
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
+from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
+from stratalog.engine.replication.site import Site
+from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
+from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, read_files
+from stratalog.engine.upkeep.verification.findings import Finding, odd_copies
+from stratalog.engine.upkeep.verification.remote import RemotePart, RemoteWork, check_remote
+from stratalog.engine.upkeep.verification.structure import Looked, LookWork, look_at_partition
+from stratalog.partitions.errors import RemoteObjectMissingError, StaleMetadataError
+from stratalog.partitions.identity import TopicIdPartition
+from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.store import Store
+
+_ROUNDS = 5
+"""How often a partition is looked at whose view, or of which what is found, keeps changing."""
+
+
+@dataclass(slots=True)
+class Audited:
+    """One partition, and everything that is wrong with it."""
+
+    work: LookWork
+    looked: Looked | None = None
+    remote: RemotePart | None = None
+    """What the remote table lists of it; None where the topic is not tiered, or that cannot be told."""
+    cold: tuple[HeldFile, ...] = ()
+    """The objects of the remote tier whose footers agree with the table."""
+    findings: list[Finding] = field(default_factory=list)
+    good: list[Copy] = field(default_factory=list)
+    """With ``deep``: the files of logs and remote of which every byte was read and found right, and which are
+    as their copies are."""
+    spare: list[Copy] = field(default_factory=list)
+    """With ``deep``: the files of replicas that no log uses, of which every byte was read and found right."""
+
+    @property
+    def site(self) -> Site:
+        """The partition, under the view of the audit."""
+        return self.work.site
+
+    def store(self, place: int | None) -> Store:
+        """The store of a broker, or of the remote tier."""
+        if place is not None:
+            return self.site.replica(place).store
+        assert self.remote is not None
+        return self.remote.store
+
+
+def audit(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[TopicImage],
+    failures: list[Failure],
+    *,
+    deep: bool,
+    only: Collection[TopicIdPartition] | None = None,
+) -> list[Audited]:
+    """Look at the partitions of the topics (those in ``only``, where it is given), by topic and partition. A
+    topic whose remote table cannot be read is a failure.
+
+    What is found under a view that has passed meanwhile says nothing (a member that left the ISR may well be
+    behind): such a partition is looked at again, and left out when its topic is gone.
+    """
+    audits: dict[TopicIdPartition, Audited] = {}
+    for _ in range(_ROUNDS):
+        looked = _audit_once(context, image, topics, failures, deep, only)
+        audits |= looked
+        doubtful = {key: each for key, each in looked.items() if each.findings}
+        if not doubtful:
+            break
+        image = context.metadata.image()
+        passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.site.view)}
+        if not passed:
+            break
+        for key in passed:
+            del audits[key]
+        topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in passed} & image.topics.keys())]
+        only = passed
+    else:
+        failures += [
+            Failure.of(each.site, StaleMetadataError("it changes faster than it can be looked at; try again"))
+            for key, each in doubtful.items()
+            if key in passed and key[0] in image.topics
+        ]
+    return sorted(audits.values(), key=lambda each: (each.site.view.topic, each.site.view.partition))
+
+
+def _is_present(image: ClusterImage, key: TopicIdPartition, view: PartitionView) -> bool:
+    return key[0] in image.topics and image.view(*key) == view
+
+
+def _audit_once(
+    context: Context,
+    image: ClusterImage,
+    topics: Sequence[TopicImage],
+    failures: list[Failure],
+    deep: bool,
+    only: Collection[TopicIdPartition] | None,
+) -> dict[TopicIdPartition, Audited]:
+    audits: dict[TopicIdPartition, Audited] = {}
+    for topic in topics:
+        snapshots = context.topic_config(image, topic).snapshots
+        for view in image.views(topic.name):
+            if only is None or view.key in only:
+                audits[view.key] = Audited(LookWork(context.site(view), deep, snapshots))
+    _look_until_sure(context, image, audits, failures)
+    if deep:
+        _read(context, audits)
+        _look_for_missing(context, image, audits)
+    return audits
+
+
+def failures_of(audits: Sequence[Audited]) -> list[Failure]:
+    """What was found, as failures of a report."""
+    return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
+
+
+def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
+    """Of topics by id, what others have made of their tables."""
+    parts = ((each.site.view.topic_id, each.remote) for each in audits)
+    return {topic_id: part.rewrite for topic_id, part in parts if part is not None and part.rewrite}
+
+
+def notes_of(audits: Sequence[Audited]) -> list[str]:
+    """What was found and is no failure: it is wrong with files that no log uses."""
+    return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
+
+
+# ------------------------------------------------------------------------------------ structure
+
+
+def _look_until_sure(
+    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failures: list[Failure]
+) -> None:
+    """Steps 1 and 2. What still differs from look to look in the last one is said all the same."""
+    unsure = audits
+    said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
+    failed: dict[str, Failure] = {}
+    for _ in range(_ROUNDS):
+        _look(context, image, unsure, failed)
+        before, said = said, {}
+        for key, each in unsure.items():
+            now = {found.said for found in each.findings if not found.is_sure}
+            if not now <= before.get(key, set()):
+                said[key] = now
+        unsure = {key: unsure[key] for key in said}
+        if not unsure:
+            break
+    failures += failed.values()
+
+
+def _look(
+    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
+) -> None:
+    """Step 1."""
+    context.progress.start("verify", len(audits), "partitions")
+    for outcome in context.tasks.run(look_at_partition, [each.work for each in audits.values()]):
+        each = audits[outcome.item.site.view.key]
+        each.looked, each.remote, each.cold = None, None, ()
+        match outcome:
+            case Failed(work, error):
+                each.findings = [Finding(str(work), error)]
+            case Done(_, looked):
+                each.looked, each.findings = looked, list(looked.findings)
+        context.progress.advance()
+    context.progress.finish()
+    _load_remote(context, image, audits, failed)
+    works = [
+        RemoteWork(each.site, each.remote, None if each.looked is None else each.looked.leader_log)
+        for each in audits.values()
+        if each.remote is not None
+    ]
+    for checked in context.tasks.run(check_remote, works):
+        each = audits[checked.item.site.view.key]
+        match checked:
+            case Failed(remote, error):
+                each.findings.append(Finding(f"{remote} in the remote tier", error))
+            case Done(_, (cold, wrong)):
+                each.cold = cold
+                each.findings += wrong
+
+
+def _load_remote(
+    context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
+) -> None:
+    """What the remote tables list now of the partitions, of topics that are tiered. Where that cannot be told it
+    is in ``failed``, by topic, and the brokers are looked at all the same.
+    """
+
+    def ask(topic: TopicImage) -> Callable[[int], RemotePart]:
+        table = context.remote_table(topic)
+        log = table.load()
+        missing = frozenset(segment.path for segment in table.missing_objects(log))
+        rewrite = "" if log.rewrite is None else str(log.rewrite)
+        return lambda partition: RemotePart(
+            table.remote, table.folder, log.of_partition(partition), missing, rewrite
+        )
+
+    topics = [image.topics[topic_id] for topic_id in sorted({key[0] for key in audits})]
+    tiered = [topic for topic in topics if context.topic_config(image, topic).remote_storage_enable]
+    for outcome in ask_remote(context, ask, tiered):
+        match outcome:
+            case Done(topic, parts):
+                failed.pop(topic.name, None)
+                for (topic_id, partition), each in audits.items():
+                    if topic_id == topic.topic_id:
+                        each.remote = parts(partition)
+            case Failed(topic, error):
+                failed[topic.name] = Failure.of(topic.name, error)
+
+
+def _look_for_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
+    """Remote objects that were gone when their turn came to be read: retention takes some away while a long run
+    lasts. Those that the table does not list any more are not missing.
+    """
+    missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}
+    if missing:
+        _load_remote(context, image, missing, {})
+        for each in missing.values():
+            each.findings = [found for found in each.findings if not _is_gone(found) or _is_listed(each, found)]
+
+
+def _is_gone(found: Finding) -> bool:
+    return isinstance(found.error, RemoteObjectMissingError) and isinstance(found.damage, BadFile)
+
+
+def _is_listed(each: Audited, found: Finding) -> bool:
+    assert isinstance(found.damage, BadFile)
+    return each.remote is None or each.remote.lists(found.damage.file.object.name)
+
+
+# ------------------------------------------------------------------------------------ all bytes
+
+
+def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
+    """Steps 3 and 4."""
+    works = [work for each in audits.values() for work in _groups(each)]
+    context.progress.start("verify --deep", len(works), "groups of files")
+    for outcome in context.tasks.run(read_files, works, lambda work: work.size_bytes):
+        work = outcome.item
+        each = audits[work.site.view.key]
+        match outcome:
+            case Failed(_, error):
+                each.findings.append(Finding(work.where, error, work.place))
+            case Done(_, read):
+                each.findings += read.findings
+                found = each.good if work.of_log else each.spare
+                found += [Copy(work.place, work.store, held, crc32) for held, crc32 in read.good]
+        context.progress.advance(work.size_bytes)
+    context.progress.finish()
+    for each in audits.values():
+        for copy, agreed, error in list(odd_copies(each.good, each.site.view.leader)):
+            held, where = copy.held, f"{each.site} in the remote tier"
+            damage = BadFile(held.file, held.start, held.end) if agreed else None
+            if copy.place is not None:
+                where = str(each.site.replica(copy.place))
+            each.findings.append(Finding(where, error, copy.place, damage))
+            # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
+            each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
+
+
+def _groups(each: Audited) -> Iterator[ReadWork]:
+    if each.looked is None:
+        return
+    for look in each.looked.replicas:
+        store = each.store(look.broker_id)
+        yield from groups_of(each.site, look.broker_id, store, look.live)
+        yield from groups_of(each.site, look.broker_id, store, look.spare, of_log=False)
+    if each.cold:
+        yield from groups_of(each.site, None, each.store(None), each.cold)

@@ -1,0 +1,173 @@
+"""Every byte of a partition's files, in groups of bounded size: all cores read one large replica.
+
+A group is a piece of work by itself; what of a file is damaged is told with its offsets. A file that a merge or
+retention has taken away meanwhile is not missed, as long as the log still holds its records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from stratalog.engine.replicas.repair import BadFile, Damage, HeldFile, Missing, Place
+from stratalog.engine.replication.site import Site
+from stratalog.engine.upkeep.verification.findings import Finding, offsets
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    RemoteObjectMissingError,
+    SourceChangedError,
+    StratalogError,
+)
+from stratalog.partitions.listing import DataFile, is_live
+from stratalog.partitions.segment_check import BadRange, CheckedSegment, check_segment
+from stratalog.partitions.store import Store
+
+GROUP_BYTES = 32 * 1024 * 1024
+GROUP_FILES = 256
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWork:
+    """Read some files of one replica, or of the remote tier."""
+
+    site: Site
+    place: Place
+    store: Store
+    files: tuple[HeldFile, ...]
+    of_log: bool
+    """Whether the log consists of them. Others (dead, hidden) are read to be known, and missed by nobody."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes to read."""
+        return sum(held.size_bytes for held in self.files)
+
+    @property
+    def where(self) -> str:
+        """The replica, as reports name it."""
+        if self.place is None:
+            return f"{self.site} in the remote tier"
+        return str(self.site.replica(self.place))
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [self.store]
+
+    def __str__(self) -> str:
+        return self.where
+
+
+@dataclass(frozen=True, slots=True)
+class ReadFiles:
+    """What came of a group: the good files with their checksums, and what is wrong with the others."""
+
+    good: tuple[tuple[HeldFile, int], ...]
+    findings: tuple[Finding, ...]
+
+
+def groups_of(
+    site: Site, place: Place, store: Store, files: Iterable[HeldFile], of_log: bool = True
+) -> Iterator[ReadWork]:
+    """The files in order, in groups that are bounded in bytes and number; at least one file each."""
+    group: list[HeldFile] = []
+    size = 0
+    for held in files:
+        if group and (size + held.size_bytes > GROUP_BYTES or len(group) == GROUP_FILES):
+            yield ReadWork(site, place, store, tuple(group), of_log)
+            group, size = [], 0
+        group.append(held)
+        size += held.size_bytes
+    if group:
+        yield ReadWork(site, place, store, tuple(group), of_log)
+
+
+def read_files(work: ReadWork) -> ReadFiles:
+    """The task. What is wrong with one file keeps no other from being read."""
+    good: list[tuple[HeldFile, int]] = []
+    findings: list[Finding] = []
+    for held in work.files:
+        try:
+            file, checked = _read(work, held)
+        except CorruptSegmentError as error:
+            bad = BadRange(held.start, held.end, error)
+            findings.append(_finding(work, bad, BadFile(held.file, held.start, held.end)))
+            continue
+        except LogGapError as error:
+            findings.append(Finding(work.where, error, work.place, Missing(held.start, held.end)))
+            continue
+        except RemoteObjectMissingError as error:
+            findings.append(Finding(work.where, error, None, BadFile(held.file, held.start, held.end)))
+            continue
+        except StratalogError as error:
+            findings.append(Finding(work.where, error, work.place))
+            continue
+        if checked is None:
+            continue
+        footer = checked.segment.footer
+        if not checked.bad:
+            good.append((HeldFile(file, footer.base_offset, footer.next_offset), checked.segment.crc32))
+        damage: Damage | None = BadFile(file, footer.base_offset, footer.next_offset)
+        for bad in checked.bad:
+            findings.append(_finding(work, bad, damage))
+            damage = None  # the file's as a whole: told once
+    return ReadFiles(tuple(good), tuple(findings))
+
+
+def _finding(work: ReadWork, bad: BadRange, damage: Damage | None) -> Finding:
+    message = f"{offsets(bad.start, bad.end)}: {bad.error}"
+    if not work.of_log:
+        message += "; the log does not use this file, retain deletes it in time"
+    return Finding(
+        work.where,
+        CorruptSegmentError(message),
+        work.place,
+        damage if work.of_log else None,
+        log_is_whole=not work.of_log,
+        unused=not work.of_log,
+    )
+
+
+def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | None]:
+    """The file as it was read, and what was found; nothing found where it has rightly gone meanwhile.
+
+    Raises: CorruptSegmentError; LogGapError when it is gone, and its records with it; RemoteObjectMissingError.
+    """
+    file = held.file
+    for _ in range(_ATTEMPTS):
+        try:
+            return file, check_segment(work.store, file)
+        except SourceChangedError as error:
+            if work.place is None:
+                raise RemoteObjectMissingError(f"{error}; the remote table lists it") from error
+            present = _present(work, held)
+            if present is None:
+                return file, None
+            file = present
+    raise SourceChangedError(f"{work.where}: {held.name} changes faster than it can be read; try again")
+
+
+def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
+    """The file of that name now; None where there is none, and none is needed: it is of a history that the replica
+    has left meanwhile, or the log goes on without it.
+
+    Raises: LogGapError; what keeps the replica from being listed.
+    """
+    assert work.place is not None
+    replica = work.site.replica(work.place)
+    try:
+        log = replica.log()
+    except CorruptionError as error:
+        raise SourceChangedError(
+            f"{work.where}: {held.name} is gone, and the log cannot be read: {error}"
+        ) from error
+    for file in log.listing.data:
+        if file.name == held.name:
+            return file
+    if work.of_log and is_live(held.name, log.lineage, log.local_start) and held.end > log.log_end:
+        raise LogGapError(
+            f"{replica}: {offsets(held.start, held.end)} are missing: {held.name} was deleted meanwhile"
+        )
+    return None

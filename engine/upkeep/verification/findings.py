@@ -1,0 +1,99 @@
+"""What is wrong with a partition: for people as an error, for a heal as a damage. And what is known to be good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from stratalog.engine.replicas.repair import Copy, Damage, Place
+from stratalog.partitions.errors import CorruptSegmentError, StratalogError
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
+
+_FOREIGN = "a foreign file: nobody of ours writes such names; it is left alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, and where."""
+
+    where: str
+    error: StratalogError
+    broker_id: Place = None
+    """Whose storage it is; None for the remote tier."""
+    damage: Damage | None = None
+    """None where no heal may help: a person has to look."""
+    log_is_whole: bool = False
+    """The log does not need what is wrong: a foreign file, or one that was discarded."""
+    of_snapshot: bool = False
+    """A snapshot of the replica is damaged, or gone: nobody steps aside for a whole copy."""
+    unused: bool = False
+    """A file that no log uses: worth a note, and no failure."""
+
+    @property
+    def is_sure(self) -> bool:
+        """Bytes and sizes of listed objects stay as they were found. All else is compared between listings, or
+        may pass."""
+        return isinstance(self.error, CorruptSegmentError)
+
+    @property
+    def said(self) -> tuple[str, str]:
+        """Where, and what: the same of the same thing in every look."""
+        return self.where, str(self.error)
+
+    @property
+    def of_remote(self) -> bool:
+        """Whether it is damage of the remote tier."""
+        return self.broker_id is None and self.damage is not None
+
+
+def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
+    """What lies in a folder of ours, and is not called like anything of ours, or is no file."""
+    what = f"{stored.special}: {LEFT_ALONE}" if stored.special else _FOREIGN
+    return CorruptSegmentError(f"{store.uri_of(stored.name)} is {what}")
+
+
+def offsets(start: int, end: int) -> str:
+    """How messages name a range."""
+    return f"offsets [{start}, {end})"
+
+
+def odd_copies(copies: Iterable[Copy], leader: Place) -> Iterator[tuple[Copy, bool, CorruptSegmentError]]:
+    """Copies of one name that differ from the others, though each by itself looks good; and whether most of
+    the others agree on what it should be. Without such a majority nobody can tell which one is right: then it
+    is those that differ from the leader's.
+
+    A merged segment of the remote tier is no copy: the same records may have been encoded there by themselves.
+    """
+    by_name: dict[DataName, list[Copy]] = {}
+    for copy in copies:
+        if copy.place is not None or not copy.held.name.merged:
+            by_name.setdefault(copy.held.name, []).append(copy)
+    for name in sorted(by_name):
+        found = by_name[name]
+        votes = Counter(copy.content for copy in found)
+        if len(votes) == 1:
+            continue
+        expected = _expected(votes, {copy.place: copy.content for copy in found}, leader)
+        agreed = votes[expected] * 2 > len(found)
+        those = sorted("the remote tier" if c.place is None else f"broker {c.place}" for c in found)
+        for copy in found:
+            if copy.content != expected:
+                held = copy.held
+                yield (
+                    copy,
+                    agreed,
+                    CorruptSegmentError(
+                        f"{copy.store.uri_of(held.file.object.name)}: {offsets(held.start, held.end)}: "
+                        f"{held.size_bytes} bytes, other ones than its copies ({', '.join(those)}) have"
+                        + ("" if agreed else "; no majority of them agrees, compare them by hand")
+                    ),
+                )
+
+
+def _expected(votes: Counter[int], contents: Mapping[Place, int], leader: Place) -> int:
+    ((first, most), *rest) = votes.most_common()
+    if rest and rest[0][1] == most and leader is not None and leader in contents:
+        return contents[leader]
+    return first

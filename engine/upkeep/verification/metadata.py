@@ -1,0 +1,139 @@
+"""The metadata log on its voters: what each of them holds, and with ``deep`` every byte of it.
+
+Only what a voter itself contradicts is a finding. A voter that is behind is none, for a majority is enough; nor is
+one whose broker is fenced, or that was wiped and waits to be replaced: ``jobs/quorum`` tells of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Value
+from stratalog.engine.quorum.batch import KIND, decode_batch
+from stratalog.engine.quorum.checkpoints import verify_checkpoint
+from stratalog.engine.quorum.damage import check_voter
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.voter import VoterListing, position_of
+from stratalog.engine.upkeep.verification.findings import foreign_file
+from stratalog.engine.upkeep.verification.snapshots import MENDED
+from stratalog.partitions.errors import (
+    CorruptSegmentError,
+    LogGapError,
+    SourceChangedError,
+    StaleBrokerError,
+    StratalogError,
+)
+from stratalog.partitions.listing import DataFile
+from stratalog.partitions.paths import METADATA_TOPIC, DataName, name_in, parse_name
+from stratalog.partitions.segment_check import check_segment
+from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.start_offset import check_invariant
+
+
+def verify_metadata(context: Context, *, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+    """The row of the metadata log, and what is wrong with it.
+
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
+    """
+    return context.metadata.with_log(lambda log: _look(log, deep))
+
+
+def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+    state = log.settle().state
+    failures: list[Failure] = []
+    voters = files = size_bytes = 0
+    for voter in log.voters:
+        try:
+            listing = voter.list()
+        except StratalogError as error:
+            broker = state.image.brokers.get(voter.broker_id)
+            known = isinstance(error, StaleBrokerError) or (broker is not None and broker.fenced)
+            failures += [] if known else [Failure.of(voter, error)]
+            continue
+        stored = [*listing.files.values(), *listing.checkpoints.values()]
+        voters, files = voters + 1, files + len(stored)
+        size_bytes += sum(one.size_bytes for one in stored)
+        failures += [Failure.of(voter, error) for error in _wrong(log, listing, state, deep)]
+    row: dict[str, Value] = {
+        "topic": METADATA_TOPIC,
+        "partition": 0,
+        "replicas": voters,
+        "files": files,
+        "bytes": size_bytes,
+        "remote_files": 0,
+        "findings": len(failures),
+    }
+    return row, failures
+
+
+def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
+    """What is wrong with one voter, listed after ``state`` was found."""
+    voter = listing.voter
+    live = sorted(
+        name
+        for name in listing.files
+        if name.base_offset < state.end and state.lineage.epoch_at(name.base_offset) == name.epoch
+    )
+    start = live[0].base_offset if live else listing.snapshot_end
+    try:
+        for stored in voter.store.list(voter.folder):
+            if stored.special or parse_name(name_in(voter.folder, stored.name)) is None:
+                yield foreign_file(voter.store, stored)
+        if listing.unsigned is not None:
+            yield listing.unsigned
+        check_voter(listing, state)
+        for name in sorted(name for name in listing.files if position_of(name) > state.position):
+            _check_batch(log.cluster_id, listing, name)  # of a commit since then, or nobody's
+        _check_start(log, listing, start, state)
+        if deep:
+            yield from _damaged(log.cluster_id, listing, live)
+    except SourceChangedError:
+        return  # another run keeps the log short, and has verified what it left
+    except StratalogError as error:
+        yield error
+
+
+def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: LogState) -> None:
+    """Raises: CorruptionError. A snapshot may be of more than was committed when the voter was not listed yet."""
+    ends = [SnapshotId.of(name) for name in listing.checkpoints]
+    committed = state.end
+    if start > 0 and max(ends, default=SnapshotId(0, 0)).end_offset > committed:
+        committed = log.settle().state.end
+    check_invariant(start, committed, ends, str(listing.voter))
+
+
+def _damaged(cluster_id: str, listing: VoterListing, live: list[DataName]) -> Iterator[StratalogError]:
+    """Its snapshots, and the batches after the latest whole one: every byte, and that none is missing between.
+
+    Raises: SourceChangedError when one is deleted meanwhile; StorageError.
+    """
+    voter = listing.voter
+    expected: int | None = 0
+    for name in sorted(listing.checkpoints):
+        try:
+            verify_checkpoint(cluster_id, voter, listing.checkpoints[name])
+            expected = name.end_offset
+        except CorruptSegmentError as error:
+            yield CorruptSegmentError(f"{error}{MENDED}")
+    covered = expected or 0
+    for batch in (name for name in live if name.base_offset >= covered):
+        if expected is not None and batch.base_offset != expected:
+            yield LogGapError(f"{voter}: offsets [{expected}, {batch.base_offset}) are missing, before {batch}")
+        try:
+            checked = check_segment(voter.store, DataFile(batch, listing.files[batch]))
+            if checked.bad:
+                raise checked.bad[0].error
+            expected = _check_batch(cluster_id, listing, batch)
+        except CorruptSegmentError as error:
+            yield error
+            expected = None
+
+
+def _check_batch(cluster_id: str, listing: VoterListing, name: DataName) -> int:
+    """The end of a batch that is what it says. Raises: CorruptionError kinds; SourceChangedError, StorageError."""
+    data, what = listing.voter.read(name), f"{listing.voter}: {name}"
+    check_signature_of(listing.voter.key, KIND, str(name), data, what)
+    return decode_batch(cluster_id, name, data, what).next_offset

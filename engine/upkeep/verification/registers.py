@@ -1,0 +1,90 @@
+"""The small files of a replica: what it has joined, how far it is committed, where it starts.
+
+Their names say nearly all; what stands in them is compared here. A damaged one is not guessed at.
+"""
+
+from __future__ import annotations
+
+from stratalog.engine.replicas.registers import local_start_state, parsed_epoch, read_register
+from stratalog.engine.replicas.repair import BadEpoch, BadLocalStart
+from stratalog.engine.upkeep.verification.findings import Finding
+from stratalog.partitions.bounded import read_bounded
+from stratalog.partitions.errors import CorruptionError, SourceChangedError, StratalogError
+from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName, name_in, parse_name
+from stratalog.partitions.register import REGISTER_BYTES
+from stratalog.partitions.replica import Replica
+
+_HUMAN = "; call a human: nothing tells what should stand there"
+
+
+def check_registers(replica: Replica, leader: Replica | None, committed: int) -> list[Finding]:
+    """Read every register of a replica; epochs are compared with the leader's of the same name. Those above the
+    ``committed`` one are nobody's. One that cannot be read, and is made up for by a later one, no log uses."""
+    found: list[Finding] = []
+    folder = replica.folder
+
+    def note(
+        error: StratalogError, damage: BadEpoch | BadLocalStart | None = None, *, unused: bool = False
+    ) -> None:
+        found.append(Finding(str(replica), error, replica.broker_id, damage, log_is_whole=unused, unused=unused))
+
+    try:
+        objects = replica.store.list(folder)
+    except StratalogError as error:
+        note(error)
+        return found
+    names = [(parse_name(name_in(folder, stored.name)), stored) for stored in objects]
+    epochs = [name.epoch for name, _ in names if isinstance(name, EpochName)]
+    joined = max((epoch for epoch in epochs if epoch <= committed), default=0)
+    start = max((name.offset for name, _ in names if isinstance(name, LocalStartName)), default=0)
+    for name, stored in names:
+        what = replica.store.uri_of(stored.name)
+        try:
+            match name:
+                case WatermarkName() if stored.size_bytes:
+                    note(CorruptionError(f"{what} has {stored.size_bytes} bytes, and must be empty{_HUMAN}"))
+                case LocalStartName(offset) if offset == start:
+                    local_start_state(replica, name)
+                case EpochName(epoch) if epoch < joined:  # the greatest one was read with the lineage
+                    _check_epoch(replica, name, leader)
+        except SourceChangedError:
+            continue  # retention took it away
+        except CorruptionError as error:
+            match name:
+                case EpochName(epoch) if not _is_whole(replica, name) and _is_whole(replica, EpochName(joined)):
+                    note(error, BadEpoch(epoch, needed=False), unused=True)
+                case EpochName(epoch):
+                    note(error, BadEpoch(epoch))
+                case LocalStartName(offset):
+                    note(error, BadLocalStart(offset))
+                case _:
+                    note(error)
+        except StratalogError as error:
+            note(error)
+    return found
+
+
+def _is_whole(replica: Replica, name: EpochName) -> bool:
+    try:
+        parsed_epoch(replica, name, read_register(replica, name))
+    except StratalogError:
+        return False
+    return True
+
+
+def _check_epoch(replica: Replica, name: EpochName, leader: Replica | None) -> None:
+    """An epoch before the last one that was joined: it decides nothing any more, and must be whole."""
+    data = read_register(replica, name)
+    parsed_epoch(replica, name, data)
+    if leader is None or leader.broker_id == replica.broker_id:
+        return
+    try:
+        expected = read_bounded(leader.store, leader.path(name), REGISTER_BYTES)
+        parsed_epoch(leader, name, expected)
+    except (FileNotFoundError, CorruptionError):
+        return  # the leader was not there in that epoch, or it is the leader's that is damaged
+    if data != expected:
+        raise CorruptionError(
+            f"{replica.store.uri_of(replica.path(name))} has another lineage than on the leader, broker "
+            f"{leader.broker_id}: {data[:80]!r}"
+        )

@@ -1,0 +1,117 @@
+"""The remote part of a partition: the table against its objects, and both against the leader's log."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stratalog.engine.replicas.repair import BadFile, HeldFile
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.upkeep.verification.findings import Finding
+from stratalog.partitions import paths
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    RemoteObjectMissingError,
+    StratalogError,
+)
+from stratalog.partitions.listing import ReplicaLog
+from stratalog.partitions.segment import Segment
+from stratalog.partitions.store import Store
+from stratalog.tiering.plan import earliest_pending_upload
+from stratalog.tiering.remote_file import read_remote, remote_file
+from stratalog.tiering.remote_segment import RemoteSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePart:
+    """What the remote table lists of one partition."""
+
+    store: Store
+    folder: str
+    segments: tuple[RemoteSegment, ...]
+    missing: frozenset[str]
+    """Paths that the table lists and the store does not hold at that size."""
+    rewrite: str = ""
+    """What others have put into the table in place of segments, if they have."""
+
+    def lists(self, object_name: str) -> bool:
+        """Whether the table lists an object, by its name in the store."""
+        return any(paths.join(self.folder, segment.path) == object_name for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteWork(SiteWork):
+    """Look at what the remote table lists of one partition."""
+
+    part: RemotePart
+    leader: ReplicaLog | None
+    """The log to compare the end of the remote log with, listed before the table was read (what the leader has
+    dropped was remote by then); None where it cannot be relied on."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return [self.part.store]
+
+
+def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
+    """The task: the objects whose footers are as the table says, and what is wrong with the others."""
+    site, remote = work.site, work.part
+    where = f"{site} in the remote tier"
+    sound: list[HeldFile] = []
+    findings: list[Finding] = []
+    for segment in remote.segments:
+        try:
+            found = _check(where, site, remote, segment)
+        except CorruptionError as error:
+            bad = BadFile(remote_file(remote.folder, segment), segment.base_offset, segment.next_offset)
+            findings.append(Finding(where, error, None, bad))
+        except StratalogError as error:
+            findings.append(Finding(where, error))
+        else:
+            sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
+    if work.leader is not None:
+        _check_end(where, site, remote.segments, work.leader, findings)
+    return tuple(sound), findings
+
+
+def _check_end(
+    where: str, site: Site, segments: Sequence[RemoteSegment], leader: ReplicaLog, findings: list[Finding]
+) -> None:
+    log_start = site.view.log_start_offset
+    try:
+        if segments and segments[0].base_offset > log_start:
+            raise LogGapError(
+                f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
+                "what lies between was never copied, and stays on the brokers"
+            )
+        earliest_pending_upload(leader, segments, log_start, str(site))
+    except StratalogError as error:
+        findings.append(Finding(where, error))
+
+
+def _check(where: str, site: Site, remote: RemotePart, segment: RemoteSegment) -> Segment:
+    if segment.path in remote.missing:
+        raise RemoteObjectMissingError(
+            f"{where}: the table lists {segment.path} with {segment.size_bytes} bytes; the object is not there as "
+            "such"
+        )
+    found = read_remote(remote.store, remote.folder, segment)
+    if found.footer.topic_id != site.view.topic_id:
+        raise CorruptSegmentError(f"{where}: {segment.path} is of topic {found.footer.topic_id}")
+    _check_statistics(where, segment, found)
+    return found
+
+
+def _check_statistics(where: str, segment: RemoteSegment, found: Segment) -> None:
+    """Raises: CorruptionError when the table's bounds exclude a record: readers would skip it."""
+    footer = found.footer
+    if footer.max_timestamp_offset is None:
+        return
+    low, high = footer.min_timestamp_us, footer.max_timestamp_us
+    if segment.min_timestamp_ms * 1000 > low or segment.max_timestamp_ms * 1000 < high:
+        raise CorruptionError(
+            f"{where}: the table's statistics of {segment.path} exclude some of its timestamps: they say "
+            f"[{segment.min_timestamp_ms}, {segment.max_timestamp_ms}] ms, its records have [{low}, {high}] us"
+        )

@@ -1,0 +1,54 @@
+"""The snapshots of a partition's replicas: that they stand for what left the log, and with ``deep`` every byte.
+
+A damaged one is no damage of the log. It is passed over by who reads, replaced by a heal with a whole copy of
+another replica, and superseded by ``jobs/snapshot``.
+"""
+
+from __future__ import annotations
+
+from stratalog.engine.upkeep.verification.findings import Finding
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StratalogError
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import Listing
+from stratalog.partitions.replica import Replica
+from stratalog.snapshots.reader import read_snapshot
+from stratalog.snapshots.snapshot_id import SnapshotId
+from stratalog.snapshots.start_offset import check_invariant
+
+MENDED = (
+    "; the one before it and the log are used, where they suffice. heal takes a whole copy of another replica, "
+    "jobs/snapshot makes the next one"
+)
+
+
+def check_snapshots(
+    replica: Replica, listing: Listing, lineage: Lineage, log_start: int, high_watermark: int
+) -> list[Finding]:
+    """Of a replica whose log starts at ``log_start``, where snapshots stand for what left it: one of its history
+    ends between that and the ``high_watermark`` (KIP-630, "Validation of Snapshot and Log").
+    """
+    names = [name for name, _ in listing.checkpoints if lineage.epoch_at(name.end_offset - 1) == name.epoch]
+    try:
+        check_invariant(log_start, high_watermark, map(SnapshotId.of, names), str(replica))
+    except StratalogError as error:
+        return [Finding(str(replica), error, replica.broker_id, of_snapshot=True)]
+    return []
+
+
+def read_snapshots(replica: Replica, listing: Listing) -> list[Finding]:
+    """Every byte of its snapshots, those of a history that was given up too: they are nobody's loss, and damage
+    all the same."""
+    findings: list[Finding] = []
+    for _, stored in listing.checkpoints:
+        try:
+            read_snapshot(
+                replica.store, replica.folder, stored, owner=replica.topic_id, partition=replica.partition
+            )
+        except SourceChangedError:
+            continue  # the log start has passed it
+        except CorruptSegmentError as error:
+            damage = CorruptSegmentError(f"{error}{MENDED}")
+            findings.append(Finding(str(replica), damage, replica.broker_id, log_is_whole=True, of_snapshot=True))
+        except StratalogError as error:
+            findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
+    return findings

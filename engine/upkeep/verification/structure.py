@@ -1,0 +1,371 @@
+"""What listings and footers tell of the replicas of a partition: names, sizes, contiguity, registers. No records
+are read.
+
+Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
+looked at as if it had. Every file of a log says in its footer where it ends, so that a hole is seen which a
+listing alone cannot show.
+
+What two replicas must have of each other rests on the order in which they were listed: a leader holds all that
+was seen of a follower before, a follower all that was known to be committed before. So a look in which a replica
+had to be listed once more begins again, and a member that seems to be short is listed again behind its leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from stratalog.engine.replicas.registers import lineage_of
+from stratalog.engine.replicas.repair import BadEpoch, BadFile, Copy, HeldFile, Missing
+from stratalog.engine.replication.damage import uncommitted_epoch
+from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.upkeep.verification.findings import Finding, foreign_file, odd_copies, offsets
+from stratalog.engine.upkeep.verification.registers import check_registers
+from stratalog.engine.upkeep.verification.snapshots import check_snapshots, read_snapshots
+from stratalog.partitions.errors import (
+    CorruptionError,
+    CorruptSegmentError,
+    LogGapError,
+    SourceChangedError,
+    StratalogError,
+)
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, resolve
+from stratalog.partitions.paths import DataName
+from stratalog.partitions.replica import Replica
+from stratalog.partitions.segment import read_segment
+from stratalog.partitions.store import Store
+
+_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LookWork(SiteWork):
+    """Look at all replicas of one partition."""
+
+    deep: bool
+    """Also read the registers, and leave differences between copies to those who read all bytes."""
+    snapshots: bool
+    """cleanup.policy=snapshot: snapshots stand for what left the log."""
+
+    def stores_used(self) -> Iterable[Store]:
+        """See ``stratalog.engine.driver.context.Work``."""
+        return self.site.stores.values()
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLook:
+    """One replica, under the lineage of its leader."""
+
+    broker_id: int
+    lineage: Lineage
+    epochs: frozenset[int]
+    """Those whose registers it has; the greatest is ``joined_epoch``."""
+    joined_epoch: int
+    local_start: int
+    high_watermark: int
+    end: int
+    """Where its last file ends, gaps or not."""
+    live: tuple[HeldFile, ...]
+    """The files of its log whose footers can be believed, those behind a gap too."""
+    spare: tuple[HeldFile, ...]
+    """Its other data files: of other histories, or hidden by merged segments."""
+    bad: tuple[BadFile, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One partition. ``lineage`` is its leader's, as far as anybody knows it."""
+
+    replicas: tuple[ReplicaLook, ...]
+    findings: tuple[Finding, ...]
+    lineage: Lineage
+    leader_log: ReplicaLog | None
+    """As it was listed; None where it is damaged, or was not seen: it is no measure for the remote tier then."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A replica in the course of the look."""
+
+    replica: Replica
+    listing: Listing
+    lineage: Lineage | None
+    log: ReplicaLog | None = None
+
+
+def look_at_partition(work: LookWork) -> Looked:
+    """The task."""
+    for _ in range(_ATTEMPTS):
+        try:
+            return _look_at_all(work)
+        except SourceChangedError as error:  # retention or a merge took a file away: list all of them again
+            changed = error
+    vanish = SourceChangedError(
+        f"{work}: its files vanish faster than they can be looked at: {changed}; try again"
+    )
+    return Looked((), (Finding(str(work), vanish),), Lineage(), None)
+
+
+def _look_at_all(work: LookWork) -> Looked:
+    """Raises: SourceChangedError when a file that was listed is gone."""
+    view = work.site.view
+    findings: list[Finding] = []
+    seen: dict[int, _Seen] = {}
+    # The leader, listed last, is behind none of its followers.
+    for broker in sorted(view.replicas, key=lambda broker: broker == view.leader):
+        if view.brokers[broker].fenced:
+            continue
+        try:
+            replica = work.site.replica(broker)
+            seen[broker] = _list(replica, view.leader_epoch, findings)
+        except SourceChangedError:
+            raise
+        except StratalogError as error:
+            findings.append(Finding(f"{work} on broker {broker}", error, broker))
+    reference = _reference(work.site, seen)
+    looks: dict[int, ReplicaLook] = {}
+    for broker, found in seen.items():
+        try:
+            looks[broker] = _look(found, reference, findings)
+        except SourceChangedError:
+            raise
+        except StratalogError as error:
+            findings.append(Finding(str(found.replica), error, broker))
+    if work.snapshots:
+        committed = max((look.high_watermark for look in looks.values()), default=0)
+        for broker, look in looks.items():
+            replica, listing = seen[broker].replica, seen[broker].listing
+            findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
+    leader = None if view.leader is None else looks.get(view.leader)
+    _find_short(work.site, seen, looks, leader, reference, findings)
+    findings += _one_file_for_two(work.site, looks.values())
+    if work.deep:
+        of_leader = seen.get(view.leader) if view.leader is not None else None
+        for found in seen.values():
+            findings += check_registers(
+                found.replica, None if of_leader is None else of_leader.replica, view.leader_epoch
+            )
+            findings += read_snapshots(found.replica, found.listing)
+    else:
+        _compare_sizes(work.site, looks.values(), findings)
+    sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
+    log = seen[leader.broker_id].log if leader is not None and sound else None
+    return Looked(tuple(looks.values()), tuple(findings), reference, log)
+
+
+def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _Seen:
+    """``epoch`` is the view's: what is found under a view that has passed is looked at again (``audit``)."""
+    listing = replica.list()
+    for name in listing.epochs:
+        if name.epoch > epoch:
+            error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)
+            findings.append(Finding(str(replica), error, replica.broker_id, BadEpoch(name.epoch, needed=False)))
+    listing = replace(listing, epochs=tuple(name for name in listing.epochs if name.epoch <= epoch))
+    for stranger in listing.strangers:
+        error = foreign_file(replica.store, stranger)
+        findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
+    try:
+        return _Seen(replica, listing, lineage_of(replica, listing))
+    except CorruptionError as error:
+        damage = BadEpoch(max(listing.joined_epoch, _greatest_epoch(listing)))
+        findings.append(Finding(str(replica), error, replica.broker_id, damage))
+        return _Seen(replica, listing, None)
+
+
+def _greatest_epoch(listing: Listing) -> int:
+    """The greatest epoch that a file of the replica names; who writes one has joined its epoch."""
+    epochs = [file.name.epoch for file in listing.data] + [mark.epoch for mark in listing.watermarks]
+    return max(epochs, default=0)
+
+
+def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
+    """The leader's lineage; where it cannot be read, the latest one that a member of the ISR has joined."""
+    view = site.view
+    leader = seen.get(view.leader) if view.leader is not None else None
+    if leader is not None and leader.lineage is not None:
+        return leader.lineage
+    known = [(b in view.isr, s.lineage.latest_epoch, b) for b, s in seen.items() if s.lineage is not None]
+    lineage = seen[max(known)[2]].lineage if known else None
+    return Lineage() if lineage is None else lineage
+
+
+def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
+    """Raises: SourceChangedError; what keeps the replica from being looked at."""
+    replica, listing = found.replica, found.listing
+    lineage = found.lineage
+    if lineage is None or lineage.latest_epoch < reference.latest_epoch:
+        lineage = reference
+
+    def end_of_append(file: DataFile) -> int:
+        try:
+            return replica.end_of_append(file)
+        except CorruptSegmentError:  # it is found below; here the log shall go on to it
+            return file.name.base_offset + 1
+
+    log = found.log = resolve(listing, lineage, end_of_append)
+    files = sorted([*(link.file for link in log.chain), *log.stranded], key=lambda file: file.name)
+    good: list[HeldFile] = []
+    errors: dict[DataFile, StratalogError] = {}
+    for file in files:
+        try:
+            good.append(_held(replica, file))
+        except CorruptSegmentError as error:
+            errors[file] = error
+    bad = [_bad(file, files, log) for file in errors]
+    findings += [
+        Finding(str(replica), _said(replica, file, errors[file.file]), replica.broker_id, file) for file in bad
+    ]
+    end = max([log.local_start, *(f.end for f in good), *(f.end for f in bad)])
+    return ReplicaLook(
+        broker_id=replica.broker_id,
+        lineage=lineage,
+        epochs=frozenset(name.epoch for name in listing.epochs),
+        joined_epoch=listing.joined_epoch,
+        local_start=log.local_start,
+        high_watermark=max(log.high_watermark, min(log.promised, end)),
+        end=end,
+        live=tuple(good),
+        spare=tuple(_unread(file) for file in (*log.dead, *log.hidden)),
+        bad=tuple(bad),
+    )
+
+
+def _held(replica: Replica, file: DataFile) -> HeldFile:
+    footer = read_segment(replica.store, file, remembered=False).footer
+    if (footer.topic_id, footer.partition) != (replica.topic_id, replica.partition):
+        raise CorruptSegmentError(
+            f"{replica.store.uri_of(file.object.name)} is of partition {footer.partition} of topic "
+            f"{footer.topic_id}"
+        )
+    return HeldFile(file, footer.base_offset, footer.next_offset)
+
+
+def _unread(file: DataFile) -> HeldFile:
+    """A file of which only the name is known."""
+    base, following = file.name.base_offset, file.name.next_offset
+    return HeldFile(file, base, base + 1 if following is None else following)
+
+
+def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
+    """What is lost with a file that does not say where it ends: up to the next one, or to what was committed."""
+    base, end = file.name.base_offset, file.name.next_offset
+    if end is None:
+        later = [other.name.base_offset for other in files if other.name.base_offset > base]
+        end = min(later, default=max(base + 1, log.promised))
+    return BadFile(file, base, end)
+
+
+def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegmentError:
+    return CorruptSegmentError(f"{offsets(bad.start, bad.end)}: {error}")
+
+
+# ------------------------------------------------------------------------------ what is not there
+
+
+def _find_short(
+    site: Site,
+    seen: Mapping[int, _Seen],
+    looks: Mapping[int, ReplicaLook],
+    leader: ReplicaLook | None,
+    reference: Lineage,
+    findings: list[Finding],
+) -> None:
+    """Gaps, and ends that are short of what the replica itself or another one knows to have been there."""
+    for broker, found in looks.items():
+        replica, log, look = seen[broker].replica, seen[broker].log, found
+        assert log is not None
+        must_reach, why = log.promised, "the high watermark reached"
+        if leader is None:
+            pass
+        elif look is leader:
+            known = max(_known_of(site, seen, looks.values(), leader), default=(0, ""))
+            must_reach, why = max((must_reach, why), known, key=lambda each: each[0])
+        else:
+            if broker in site.view.isr and leader.high_watermark > max(must_reach, look.end):
+                # It may have passed what was listed of the follower before.
+                try:
+                    look = _look(_Seen(replica, replica.list(), seen[broker].lineage), reference, [])
+                except SourceChangedError:
+                    raise
+                except StratalogError as unreadable:
+                    findings.append(Finding(str(replica), unreadable, broker))
+            if broker in site.view.isr and leader.high_watermark > must_reach:
+                must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
+            if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
+                error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
+                findings.append(Finding(str(replica), error, broker))
+        findings += _gaps(replica, look, must_reach, why)
+
+
+def _known_of(
+    site: Site, seen: Mapping[int, _Seen], looks: Iterable[ReplicaLook], leader: ReplicaLook
+) -> Iterator[tuple[int, str]]:
+    """Up to where others prove that the leader's log went. All that a follower holds came from the leader once
+    both have joined the view's epoch. Before that it may have more, from the leader before, which nobody has
+    acknowledged: then a member of the ISR proves what it knows to be committed.
+    """
+    for other in looks:
+        log = seen[other.broker_id].log
+        if other is leader or log is None:
+            continue
+        if other.joined_epoch == leader.joined_epoch == site.epoch and other.lineage == leader.lineage:
+            yield other.end, f"broker {other.broker_id} has copied it up to"
+        if other.broker_id in site.view.isr:
+            yield log.promised, f"broker {other.broker_id} knows that the high watermark reached"
+
+
+def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> list[Finding]:
+    """Every stretch between the local log start and ``must_reach`` that no file holds."""
+    found: list[Finding] = []
+
+    def note(start: int, end: int, error: StratalogError) -> None:
+        found.append(Finding(str(replica), error, replica.broker_id, Missing(start, end)))
+
+    held = [(f.start, f.end, f.file) for f in look.live] + [(f.start, f.end, f.file) for f in look.bad]
+    position, last = look.local_start, "the local log start"
+    for start, end, file in sorted(held, key=lambda each: each[0]):
+        if start > position:
+            error = LogGapError(
+                f"{replica}: {offsets(position, start)} are missing: {last} ends at {position}, the next file "
+                f"starts at {start}, {replica.store.uri_of(file.object.name)}"
+            )
+            note(position, start, error)
+        if end > position:
+            position, last = end, str(file.name)
+    if position < must_reach:
+        message = f"{replica}: {offsets(position, must_reach)} are missing: {why} {must_reach}, but the log ends "
+        note(position, must_reach, CorruptionError(f"{message}at {position}: storage has lost committed records"))
+    return found
+
+
+def _one_file_for_two(site: Site, looks: Iterable[ReplicaLook]) -> Iterator[Finding]:
+    """Files of two replicas that are one: hard links, or one folder that is mounted in two places. Files of their
+    own never share inode and mtime, part of which is drawn. The leader's counts as the one; else the first.
+    """
+    held: dict[tuple[DataName, str], ReplicaLook] = {}
+    for look in sorted(looks, key=lambda look: look.broker_id != site.view.leader):
+        replica = site.replica(look.broker_id)
+        for copy in look.live if replica.store.uri.startswith("file://") else ():
+            other = held.setdefault((copy.name, copy.file.object.version), look)
+            if other is not look:
+                what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
+                error = CorruptSegmentError(
+                    f"{what}: it is the very file that {site.replica(other.broker_id)} has, a hard link or one "
+                    "folder mounted twice: there is one copy less than it seems"
+                )
+                bad = BadFile(copy.file, copy.start, copy.end)
+                yield Finding(str(replica), error, look.broker_id, bad)
+
+
+def _compare_sizes(site: Site, looks: Iterable[ReplicaLook], findings: list[Finding]) -> None:
+    copies = [
+        Copy(look.broker_id, site.replica(look.broker_id).store, held, held.size_bytes)
+        for look in looks
+        for held in look.live
+    ]
+    for copy, agreed, error in odd_copies(copies, site.view.leader):
+        held = copy.held
+        damage = BadFile(held.file, held.start, held.end) if agreed else None
+        where = str(site.replica(copy.place)) if copy.place is not None else str(site)
+        findings.append(Finding(where, error, copy.place, damage))

@@ -1,0 +1,75 @@
+"""Verify: every replica and the remote against each other.
+
+    1. the partitions of the topics (``audit``)
+    2. the metadata log on its voters (``metadata``)
+
+Nothing is changed. What is wrong is a failure of the report, with the replica, the file and the offsets; a damaged
+file that no log uses is a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
+from stratalog.engine.upkeep.verification.metadata import verify_metadata
+from stratalog.partitions.paths import METADATA_TOPIC
+
+
+def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
+    """Verify the topics (when None all, and the metadata log, which is named as ``__cluster_metadata``): names,
+    sizes, contiguity and footers; with ``deep`` also every byte. Of all topics, partitions of the engine's own
+    ones that hold nothing have no row: most never do.
+
+    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read.
+    """
+    failures: list[Failure] = []
+    with_metadata = topics is None or METADATA_TOPIC in topics
+    if topics is not None:
+        topics = [name for name in topics if name != METADATA_TOPIC]
+    with context.measured() as measure:
+        image = context.metadata.image()
+        audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
+        failures += failures_of(audits)
+        notes = [f"{image.topics[topic_id].name}: {said}" for topic_id, said in rewrites_of(audits).items()]
+        notes += notes_of(audits)
+        looked = [_row(each) for each in audits if each.looked is not None]
+        rows = [
+            row
+            for row in looked
+            if topics is not None or row["topic"] not in INTERNAL_TOPICS or row["files"] or row["findings"]
+        ]
+        if with_metadata:
+            row, wrong = verify_metadata(context, deep=deep)
+            rows.append(row)
+            failures += wrong
+    return Report(
+        operation="verify",
+        rows=rows,
+        failures=failures,
+        totals={
+            "partitions": len(looked),
+            "bytes": sum(int(row["bytes"] or 0) for row in rows),
+            "findings": len(failures),
+        },
+        seconds=measure.seconds,
+        counts=measure.counts,
+        notes=notes,
+    )
+
+
+def _row(each: Audited) -> dict[str, Value]:
+    assert each.looked is not None
+    looks = each.looked.replicas
+    return {
+        "topic": each.site.view.topic,
+        "partition": each.site.view.partition,
+        "replicas": len(looks),
+        "files": sum(len(look.live) + len(look.bad) for look in looks),
+        "bytes": sum(held.size_bytes for look in looks for held in look.live),
+        "remote_files": len(each.cold),
+        "findings": len(failures_of([each])),
+    }

@@ -1,0 +1,78 @@
+"""This package as one zip, for the executors of a Spark cluster: ``--py-files`` brings it to them.
+
+  jobs/package.py --to stratalog.zip
+  spark-submit --py-files stratalog.zip --properties-file conf/spark-defaults.conf jobs/tier.py --topics trips
+
+Their Python has the packages that this one depends on. The same code gives the same zip, byte for byte.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.resources
+import os
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from stratalog import Report
+from stratalog.engine.driver.report import Value
+from stratalog.jobs.arguments import job_parser
+from stratalog.jobs.run import Job, run_job
+from stratalog.partitions.clock import SystemClock
+from stratalog.partitions.errors import InvalidCallError
+
+NAME = "stratalog"
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What this job takes."""
+    parser = job_parser("package", __doc__ or "", runs="driver")
+    parser.add_argument(
+        "--to",
+        metavar="FILE",
+        type=Path,
+        default=f"{NAME}.zip",
+        help=f"the zip, which is written anew (default: {NAME}.zip in this folder)",
+    )
+    return parser
+
+
+def package(job: Job) -> Report:
+    """The job. Raises: InvalidCallError where the zip cannot be written; an older one stays as it is."""
+    to: Path = job.arguments.to
+    began = SystemClock().monotonic_s()
+    files = dict(sorted(_files(importlib.resources.files(NAME), NAME)))
+    try:
+        with tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{NAME}-") as scratch:
+            with zipfile.ZipFile(Path(scratch, to.name), "w") as packed:
+                for name, file in files.items():  # a ZipInfo without a time: the same bytes whenever
+                    packed.writestr(zipfile.ZipInfo(name), file.read_bytes(), zipfile.ZIP_DEFLATED)
+            os.replace(Path(scratch, to.name), to)
+    except OSError as error:
+        raise InvalidCallError(
+            f"--to {to}: the zip cannot be written: {error.strerror}; name another file"
+        ) from error
+    rows: list[dict[str, Value]] = [{"zip": str(to), "files": len(files), "bytes": to.stat().st_size}]
+    return Report("package", rows, seconds=SystemClock().monotonic_s() - began)
+
+
+def _files(folder: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    """Every file of a folder with its name in the zip; in a checkout links lead to the folders."""
+    for child in folder.iterdir():
+        if child.is_dir() and child.name != "__pycache__":
+            yield from _files(child, f"{name}/{child.name}")
+        elif child.is_file():
+            yield f"{name}/{child.name}", child
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Returns the exit status."""
+    return run_job("package", arguments(), package, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

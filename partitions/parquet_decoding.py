@@ -1,0 +1,115 @@
+"""Row groups of a Parquet file, made records by Arrow within bounds, whoever has written it.
+
+Arrow gets to see nothing that was not looked at before: a footer of bounded size and counts (``parquet_footer``),
+and row groups of which it is known how much memory their records take (``parquet_pages``). Nobody asks Arrow for
+the description of a column chunk (``RowGroupMetaData.column``): where it contradicts itself, that ends the
+process. What Arrow cannot decode for lack of memory or threads is not taken for damage, and is no more than one
+file's failure.
+
+A file is decoded by the thread that asks for it: a thread of Arrow's that lets go of bytes of Python's when the
+process ends, just after the read came back, aborts it (it cannot have the interpreter any more, and is ended
+inside of C++).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
+from stratalog.partitions.parquet_footer import MOST_FOOTER_BYTES, Layout, RowGroup, footer_start
+from stratalog.partitions.parquet_pages import Read, check_row_group
+from stratalog.partitions.room import Room
+from stratalog.partitions.store.reader import RangeReader, read_range
+
+TAIL_BYTES = 64 * 1024
+"""Read at first, of a file's end. A footer that is no longer than this does no harm to Arrow, whatever it says."""
+
+_DECODING = Room(256 * 1024 * 1024)
+"""For all row groups that this process decodes at once: packed bytes, and records."""
+
+
+def read_end(source: BinaryIO, size_bytes: int, what: str, most_bytes: int = MOST_FOOTER_BYTES) -> bytes:
+    """Parquet's footer as it stands in a file, and what is behind it, by one read of the file's end, or two.
+
+    Raises: as ``footer_start``, ``read_range``.
+    """
+    tail = read_range(source, max(0, size_bytes - TAIL_BYTES), size_bytes, what)
+    needed = size_bytes - footer_start(tail, size_bytes, most_bytes)
+    return tail[-needed:] if needed <= len(tail) else read_range(source, size_bytes - needed, size_bytes, what)
+
+
+@contextmanager
+def translated(what: str) -> Iterator[None]:
+    """Arrow's complaints about the content of a file, in our words; the store's own errors pass."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise SourceChangedError(f"{what} was deleted since it was listed") from error
+    except (pa.ArrowException, OSError, ValueError, LookupError, MemoryError) as error:
+        if not is_of_this_process(error):
+            raise CorruptSegmentError(f"{what} cannot be read: {error}") from error
+        raise StorageError(
+            f"{what} could not be read here ({error}); nothing is known to be wrong with it"
+        ) from error
+
+
+def is_of_this_process(error: Exception) -> bool:
+    """Whether what Arrow raised says nothing of the bytes that it was reading: there was no memory or no thread to
+    be had, or the system refused something. A file is not to be replaced, nor a replica to be given up, for that.
+    (How much memory a file takes was looked at before: it has not asked for too much.)
+    """
+    return (
+        isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException
+        or type(error) is pa.ArrowException  # "Unknown error: Failed to launch worker thread"
+        or (isinstance(error, OSError) and error.errno is not None)  # what is said of content has no number
+        or "bad_alloc" in str(error)  # no memory for a page header: an OSError as for a damaged one
+    )
+
+
+class ColumnChunks:
+    """Parts of a row group, of which each column chunk is read once, whole."""
+
+    def __init__(self, group: RowGroup, read: Read) -> None:
+        self._group = group
+        self._read = read
+        self._held: dict[int, bytes] = {}
+
+    def __call__(self, start: int, until: int) -> bytes:
+        for chunk in self._group.chunks:
+            if chunk.start <= start <= until <= chunk.end:
+                if chunk.start not in self._held:
+                    self._held[chunk.start] = self._read(chunk.start, chunk.end)
+                return self._held[chunk.start][start - chunk.start : until - chunk.start]
+        raise ValueError(f"a column is elsewhere, at bytes [{start}, {until})")
+
+
+def decoded(
+    parquet: pq.FileMetaData, layout: Layout, index: int, columns: list[str] | None, part: Read
+) -> pa.Table:
+    """The records of a row group, these columns of it; ``part`` gives the bytes of their chunks.
+
+    Raises: ValueError and whatever Arrow raises, where they cannot be had, or take too much memory.
+    """
+    group = layout.row_groups[index]
+    numbers = [number for number, leaf in enumerate(layout.leaves) if columns is None or leaf.path[0] in columns]
+    packed_bytes = sum(group.chunks[number].end - group.chunks[number].start for number in numbers)
+    with _DECODING.of(packed_bytes):
+        size_bytes = check_row_group(layout, group, numbers, part)
+    with _DECODING.of(packed_bytes + size_bytes):
+        file = pq.ParquetFile(
+            RangeReader(max(chunk.end for chunk in group.chunks), part).as_file(),
+            metadata=parquet,
+            page_checksum_verification=True,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit="us",
+        )
+        # Files are read side by side; the columns of one need not be decoded so.
+        table = file.read_row_group(index, columns=columns, use_threads=False)
+    if table.num_rows != group.num_rows:
+        raise ValueError(f"row group {index} has {table.num_rows} records, not {group.num_rows}")
+    return table

@@ -1,0 +1,31 @@
+"""Memory that threads take turns with: together they have at most so many bytes of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Room:
+    """So many bytes, of which each caller takes some for as long as it needs them. Thread-safe."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._size_bytes = size_bytes
+        self._taken = 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def of(self, size_bytes: int) -> Iterator[None]:
+        """Wait until there are so many bytes, and hold them inside; who wants more than there are waits for all.
+        Whoever holds some must not ask for more."""
+        wanted = min(size_bytes, self._size_bytes)
+        with self._changed:
+            self._changed.wait_for(lambda: self._taken + wanted <= self._size_bytes)
+            self._taken += wanted
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= wanted
+                self._changed.notify_all()

@@ -1,0 +1,32 @@
+"""What a file system refuses, told apart: a fault, or a right that whoever asks does not have."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Mapping
+
+from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
+
+NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+_RIGHTS: Mapping[str, Right] = {
+    **dict.fromkeys(("read", "open", "look for"), "read"),
+    "list": "list",
+    **dict.fromkeys(("delete", "sweep"), "delete"),
+}
+"""What it takes, by what was to be done; else it is to create."""
+
+
+def failure_of(action: str, path: str, error: OSError) -> StorageError:
+    """The error for what the system did not do."""
+    what = f"cannot {action} {path!r}: {error.strerror}"
+    if error.errno not in NOT_ALLOWED:
+        return StorageError(what)
+    return not_allowed(_RIGHTS.get(action, "create"), path, what)
+
+
+def not_allowed(right: Right, path: str, what: str) -> StorageAuthorizationError:
+    """The error of whoever lacks a right; ``what`` failed for it."""
+    return StorageAuthorizationError(
+        f"{what}: let the user that runs this {right} there, or run it as another one", right, path
+    )

@@ -1,0 +1,214 @@
+"""Thrift's compact protocol, read from bytes of anybody: Parquet's footers and page headers are made of it.
+
+Whoever reads says which fields a struct has (``Field``), and how long its lists may be. A field of another kind
+than that, one that comes twice, a number that its kind cannot hold: ValueError, for readers would not agree on
+what it means. Fields that are not known are passed over, as the protocol has it. Nothing is kept of what was not
+asked for, nothing nests deeper than ``MOST_NESTED``, and a length is believed only where the bytes are there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(1, 13)
+
+MOST_NESTED = 16
+"""Structs and lists in one another: Parquet's own are six deep."""
+
+_BITS = {BYTE: 8, I16: 16, I32: 32, I64: 64}
+
+
+def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
+    """The number that begins at a byte, seven bits in each of ``most_bytes`` at most, and where it ends.
+
+    Raises: ValueError for a longer one; IndexError where the data end within it.
+    """
+    value = shift = 0
+    while shift < 7 * most_bytes:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+    raise ValueError(f"a number has more than {most_bytes} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """What stands in a field; ``TRUE`` is the kind of booleans."""
+
+    kind: int
+    of: Field | None = None
+    """What a list consists of."""
+    fields: Mapping[int, Field | None] | None = None
+    """Those of a struct, by number; None: a field that must not be there."""
+    most: int = 0
+    """Elements of a list."""
+    make: Callable[[dict[int, Any]], Any] | None = None
+    """What becomes of a struct; without it, its fields by number."""
+
+
+class CompactReader:
+    """Reads structs out of ``data``; in all its lists together there are at most ``most_elements``."""
+
+    def __init__(self, data: bytes, most_elements: int) -> None:
+        self._data = data
+        self._left = most_elements
+
+    def struct(self, at: int, field: Field) -> tuple[Any, int]:
+        """The struct that begins at a byte, and where it ends.
+
+        Raises: ValueError for what is none.
+        """
+        try:
+            return self._struct(at, field, 0)
+        except IndexError:
+            raise ValueError("it ends in the middle of a field") from None
+
+    def _struct(self, at: int, field: Field, depth: int) -> tuple[Any, int]:
+        if depth > MOST_NESTED:
+            raise ValueError(f"it is nested more than {MOST_NESTED} deep")
+        data, fields = self._data, field.fields or {}
+        found: dict[int, Any] = {}
+        number = 0
+        while head := data[at]:
+            at += 1
+            kind = head & 15
+            if head >> 4:
+                number += head >> 4
+            else:
+                before = number
+                number, at = self._number(at, I16)
+                if number <= before:
+                    raise ValueError(f"field {number} comes after field {before}")
+            if number not in fields:
+                at = self._pass_over(at, kind, depth + 1)
+                continue
+            known = fields[number]
+            if known is None:
+                raise ValueError(f"it has a field {number}, which a segment never has")
+            if kind != known.kind and (kind, known.kind) != (FALSE, TRUE):
+                raise ValueError(f"its field {number} is of kind {kind}, not {known.kind}")
+            # What comes again and again stands here, without a call.
+            if kind in (I64, I32):
+                value = data[at]
+                at += 1
+                if value > 0x7F:
+                    value, shift = value & 0x7F, 7
+                    while (byte := data[at]) > 0x7F and shift < 63:
+                        value |= (byte & 0x7F) << shift
+                        at, shift = at + 1, shift + 7
+                    value |= byte << shift
+                    at += 1
+                    if value >> _BITS[kind]:
+                        raise ValueError(f"a number has more than {_BITS[kind]} bits")
+                found[number] = (value >> 1) ^ -(value & 1)
+            elif kind <= FALSE:
+                found[number] = kind == TRUE
+            else:
+                found[number], at = self._value(at, known, depth)
+        return (found if field.make is None else field.make(found)), at + 1
+
+    def _value(self, at: int, known: Field, depth: int) -> tuple[Any, int]:
+        """Of all kinds but booleans."""
+        if known.kind == BINARY:
+            return self._binary(at)
+        if known.kind == STRUCT:
+            return self._struct(at, known, depth + 1)
+        if known.kind == LIST:
+            return self._list(at, known, depth + 1)
+        return self._number(at, known.kind)
+
+    def _list(self, at: int, known: Field, depth: int) -> tuple[list[Any], int]:
+        of, data = known.of, self._data
+        assert of is not None
+        size, kind, at = self._list_head(at)
+        if size and kind != of.kind:
+            raise ValueError(f"there is a list of kind {kind}, and not {of.kind}")
+        if size > known.most:
+            raise ValueError(f"there is a list of {size} elements, and not of {known.most} at most")
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("its lists have too many elements")
+        values: list[Any] = []
+        for _ in range(size):
+            if kind != STRUCT and (length := data[at]) < 0x80:
+                at += 1
+                if kind == BINARY:
+                    value: Any = data[at : at + length]
+                    at += length
+                else:
+                    value = (length >> 1) ^ -(length & 1)
+            else:
+                value, at = self._value(at, of, depth)
+            values.append(value)
+        return values, at
+
+    def _list_head(self, at: int) -> tuple[int, int, int]:
+        head = self._data[at]
+        size, at = (head >> 4, at + 1) if head < 0xF0 else varint(self._data, at + 1)
+        return size, head & 15, at
+
+    def _binary(self, at: int) -> tuple[bytes, int]:
+        size = self._data[at]
+        size, at = (size, at + 1) if size < 0x80 else varint(self._data, at)
+        end = at + size
+        if end > len(self._data):
+            raise ValueError("a text is longer than all there is")
+        return self._data[at:end], end
+
+    def _number(self, at: int, kind: int) -> tuple[int, int]:
+        if kind == BYTE:
+            return self._data[at], at + 1
+        value, at = varint(self._data, at)
+        bits = _BITS.get(kind, 0)
+        if value >> bits:
+            raise ValueError(f"a number has more than {bits} bits")
+        return (value >> 1) ^ -(value & 1), at
+
+    def _pass_over(self, at: int, kind: int, depth: int) -> int:
+        """Where a value of a field that is not known ends."""
+        if depth > MOST_NESTED:
+            raise ValueError(f"it is nested more than {MOST_NESTED} deep")
+        if kind in (TRUE, FALSE):
+            return at
+        if kind == BYTE:
+            return at + 1
+        if kind in (I16, I32, I64):
+            return varint(self._data, at)[1]
+        if kind == DOUBLE:
+            return at + 8
+        if kind == BINARY:
+            return self._binary(at)[1]
+        if kind in (LIST, SET):
+            size, inner, at = self._list_head(at)
+            return self._pass_over_all(at, size, (inner,), depth)
+        if kind == MAP:
+            size, at = varint(self._data, at)
+            if not size:
+                return at
+            kinds = self._data[at]
+            return self._pass_over_all(at + 1, size, (kinds >> 4, kinds & 15), depth)
+        if kind == STRUCT:
+            return self._struct_end(at, depth)
+        raise ValueError(f"there is a value of kind {kind}, which there is not")
+
+    def _pass_over_all(self, at: int, size: int, kinds: tuple[int, ...], depth: int) -> int:
+        self._left -= size
+        if self._left < 0:
+            raise ValueError("its lists have too many elements")
+        for _ in range(size):
+            for kind in kinds:
+                at = at + 1 if kind in (TRUE, FALSE) else self._pass_over(at, kind, depth + 1)
+        return at
+
+    def _struct_end(self, at: int, depth: int) -> int:
+        while head := self._data[at]:
+            at += 1
+            if not head >> 4:
+                at = varint(self._data, at)[1]
+            at = self._pass_over(at, head & 15, depth + 1)
+        return at + 1

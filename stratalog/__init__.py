@@ -1,0 +1,69 @@
+"""A replicated, tiered log on storage alone. The public door of the product; everything else is below this name.
+
+    from stratalog import Cluster
+    cluster = Cluster.open("cluster.toml", spark)
+    cluster.append(df, "flights", key="tailnum", timestamp="time_hour", producer="loader", sequence=7)
+    cluster.read("flights", start=1000).where("value.carrier = 'UA'")
+
+One name
+    A project that installs this may have a ``jobs/`` or an ``engine/`` of its own: ``stratalog`` is the only name
+    that is taken. In the repository the packages lie side by side, and this folder holds links to them, which git
+    keeps. A wheel, an sdist, an editable install, a checkout on ``PYTHONPATH``, a Python before any install, type
+    checkers and editors all find ``stratalog.engine`` as a folder, and none of them has to be told anything. Two
+    other ways were weighed. ``package-dir`` of setuptools gives the same wheel, but its editable install is an
+    import hook, which type checkers do not follow. A longer ``__path__`` is found by Python alone.
+
+    Each package refuses to be imported by the name of its folder: a module under two names would be there twice,
+    with two of each class.
+
+Nothing is loaded before it is asked for: ``import stratalog`` takes the standard library alone.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stratalog.engine.cluster import Cluster as Cluster
+    from stratalog.engine.cluster_stream import register_format as register_format
+    from stratalog.engine.config.cluster_file import ClusterFile as ClusterFile
+    from stratalog.engine.config.cluster_file import load_cluster_file as load_cluster_file
+    from stratalog.engine.driver.report import Failure as Failure
+    from stratalog.engine.driver.report import OperationFailedError as OperationFailedError
+    from stratalog.engine.driver.report import Report as Report
+    from stratalog.engine.reading.bounds import Committed as Committed
+    from stratalog.engine.reading.positions import FirstAt as FirstAt
+    from stratalog.engine.state.group_commits import OffsetAndMetadata as OffsetAndMetadata
+    from stratalog.partitions.errors import StratalogError as StratalogError
+    from stratalog.partitions.offsets import FoundOffset as FoundOffset
+    from stratalog.partitions.offsets import OffsetSpec as OffsetSpec
+    from stratalog.partitions.offsets import UnknownOffset as UnknownOffset
+else:
+    _HOMES = {
+        "Cluster": "engine.cluster",
+        "ClusterFile": "engine.config.cluster_file",
+        "Committed": "engine.reading.bounds",
+        "Failure": "engine.driver.report",
+        "FirstAt": "engine.reading.positions",
+        "FoundOffset": "partitions.offsets",
+        "OffsetAndMetadata": "engine.state.group_commits",
+        "OffsetSpec": "partitions.offsets",
+        "OperationFailedError": "engine.driver.report",
+        "Report": "engine.driver.report",
+        "StratalogError": "partitions.errors",
+        "UnknownOffset": "partitions.offsets",
+        "load_cluster_file": "engine.config.cluster_file",
+        "register_format": "engine.cluster_stream",
+    }
+    __all__ = [*_HOMES]
+
+    def __getattr__(name):
+        """A name of the door, loaded when it is first asked for (PEP 562)."""
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import import_module  # noqa: TID251 - one of _HOMES
+
+        value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__():
+        return sorted({*globals(), *_HOMES})

@@ -1,0 +1,127 @@
+"""The cluster with a key: whatever a stranger puts in the place of what is signed is damage, and never followed.
+
+He changes bytes and makes their checksums right, leaves the tag as it was or takes it out, or signs with a key of
+his own. What is believed after that is what was signed, or nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from stratalog.engine.config.key_source import read_key
+from stratalog.engine.quorum.batch import KIND, decode_batch
+from stratalog.engine.quorum.checkpoints import read_checkpoint
+from stratalog.engine.quorum.voter import Voter
+from stratalog.engine.upkeep.tiering.point import read_description
+from stratalog.engine.upkeep.tiering.schedule import _Place
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import UnsignedError
+from stratalog.partitions.paths import (
+    BROKER_FILE,
+    CheckpointName,
+    DataName,
+    base_name,
+    parse_name,
+    parse_schedule_name,
+)
+from stratalog.partitions.root import check_broker_file, check_signed, read_broker_file
+from stratalog.partitions.segment_signature import check_signature_of
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.tiering.schedule import Schedule
+from tests.fuzz.changes import Change
+from tests.fuzz.mutations import WEIGHTS, Specimen, Specimens, description_name, mutate_content
+from tests.fuzz.oracle import WrongError
+
+CLUSTER_ID = "c"
+TEXT = base64.b64encode(b"the secret of the fuzzed cluster").decode()
+KEY = read_key(CLUSTER_ID, lambda: TEXT)
+
+
+def believed(change: Change) -> Change:
+    """A change as who has the key takes it: nothing of what is signed was forged, whatever it says."""
+    if change.kind.partition(":")[0] in ("claim", *(kind for kind in READERS if kind != "broker.json")):
+        change.forged = change.metadata = False
+    return change
+
+
+class SignedDecoders:
+    """As ``Decoders``, of what is signed: it reads as it was, or not at all."""
+
+    def __init__(self, specimens: Specimens) -> None:
+        self._specimens = specimens
+        self._known: dict[str, object] = {}
+        self.what = ""
+        self.kind = ""
+
+    def draw(self, rng: random.Random) -> Callable[[], None]:
+        """What raises WrongError, and whatever a reader raises."""
+        specimen = self._specimens.draw(rng, tuple(kind for kind in WEIGHTS if kind not in READERS))
+        mutated = mutate_content(rng, specimen, self._specimens)
+        self.kind, self.what = f"signed {specimen.place.kind}", f"{specimen.path}: {mutated.what}"
+        return partial(self._run, specimen, mutated.data)
+
+    def _run(self, specimen: Specimen, data: bytes) -> None:
+        read = READERS[specimen.place.kind]
+        if specimen.path not in self._known:
+            self._known[specimen.path] = read(specimen, specimen.data)
+        if read(specimen, data) != self._known[specimen.path]:
+            raise WrongError("wrong metadata", f"{specimen.path}: what a stranger has written is followed")
+
+
+def _memory() -> MemoryStore:
+    return MemoryStore("memory://b1", ManualClock())
+
+
+def _batch(specimen: Specimen, data: bytes) -> object:
+    name = parse_name(base_name(specimen.path))
+    assert isinstance(name, DataName)
+    check_signature_of(KEY, KIND, str(name), data, specimen.path)
+    return decode_batch(CLUSTER_ID, name, data, specimen.path)
+
+
+def _snapshot(specimen: Specimen, data: bytes) -> object:
+    name = parse_name(base_name(specimen.path))
+    assert isinstance(name, CheckpointName)
+    voter = Voter(1, _memory(), "0" * 32, KEY)
+    voter.store.create(voter.path(name), data)
+    return read_checkpoint(CLUSTER_ID, voter, name, voter.stat(name))
+
+
+def _broker_file(specimen: Specimen, data: bytes) -> object:
+    store = _memory()
+    store.create(BROKER_FILE, data)
+    found = read_broker_file(store)
+    assert found is not None
+    check_broker_file(found, store, CLUSTER_ID, int(specimen.place.root[1:]))
+    check_signed(found, store, KEY)
+    return found
+
+
+def _description(specimen: Specimen, data: bytes) -> object:
+    remote = _memory()
+    remote.create(description_name(specimen.path, data).partition("/")[2], data)
+    return read_description(remote, CLUSTER_ID, KEY)
+
+
+def _schedule(specimen: Specimen, data: bytes) -> object:
+    store, path = _memory(), specimen.path.partition("/")[2]
+    store.create(path, data)
+    version = parse_schedule_name(base_name(path))
+    assert version is not None
+    found = _Place(store, path.partition("/")[0], KEY).read(version)
+    if found == Schedule():
+        raise UnsignedError(f"{path} counts for nothing")
+    return found
+
+
+READERS: Mapping[str, Callable[[Specimen, bytes], object]] = {
+    "metadata batch": _batch,
+    "metadata snapshot": _snapshot,
+    "broker.json": _broker_file,
+    "description": _description,
+    "schedule": _schedule,
+}
+"""What is signed, as it is read: with everything that believes in it."""

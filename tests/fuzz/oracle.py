@@ -1,0 +1,204 @@
+"""What may be said of an operation over mutated storage, and what is a finding.
+
+right           it returned, and all that it gave was once appended, or committed
+own error       one of the project's own, which stops no more than it may
+foreign         another exception; also a failure in a report that is none of ours
+wrong data      records that were never appended there, or fewer than were committed, without a word
+wrong metadata  topics or configs that are not what was committed
+stopped         something failed that has no part in the root that was mutated
+lost            offsets that no file holds any more
+outside         something changed beside the roots, or bytes of a file in place
+unescaped       a table that prints control characters
+waits           it waited for longer, by its own clock, than it may
+death, hang, memory    found by whoever watches the process
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.partitions.errors import StratalogError
+from stratalog.partitions.isolation import Isolation
+from tests.fuzz.changes import Change
+from tests.fuzz.original import Key, Original, Row
+
+RIGHT, OWN = "right", "own error"
+APPENDED = b"appended while it is fuzzed"
+
+
+_CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+"""What a terminal or a log takes for something else than text; lines of a table end with a line feed."""
+
+
+class WrongError(Exception):
+    """What an operation gave is not right. ``verdict`` is one of those above."""
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+@dataclass(slots=True)
+class Finding:
+    """Something that must not happen."""
+
+    verdict: str
+    operation: str
+    error: str
+    trace: str = ""
+
+    @property
+    def signature(self) -> str:
+        """The same for findings that have one cause, more or less."""
+        last = [line.strip() for line in self.trace.strip().splitlines()[-3:-1]]
+        return f"{self.verdict} | {self.operation} | {self.error[:60]} | {' '.join(last)[:160]}"
+
+
+def codes(kind: type[StratalogError] = StratalogError) -> Iterator[str]:
+    """The codes of all errors of ours but the root, which says nothing."""
+    for one in kind.__subclasses__():
+        yield one.code
+        yield from codes(one)
+
+
+CODES = frozenset(codes())
+
+
+def finding_of(operation: str, error: BaseException) -> Finding | None:
+    """What an error means; None where it is one of ours."""
+    if isinstance(error, WrongError):
+        return Finding(error.verdict, operation, str(error))
+    if isinstance(error, StratalogError):
+        return None
+    trace = "".join(traceback.format_exception(error, limit=-12))
+    verdict = "memory" if isinstance(error, MemoryError) else "foreign"
+    return Finding(verdict, operation, f"{type(error).__name__}: {str(error)[:300]}", trace[-6000:])
+
+
+@dataclass
+class Oracle:
+    """Knows what was true, and what was done since."""
+
+    truth: Original
+    change: Change
+    appended: dict[Key, int] = field(default_factory=dict)
+    """Where the log of a partition ends by what was acknowledged since."""
+    dropped: set[str] = field(default_factory=set)
+    """Topics that were deleted, or shortened, since."""
+
+    @property
+    def sound(self) -> tuple[str, ...]:
+        """Topics that no file of the mutated root has a part in."""
+        if self.change.metadata or not self.change.root:
+            return ()
+        return tuple(name for name in self.truth.sound_topics(self.change.root) if name not in self.dropped)
+
+    @property
+    def alone(self) -> bool:
+        """Whether what was mutated may be decided by nobody but whoever has that root."""
+        return not self.change.metadata and self.change.root.startswith("b")
+
+    @staticmethod
+    def is_own(error: BaseException) -> bool:
+        """Whether it is an error of the project's own."""
+        return isinstance(error, StratalogError)
+
+    def trusts(self, topic: str) -> bool:
+        """Whether the records of a topic have to be right: not where the mutation has made them."""
+        if self.change.metadata or topic in self.dropped:
+            return False
+        return not (self.change.forged and self.change.topic in (topic, None) and topic not in self.sound)
+
+    def check_rows(self, topic: str, partition: int, isolation: Isolation, rows: list[Row]) -> None:
+        """Raises: WrongError."""
+        if not self.trusts(topic):
+            return
+        truth = self.truth.records[topic, partition, isolation.value]
+        end = self.truth.ends[topic, partition]
+        for row in rows:
+            if row["offset"] >= end:
+                # What somebody began to append, and nobody committed, may be committed by those who come later.
+                if APPENDED not in _bytes_of(row["value"]) and topic not in (
+                    "__consumer_offsets",
+                    "__transaction_state",
+                ):
+                    raise WrongError("wrong data", f"{topic}-{partition}: {row} was never appended")
+            elif truth.get(row["offset"]) != row:
+                raise WrongError("wrong data", f"{topic}-{partition}: {row}, and not {truth.get(row['offset'])}")
+
+    def check_whole(self, topic: str, partition: int, isolation: Isolation, found: Mapping[int, Row]) -> None:
+        """A read from the log's start to its end that went well gave everything. Raises: WrongError."""
+        self.check_rows(topic, partition, isolation, list(found.values()))
+        if not self.trusts(topic) or topic in ("snaps", *INTERNAL_TOPICS):  # snapshots take the place of records
+            return
+        lacking = self.truth.records[topic, partition, isolation.value].keys() - found.keys()
+        if lacking:
+            raise WrongError(
+                "wrong data",
+                f"{topic}-{partition}: a whole read gives no offset {min(lacking)} of {len(lacking)} lacking",
+            )
+
+    def check_append(self, report: Report) -> None:
+        """Acknowledged records stand behind all others. Raises: WrongError."""
+        for row in report.rows:
+            key = str(row.get("topic", "")), int(str(row.get("partition", 0)))
+            if row.get("base_offset") is None or not self.trusts(key[0]) or key not in self.truth.ends:
+                continue
+            known = self.appended.get(key, self.truth.ends[key])
+            if int(str(row["base_offset"])) < known:
+                raise WrongError(
+                    "wrong data", f"{key}: appended at {row['base_offset']}, the log ended at {known}"
+                )
+            self.appended[key] = int(str(row["next_offset"]))
+
+    def check_report(self, report: Report) -> None:
+        """Raises: WrongError for a failure that is none of ours, of what is sound; for what a terminal obeys."""
+        sound = () if report.operation == "restore --drill" else self.sound  # it is what the remote tier says
+        for failure in report.failures:
+            if failure.code not in CODES:
+                raise WrongError("foreign", f"a failure in the report: {failure}")
+            named = [topic for topic in sound if _names(failure.item, topic)]
+            if named:
+                raise WrongError(
+                    "stopped", f"{report.operation}: {failure.item}: {failure.code}: {failure.message[:200]}"
+                )
+        text = str(report)
+        odd = sorted({f"{ord(c):#x}" for c in _CONTROL.findall(text)})
+        if odd:
+            raise WrongError("unescaped", f"{report.operation} prints {odd}")
+        lines = 1 + len(report.notes) + len(report.failures)
+        if report.rows:
+            lines += 2 + min(len(report.rows), 200) + (len(report.rows) > 200)
+        if text.count("\n") + 1 != lines:
+            raise WrongError(
+                "unescaped", f"{report.operation} prints {text.count(chr(10)) + 1} lines, not {lines}"
+            )
+        report.to_json()
+
+    def check_metadata(self, cluster: Cluster) -> None:
+        """Raises: WrongError where topics are not what was committed."""
+        if self.change.metadata:
+            return
+        image = cluster.image
+        for name, (topic_id, partitions, configs) in self.truth.topics.items():
+            if name in self.dropped:
+                continue
+            topic = image.topics.get(topic_id)
+            now = None if topic is None else (topic.name, len(topic.partitions))
+            if topic is None or now != (name, partitions) or not set(configs) <= set(topic.configs.items()):
+                raise WrongError("wrong metadata", f"topic {name!r} is {now}, and was {partitions} partitions")
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode()
+
+
+def _names(item: str, topic: str) -> bool:
+    return item == topic or item.startswith((f"{topic}-", f"{topic} ", f"topic '{topic}'"))

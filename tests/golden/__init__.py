@@ -1,0 +1,30 @@
+"""Baselines: what users and storage see of this product, as files. A change keeps them, or is meant to.
+
+    api.txt         names, signatures, error codes, options of the jobs, configuration keys
+    formats.txt     every file of a small cluster that today's code writes: name, and content byte for byte
+    cluster.tar.xz  the folders of such a cluster; later code has to read them, and to go on with them
+    cluster.txt     what readers get of that cluster
+
+``python -m tests.golden`` writes the first two anew, ``python -m tests.golden --cluster`` all four. Tests only
+compare.
+The cluster stays as it is when a format grows: it stands for what is on somebody's disks already.
+
+``harness`` holds every import of the product. The other modules know its door and its files, no module of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+API, FORMATS, HOLDS = FOLDER / "api.txt", FOLDER / "formats.txt", FOLDER / "cluster.txt"
+CLUSTER = FOLDER / "cluster.tar.xz"
+
+
+def difference(golden: str, now: str, accept: str) -> str:
+    """What is wrong, and how to accept it, for people; empty where the two are the same."""
+    lines = list(difflib.unified_diff(golden.splitlines(), now.splitlines(), "golden", "now", lineterm="", n=1))
+    return "\n".join(
+        [*lines, f"If this change is wanted, run `{accept}` and commit the difference."] if lines else []
+    )

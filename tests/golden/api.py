@@ -1,0 +1,235 @@
+"""The public API as text: what ``__all__`` of the door exports and everything that is reached from there, error
+codes, the options of every job, the configuration keys.
+
+It depends neither on the width of a terminal nor on the version of Python: signatures and options are written out
+from what ``inspect`` and ``argparse`` know of them, not as those print them. Names of modules do not stand in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import enum
+import inspect
+import os
+import re
+import sys
+import tomllib
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from tests.golden.harness import JOBS, REFERENCE, ROOT, StratalogError, door, load_everything, stratalog
+
+_OWN = re.compile(r"(?:\w+\.)+(?=\w)")
+_KINDS = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+
+
+def described_api() -> str:
+    """All of it."""
+    os.environ.pop("STRATALOG_CLUSTER", None)
+    load_everything()
+    sections = {
+        "the door, and what is reached from it": _door(),
+        "errors": _errors(),
+        "jobs": _jobs(),
+        "configuration": _configuration(),
+    }
+    return "\n".join(line for title, lines in sections.items() for line in (f"=== {title}", *lines, ""))
+
+
+# --------------------------------------------------------------------------------------- names and signatures
+
+
+def _door() -> Iterator[str]:
+    waiting = [getattr(door, name) for name in sorted(door.__all__)]
+    seen: list[Any] = []
+    while waiting:
+        found = waiting.pop(0)
+        if found not in seen:
+            seen.append(found)
+            waiting += _reached(found)
+    yield f"exports {', '.join(sorted(door.__all__))}"
+    yield from sorted("\n".join(_class(found)) if inspect.isclass(found) else _function(found) for found in seen)
+
+
+def _function(found: Any) -> str:
+    return f"def {found.__name__}{_signature(found)}"
+
+
+def _class(found: type) -> Iterator[str]:
+    """All that it has, wherever it comes from: of what a class is made, its users need not know."""
+    yield f"class {found.__name__}"
+    if issubclass(found, enum.Enum):
+        yield f"  {', '.join(f'{member.name} = {member.value!r}' for member in found)}"
+        return
+    if issubclass(found, StratalogError):
+        return
+    if found in (getattr(door, name) for name in door.__all__) and _is_for_callers(found.__init__):
+        yield f"  __init__{_signature(found)}"
+    for name, member in sorted(_members(found)):
+        if isinstance(member, property):
+            yield f"  {name}: {_annotation(member.fget.__annotations__.get('return'))}"
+        elif isinstance(member, (classmethod, staticmethod)):
+            yield f"  {type(member).__name__} {name}{_signature(getattr(found, name))}"
+        elif inspect.isfunction(member):
+            yield f"  {name}{_signature(member)}"
+    for name, annotation in sorted(_fields(found).items()):
+        yield f"  {name}: {_annotation(annotation)}"
+
+
+def _is_for_callers(made_by: Any) -> bool:
+    """Whether this ``__init__`` does not say that there is another way."""
+    return inspect.isfunction(made_by) and not (made_by.__doc__ or "").startswith("Use ``")
+
+
+def _members(found: type) -> Iterator[tuple[str, Any]]:
+    names = [name for name in dir(found) if not name.startswith("_")]
+    return ((name, inspect.getattr_static(found, name)) for name in names)
+
+
+def _fields(found: type) -> dict[str, Any]:
+    """Public fields that are declared in our classes: of dataclasses, structs, typed dictionaries, tuples."""
+    fields: dict[str, Any] = {}
+    for base in reversed(found.__mro__):
+        if _ours(base):
+            fields |= {k: v for k, v in inspect.get_annotations(base).items() if not k.startswith("_")}
+    return fields
+
+
+def _signature(found: Any) -> str:
+    signature = inspect.signature(found)
+    parts: list[str] = []
+    named = False
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not named:
+            parts.append("*")
+        named = named or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
+        text = _KINDS.get(parameter.kind, "") + parameter.name
+        if parameter.annotation is not parameter.empty:
+            text += f": {_annotation(parameter.annotation)}"
+        if parameter.default is not parameter.empty:
+            text += f" = {_shown(parameter.default)}"
+        parts.append(text)
+    given = signature.return_annotation
+    result = "" if given is signature.empty else f" -> {_annotation(given)}"
+    return f"({', '.join(parts)}){result}"
+
+
+def _annotation(annotation: Any) -> str:
+    return _OWN.sub("", annotation if isinstance(annotation, str) else inspect.formatannotation(annotation))
+
+
+def _shown(value: Any) -> str:
+    if callable(value) and hasattr(value, "__name__"):
+        return str(value.__name__)
+    return f"{type(value).__name__}.{value.name}" if isinstance(value, enum.Enum) else repr(value)
+
+
+def _reached(found: Any) -> list[Any]:
+    """The classes of ours that the annotations of a function, or of what a class has, name."""
+    if not inspect.isclass(found):
+        return _named_by(found)
+    reached = [one for _, member in _members(found) for one in _named_by(_unwrapped(member))]
+    for base in found.__mro__:
+        if _ours(base):
+            names = vars(sys.modules[base.__module__])
+            public = {k: v for k, v in inspect.get_annotations(base).items() if not k.startswith("_")}
+            reached += [one for text in public.values() for one in _classes(text, names)]
+    return reached
+
+
+def _unwrapped(member: Any) -> Any:
+    if isinstance(member, property):
+        return member.fget
+    return getattr(member, "__func__", member)
+
+
+def _named_by(function: Any) -> list[Any]:
+    if not inspect.isfunction(function):
+        return []
+    return [one for text in function.__annotations__.values() for one in _classes(text, function.__globals__)]
+
+
+def _classes(annotation: Any, names: dict[str, Any]) -> list[Any]:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    found = [names.get(word) for word in re.findall(r"\b[A-Z]\w+", text)]
+    return [one for one in found if inspect.isclass(one) and _ours(one)]
+
+
+def _ours(found: Any) -> bool:
+    file = getattr(sys.modules.get(found.__module__), "__file__", None)
+    return file is not None and ROOT in Path(file).parents and ".venv" not in Path(file).relative_to(ROOT).parts
+
+
+# ------------------------------------------------------------------------------------------------ errors
+
+
+def _errors() -> Iterator[str]:
+    def below(error: type[StratalogError], depth: int) -> Iterator[str]:
+        yield f"{'  ' * depth}{error.__name__}: {error.code}"
+        for child in sorted(error.__subclasses__(), key=lambda one: one.__name__):
+            yield from below(child, depth + 1)
+
+    return below(StratalogError, 0)
+
+
+# -------------------------------------------------------------------------------------------------- jobs
+
+
+def _jobs() -> Iterator[str]:
+    """What ``--help`` of each job and of its commands knows."""
+    yield f"stratalog {' | '.join(JOBS)}"
+    parsers: list[argparse.ArgumentParser] = []
+    with patch.object(argparse.ArgumentParser, "print_help", lambda self, file=None: parsers.append(self)):
+        for job in JOBS:
+            with redirect_stdout(StringIO()):
+                assert stratalog([job, "--help"]) == 0
+    for parser in parsers:
+        yield from _parser(parser)
+
+
+def _parser(parser: argparse.ArgumentParser) -> Iterator[str]:
+    yield ""
+    yield f"--- {parser.prog}"
+    yield from (f"  | {line}".rstrip() for line in (parser.description or "").strip().splitlines())
+    commands: dict[str, argparse.ArgumentParser] = {}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            commands = action.choices
+            yield f"  commands: {', '.join(commands)}"
+        elif not isinstance(action, argparse._HelpAction):
+            yield f"  {_option(action)}"
+    for group in parser._mutually_exclusive_groups:
+        names = " | ".join(_name(action) for action in group._group_actions)
+        yield f"  {'one of' if group.required else 'at most one of'}: {names}"
+    yield from (f"  > {line}".rstrip() for line in (parser.epilog or "").strip().splitlines())
+    for command in commands.values():
+        yield from _parser(command)
+
+
+def _name(action: argparse.Action) -> str:
+    return ", ".join(action.option_strings) or action.dest
+
+
+def _option(action: argparse.Action) -> str:
+    traits = {
+        "metavar": action.metavar,
+        "nargs": action.nargs,
+        "choices": None if action.choices is None else list(action.choices),
+        "default": None if action.default is argparse.SUPPRESS else action.default,
+        "required": action.required or None,
+        "kind": type(action).__name__.strip("_").removesuffix("Action"),
+    }
+    shown = ", ".join(f"{name} {value!r}" for name, value in traits.items() if value is not None)
+    return f"{_name(action)} ({shown}): {action.help or ''}".rstrip()
+
+
+# ------------------------------------------------------------------------------------------ configuration
+
+
+def _configuration() -> Iterator[str]:
+    for key, entry in tomllib.loads(REFERENCE.read_text(encoding="utf-8")).items():
+        yield f"{key}: {', '.join(f'{name} {value!r}' for name, value in entry.items() if name != 'doc')}"

@@ -1,0 +1,42 @@
+"""Every import of the product that the baselines need: a module that moves touches this file alone."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from pathlib import Path
+
+import stratalog as door
+from stratalog import Cluster, StratalogError, engine, partitions, snapshots, tiering
+from stratalog.jobs.main import JOBS
+from stratalog.jobs.main import main as stratalog
+from stratalog.partitions.clock import Clock, ManualClock
+from stratalog.partitions.store import Store, StoreOptions, open_store
+from stratalog.partitions.store.memory import MemoryStore
+
+__all__ = [
+    "JOBS",
+    "REFERENCE",
+    "ROOT",
+    "Clock",
+    "Cluster",
+    "ManualClock",
+    "MemoryStore",
+    "Store",
+    "StoreOptions",
+    "StratalogError",
+    "door",
+    "load_everything",
+    "open_store",
+    "stratalog",
+]
+
+ROOT = Path(__file__).resolve().parents[2]
+REFERENCE = ROOT / "conf" / "reference.toml"
+
+
+def load_everything() -> None:
+    """Import every module below the jobs, so that what is loaded late is known as well."""
+    for package in (partitions, snapshots, tiering, engine):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            importlib.import_module(module.name)

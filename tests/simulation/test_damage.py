@@ -1,0 +1,71 @@
+"""What flips may hit, and which damage the end excuses."""
+
+from __future__ import annotations
+
+import pytest
+
+from stratalog.partitions.paths import DataName, EpochName
+from tests.simulation.configuration import Configuration, small
+from tests.simulation.ending import LoneDriver
+from tests.simulation.running import Run
+from tests.simulation.scheduler import InTurn
+from tests.simulation.strategies import Script
+from tests.simulation.world import World
+
+
+def run_until(configuration: Configuration, call: str = "") -> World:
+    """The world when the first driver is about to make this call, or is done."""
+    run = Run(configuration)
+    assert run.run(Script(("d0", call)), enough=lambda: True).violation is None
+    return run.world
+
+
+def test_of_what_was_copied_and_not_acknowledged_a_good_copy_stays() -> None:
+    """Brokers 3 and 1 have the record; broker 2, a whole member of the ISR without it, may leave the ISR, and
+    then the record is committed."""
+    world = run_until(small("append p0 0 0 1", brokers=3, copies=3), "create 1.epoch b2")
+    key = world.topic_id, 0
+    name = str(DataName(0, None, 1))
+    for number in range(50):
+        world.events.apply("flip", number)
+    good = [world.copies.elsewhere(key, broker, name) for broker in (1, 3)]
+    assert sorted(good) == [[False], [True]]
+
+
+def bring_in_order(world: World) -> None:
+    """The end of a run. Raises: Violation."""
+    world.scheduler.spawn("lone", -1, LoneDriver(world).main)
+    assert world.scheduler.run(InTurn(world.now_ms), 100_000)
+
+
+def flip(world: World, broker: int, name: DataName | EpochName) -> None:
+    """A bit in the middle of a file of a replica."""
+    key = world.topic_id, 0
+    world.damage.flip(world.roots[broker], f"{world.invariants.folder(broker, key)}/{name}", key, lambda n: n // 2)
+
+
+COMMITTED, BEYOND = DataName(0, None, 1), DataName(1, None, 1)
+
+
+@pytest.mark.parametrize("shrink", ["", "; shrink 1 0"])
+@pytest.mark.parametrize("other", [COMMITTED, EpochName(1)])
+def test_nobodys_loss_leaves_a_partition_as_it_is_when_no_member_is_whole(
+    shrink: str, other: DataName | EpochName
+) -> None:
+    """Broker 2 leads with a record that nobody has acknowledged, and that nobody can read any more. Broker 1 is
+    damaged too, in the ISR or out of it, so that it cannot lead: a person has to decide."""
+    world = run_until(small(f"append p9 0 0 1; append_leader 0 0 1 leader{shrink}"))
+    flip(world, 2, BEYOND)
+    flip(world, 1, other)
+    damaged = list(world.copies.damaged())
+    bring_in_order(world)
+    assert world.abandoned
+    assert list(world.copies.damaged()) == damaged
+
+
+def test_nobodys_loss_is_let_go_when_a_whole_member_can_lead() -> None:
+    world = run_until(small("append p9 0 0 1; append_leader 0 0 1 leader"))
+    flip(world, 2, BEYOND)
+    bring_in_order(world)
+    assert not world.abandoned
+    assert not list(world.copies.damaged())

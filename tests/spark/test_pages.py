@@ -1,0 +1,83 @@
+"""The code of the README and of the tutorial does what they say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stratalog import FoundOffset
+from tests.pages import blocks, make_cluster_file
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+def test_the_code_in_the_readme_runs(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its ``spark_session`` is the session that is there."""
+    make_cluster_file("README.md", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    [example] = blocks("README.md", "python")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    assert names["spark"] is spark
+    assert {row["outcome"] for row in names["report"].rows} == {"acknowledged"}
+    assert {row["outcome"] for row in names["again"].rows} == {"duplicate"}
+    assert [tuple(row) for row in names["oslo"].collect()] == [("t1", 3.5)]
+
+
+def test_the_code_in_the_tutorial_runs(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session, appends, planned reads, upkeep, streams, groups, a transaction."""
+    make_cluster_file("docs/tutorial.md", tmp_path)
+    session, append, read, plan, upkeep, streaming, groups, transaction = blocks("docs/tutorial.md", "python")
+    monkeypatch.chdir(tmp_path)
+
+    names: dict[str, Any] = {}
+    exec(session, names)
+    assert names["spark"] is spark
+
+    exec(append, names)
+    assert {row["outcome"] for row in names["report"].rows} == {"acknowledged"}
+    assert {row["outcome"] for row in names["again"].rows} == {"duplicate"}
+
+    exec(read, names)
+    assert [tuple(row) for row in names["oslo"].collect()] == [("t1", 3.5)]
+    ends = [found.offset for found in names["latest"].values() if isinstance(found, FoundOffset)]
+    assert sum(ends) == 2
+
+    exec(plan, names)
+    assert "rack b" in names["plan"].explain()
+    assert names["same"].count() == 2
+    assert [row.n for row in names["far"].collect()] == [1]
+
+    exec(upkeep, names)
+    assert names["cluster"].verify(deep=True).ok
+
+    names["trips"].write.parquet(str(tmp_path / "incoming"))
+    names["stream"] = spark.readStream.schema(names["trips"].schema).parquet(str(tmp_path / "incoming"))
+    names["checkpoint"] = str(tmp_path / "checkpoint")
+    names["cluster_file"] = str(tmp_path / "cluster.toml")
+    exec(streaming, names)
+    for query in spark.streams.active:
+        query.processAllAvailable()
+        query.stop()
+    assert names["cluster"].read("trips").count() == 4
+    names["live"].writeStream.format("memory").queryName("seen").trigger(
+        availableNow=True
+    ).start().awaitTermination()
+    assert spark.table("seen").count() == 4
+
+    exec(groups, names)
+    assert sum(row.lag for row in names["behind"].collect()) == 4
+    assert [(row.key, row.value.people, row.end_offset) for row in names["state"].collect()] == [
+        ("Oslo", 710_000, 2)
+    ]
+
+    exec(transaction, names)
+    assert names["settled"].count() == 6
+    assert names["cluster"].committed("dashboard")["trips", 0].offset == 1

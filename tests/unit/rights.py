@@ -1,0 +1,142 @@
+"""What each operation needs of storage: this is the table in SECURITY.md, and what the tests allow.
+
+A letter for each right: ``l`` list, ``r`` read, ``c`` create, ``d`` delete. Every operation reads ``broker.json``
+of the roots that it uses; a row has what it needs where there is something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stratalog.partitions.errors import Right
+
+LETTERS: Mapping[str, Right] = {"l": "list", "r": "read", "c": "create", "d": "delete"}
+PLACES: Mapping[str, str] = {
+    "voters": "voters",
+    "leader": "leader",
+    "followers": "followers",
+    "internal": "internal topics",
+    "remote": "remote",
+    "delta": "Delta log",
+    "new": "new roots",
+}
+"""Where: the folders of the metadata log and of the tiering schedule; those of the leader's and the followers'
+replicas; those of replicas of the engine's own topics; objects in the remote tier; the logs of its tables; the
+``broker.json`` of roots that are formatted."""
+
+READ = "lr"
+WRITE = "lrc"
+ALL = "lrcd"
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """One row."""
+
+    operation: str
+    places: Mapping[str, str]
+    """Letters by place; none: nothing."""
+    if_refused: str = ""
+    """What becomes of it without the rights to create or delete, where that is no failure of the operation."""
+
+    def right_of(self, place: str) -> frozenset[Right]:
+        """What is allowed there."""
+        return frozenset(LETTERS[letter] for letter in self.places.get(place, ""))
+
+
+def needs(operation: str, if_refused: str = "", /, **places: str) -> Needs:
+    return Needs(operation, places, if_refused)
+
+
+RIGHTS = (
+    # Readers
+    needs("open", voters=READ),
+    needs("describe", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
+    needs("describe_quorum, brokers, topics", voters=READ),
+    needs("fetch, tail", voters=READ, leader=READ),
+    needs("fetch of what is tiered", voters=READ, leader=READ, remote="r", delta=READ),
+    needs("offsets, plan_read", voters=READ, leader=READ, remote="r", delta=READ),
+    needs("committed, lag, groups", voters=READ, leader=READ, internal=READ),
+    needs("read_snapshot", voters=READ, leader=READ),
+    needs("snapshots, metrics", voters=READ, internal=READ),
+    needs("transactions", voters=READ, internal=READ),
+    needs("hanging_transactions, epochs", voters=READ, leader=READ),
+    needs("reassignments, plan_replicas", voters=READ),
+    needs("history", voters=READ, leader=READ, followers=READ, internal=READ),
+    needs("recover", voters=READ, leader=READ, followers=READ, internal="l"),
+    needs("verify", voters=READ, leader=READ, followers=READ, internal=READ, remote=READ, delta=READ),
+    needs("drill", voters=READ, leader=READ, remote=READ, delta=READ),
+    # Producers
+    needs("append, acks=leader", voters=READ, leader=WRITE),
+    needs(
+        "append, acks=all",
+        "followers: they leave the ISR, if voters allow it",
+        voters=READ,
+        leader=WRITE,
+        followers="lc",
+    ),
+    needs("commit", voters=READ, leader=READ, internal=WRITE),
+    needs(
+        "transaction",
+        "followers: they leave the ISR, if voters allow it",
+        voters=READ,
+        leader=WRITE,
+        followers="lc",
+        internal=WRITE,
+    ),
+    # Operators
+    needs(
+        "abort_transaction, finish_transactions",
+        "followers: they leave the ISR, if voters allow it",
+        voters=READ,
+        leader=WRITE,
+        followers="lc",
+        internal=WRITE,
+    ),
+    needs("reset_offsets", voters=READ, leader=READ, internal=WRITE, delta=READ),
+    needs("delete_offsets, delete_group", voters=READ, internal=WRITE),
+    needs("replicate", voters=WRITE, leader=READ, followers=WRITE, internal=READ, delta=READ),
+    needs("merge", voters=READ, leader=WRITE, internal=READ, delta=READ),
+    needs(
+        "tier",
+        "voters: what is due is not remembered",
+        voters=WRITE,
+        leader=READ,
+        remote=WRITE,
+        delta=WRITE,
+    ),
+    needs("heal", voters=WRITE, leader=READ, followers=WRITE, internal=READ, remote=READ, delta=READ),
+    needs("retain", voters=READ, leader=ALL, followers=ALL, internal=READ, remote=READ, delta=READ),
+    needs("snapshot", voters=WRITE, leader=WRITE, followers=ALL),
+    needs("snapshot_metadata", voters=ALL),
+    needs("vacuum", voters="lrd", leader="lrd", followers="lrd", internal="lrd", remote=ALL, delta=READ),
+    # Administrators
+    needs("format", voters=WRITE, new="c"),
+    needs("restore", voters=WRITE, leader=WRITE, followers=WRITE, remote=WRITE, delta=WRITE, new="c"),
+    needs("bootstrap", voters=WRITE, leader=READ, followers="lc", internal=WRITE, delta=READ, new="c"),
+    needs("add_brokers", voters=WRITE, new="c"),
+    needs("register, decommission", voters=WRITE),
+    needs("add_voter, remove_voter", voters=WRITE),
+    needs("replace_voter", voters=WRITE),
+    needs("sign", voters=ALL),
+    needs("create_topic, create_partitions, alter_topic, alter_configs", voters=WRITE),
+    needs("delete_records", voters=WRITE, leader=READ),
+    needs("elect", voters=WRITE),
+    needs("fence, unfence", voters=WRITE),
+    needs("reassign", voters=WRITE, leader=READ, followers=WRITE),
+    needs("cancel_reassignments", voters=WRITE),
+    needs("delete_topic", voters=WRITE, leader="ld", followers="ld", remote="ld", delta=ALL),
+)
+
+
+def as_markdown() -> str:
+    """The table."""
+    lines = [
+        "| operation | " + " | ".join(PLACES.values()) + " | where creating or deleting is refused |",
+        "|---" * (len(PLACES) + 2) + "|",
+    ]
+    for row in RIGHTS:
+        cells = [", ".join(LETTERS[letter] for letter in row.places.get(place, "")) or "-" for place in PLACES]
+        lines.append(f"| {row.operation} | {' | '.join(cells)} | {row.if_refused or '-'} |")
+    return "\n".join(lines)

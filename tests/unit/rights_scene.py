@@ -1,0 +1,372 @@
+"""The scene of the table of rights: a cluster whose stores ask what is allowed, and the calls of each row."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from stratalog.engine.admin.topics import alter_topic, create_topic
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.engine.upkeep.snapshots.read_snapshot import locate
+from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
+from stratalog.partitions.paths import BROKER_FILE
+from stratalog.partitions.records import type_to_json
+from tests.unit.cluster_harness import LiveCluster, fence, unfence
+from tests.unit.faulty_store import Faults
+from tests.unit.restore_harness import Heir
+from tests.unit.rights import Needs
+from tests.unit.snapshot_harness import keyed
+from tests.unit.transact_harness import put
+
+CALLS: Mapping[str, Right] = {
+    **dict.fromkeys(("create", "stage", "commit", "replace"), "create"),
+    **dict.fromkeys(("delete", "sweep"), "delete"),
+    **dict.fromkeys(("read", "stat", "open"), "read"),
+    "list": "list",
+}
+ON_BROKERS = frozenset({"voters", "leader", "followers", "internal"})
+TOPIC = re.compile(r"/([a-z_]+)-[0-9a-f]{32}")
+
+
+class Guarded(LiveCluster):
+    """Four brokers, the first of which votes; topic ``t`` is tiered, ``u`` is not; a group, a transaction."""
+
+    def __init__(self, folder: Path) -> None:
+        self.faults = Faults()
+        super().__init__(folder, 4, through=self.faults.wrap)
+        one = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
+        self.cluster.alter_configs(None, one)
+        self.tiered()
+        self.topic("u")
+        self.fill("abc")
+        self.fill("abc", "u")
+        self.cluster.commit("g", {("t", 0): 1})
+        with self.cluster.transaction("x") as transaction:
+            put(transaction, {"u-0": "c"})
+        self.cluster.tier().raise_for_failures()
+        for _ in range(2):
+            self.cluster.retain().raise_for_failures()
+        self.fill("de")
+        self.fill("de", "u")
+
+    @contextmanager
+    def guarded(self, may: Callable[[str, Right], bool]) -> Iterator[tuple[set[tuple[str, Right]], list[str]]]:
+        """Inside, a call goes through where ``may`` lets it. What was asked for, by place; the paths refused."""
+        asked: set[tuple[str, Right]] = set()
+        refused: list[str] = []
+        leaders = {topic.name: self.leader(topic.name) for topic in self.cluster.image.topics.values()}
+
+        def before(uri: str, what: str, name: str) -> None:
+            right = CALLS[what]
+            places = self.places(uri, name, leaders, right)
+            asked.update((place, right) for place in places)
+            if not all(may(place, right) for place in places):
+                refused.append(f"{uri}/{name}")
+                raise StorageAuthorizationError(f"cannot {right} {refused[-1]}: denied", right, refused[-1])
+
+        logs = self.table_logs()
+        self.faults.before = before
+        try:
+            yield asked, refused
+        finally:
+            self.faults.none()
+            if self.table_logs() - logs:
+                asked.add(("delta", "create"))
+            if logs - self.table_logs():
+                asked.add(("delta", "delete"))
+
+    def places(self, uri: str, name: str, leaders: Mapping[str, int], right: Right) -> frozenset[str]:
+        """Where that is; nowhere for what everybody may."""
+        if uri.startswith("file://"):
+            of_ours = uri == f"file://{self.remote}"
+            return frozenset({"delta" if "_delta_log" in name else "remote"} if of_ours else ())
+        if name == BROKER_FILE:
+            return frozenset({"new"} if right == "create" else ())
+        if "__cluster_metadata" in name or "__remote_log_manager" in name:
+            return frozenset({"voters"})
+        topic = TOPIC.search(name)
+        if topic is None:
+            return ON_BROKERS  # the root as a whole
+        if topic[1].startswith("__"):
+            return frozenset({"internal"})
+        if uri.startswith("memory://heir"):  # whichever of them leads
+            return frozenset({"leader", "followers"})
+        leads = leaders.get(topic[1]) == int(uri.removeprefix("memory://b"))
+        return frozenset({"leader" if leads else "followers"})
+
+    def table_logs(self) -> set[Path]:
+        return set(self.remote.rglob("_delta_log/*"))
+
+
+Act = Callable[[Guarded, Cluster], Report | object]
+
+
+def transact(live: Guarded, driver: Cluster) -> None:
+    with driver.transaction("y") as transaction:
+        put(transaction, {"u-0": "z"})
+
+
+def spare(live: Guarded) -> int:
+    """A broker that does not vote, and leads neither ``t`` nor ``u``."""
+    return next(broker for broker in (4, 3, 2) if broker not in (live.leader("t"), live.leader("u")))
+
+
+def sign(live: Guarded) -> Report:
+    return Cluster.sign(
+        live.file,
+        clock=live.clock,
+        new_id=live.new_id,
+        opener=live.open_root,
+        cluster_key=lambda: b64encode(bytes(32)).decode(),
+    )
+
+
+def format_another(live: Guarded) -> Cluster:
+    return Cluster.format(Heir(live).file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
+
+
+def export(live: Guarded, driver: Cluster) -> Report:
+    (to := live.folder / "exported").mkdir(exist_ok=True)
+    return driver.recover("u", str(to))
+
+
+def grow(live: Guarded, driver: Cluster) -> object:
+    wider = pa.struct([("a", pa.string()), ("b", pa.string())])
+    return alter_topic(driver._context, "w", value_schema=type_to_json(wider))
+
+
+def vote_with(live: Guarded, *voters: int) -> None:
+    """The cluster file says so."""
+    lines = live.file.read_text().splitlines()
+    live.file.write_text("\n".join(f"voters = {[*voters]}" if "voters" in line else line for line in lines))
+
+
+def move(live: Guarded) -> dict[tuple[str, int], list[int]]:
+    """One replica of ``u``, to the broker without one."""
+    return {("u", 0): sorted({1, 2, 3, 4} - {live.followers("u")[0]})}
+
+
+ACTS: Mapping[str, tuple[Act, ...]] = {
+    "open": (lambda live, driver: live.driver(),),
+    "describe": (lambda live, driver: driver.describe(),),
+    "describe_quorum, brokers, topics": (
+        lambda live, driver: driver.describe_quorum(),
+        lambda live, driver: driver.describe_brokers(),
+        lambda live, driver: driver.describe_topics(),
+    ),
+    "fetch, tail": (
+        lambda live, driver: driver.fetch("u", 0, 0),
+        lambda live, driver: next(iter(driver.tail("u", start=0))),
+    ),
+    "fetch of what is tiered": (lambda live, driver: driver.fetch("t", 0, 0),),
+    "offsets, plan_read": (
+        lambda live, driver: driver.offsets("t", "2000-01-01T00:00:00Z"),
+        lambda live, driver: driver.plan_read("t"),
+    ),
+    "committed, lag, groups": (
+        lambda live, driver: driver.committed("g"),
+        lambda live, driver: driver.lag("g"),
+        lambda live, driver: driver.groups(),
+    ),
+    "read_snapshot": (lambda live, driver: locate(driver._context, "s", None),),
+    "snapshots, metrics": (
+        lambda live, driver: driver.snapshots(),
+        lambda live, driver: driver.metrics(),
+    ),
+    "transactions": (
+        lambda live, driver: driver.transactions(),
+        lambda live, driver: driver.describe_transaction("x"),
+    ),
+    "hanging_transactions, epochs": (
+        lambda live, driver: driver.hanging_transactions(),
+        lambda live, driver: driver.offset_for_leader_epoch("u", 0, 1),
+    ),
+    "reassignments, plan_replicas": (
+        lambda live, driver: driver.reassignments(),
+        lambda live, driver: driver.plan_replicas("u", replication_factor=2),
+    ),
+    "history": (lambda live, driver: driver.history(),),
+    "recover": (export,),
+    "verify": (lambda live, driver: driver.verify(deep=True),),
+    "drill": (lambda live, driver: driver.drill(opener=live.open_root),),
+    "append, acks=leader": (lambda live, driver: live.append("x", "u", acks="leader", driver=driver),),
+    "append, acks=all": (lambda live, driver: live.append("x", "u", driver=driver),),
+    "commit": (lambda live, driver: driver.commit("g", {("u", 0): 2}),),
+    "transaction": (transact,),
+    "abort_transaction, finish_transactions": (
+        lambda live, driver: driver.abort_transaction("z"),
+        lambda live, driver: driver.finish_transactions(),
+    ),
+    "reset_offsets": (lambda live, driver: driver.reset_offsets("g", "t", to=0),),
+    "delete_offsets, delete_group": (
+        lambda live, driver: driver.delete_offsets("g", "t"),
+        lambda live, driver: driver.delete_group("h"),
+    ),
+    "replicate": (lambda live, driver: driver.replicate(),),
+    "merge": (lambda live, driver: driver.merge(),),
+    "tier": (lambda live, driver: driver.tier(),),
+    "heal": (lambda live, driver: driver.heal(),),
+    "retain": (lambda live, driver: driver.retain(),),
+    "snapshot": (lambda live, driver: driver.snapshot("s", by_hand=True),),
+    "snapshot_metadata": (lambda live, driver: driver.snapshot_metadata(),),
+    "vacuum": (lambda live, driver: driver.vacuum(),),
+    "format": (lambda live, driver: format_another(live),),
+    "restore": (lambda live, driver: Heir(live).restore(),),
+    "bootstrap": (lambda live, driver: driver.bootstrap(spare(live)),),
+    "add_brokers": (lambda live, driver: driver.add_brokers(5),),
+    "register, decommission": (
+        lambda live, driver: driver.decommission(5),
+        lambda live, driver: driver.register(4),
+    ),
+    "add_voter, remove_voter": (
+        lambda live, driver: driver.add_voter(3),
+        lambda live, driver: (vote_with(live, 1, 2, 3), live.driver().remove_voter(3))[1],
+    ),
+    "replace_voter": (lambda live, driver: driver.replace_voter(2),),
+    "sign": (lambda live, driver: sign(live),),
+    "create_topic, create_partitions, alter_topic, alter_configs": (
+        lambda live, driver: driver.create_topic("n"),
+        grow,
+        lambda live, driver: driver.create_partitions("u", 2),
+        lambda live, driver: driver.alter_configs("u", {"segment.bytes": "100"}),
+    ),
+    "delete_records": (lambda live, driver: driver.delete_records("u", {0: 2}),),
+    "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
+    "fence, unfence": (lambda live, driver: driver.fence(4), lambda live, driver: driver.unfence(4)),
+    "reassign": (lambda live, driver: driver.reassign(move(live)),),
+    "cancel_reassignments": (lambda live, driver: driver.cancel_reassignments(),),
+    "delete_topic": (lambda live, driver: driver.delete_topic("t"),),
+}
+
+
+def lags(live: Guarded) -> None:
+    """A follower of ``u`` is out of the ISR, and lacks the end."""
+    follower = live.followers("u")[0]
+
+    def down(uri: str, what: str, name: str) -> None:
+        if uri == f"memory://b{follower}" and CALLS[what] == "create":
+            raise StorageError("the disk is full")
+
+    live.faults.before = down
+    live.append("q", "u").raise_for_failures()
+    live.faults.none()
+
+
+def is_damaged(live: Guarded) -> None:
+    """A file of a follower of ``u`` is."""
+    replica = live.replica(live.followers("u")[0], "u")
+    name = replica.log().chain[-1].file.object.name
+    content = bytearray(replica.store.read(name))
+    content[len(content) // 2] ^= 1
+    replica.store.delete([name])
+    replica.store.create(name, bytes(content))
+
+
+def has_small_files(live: Guarded) -> None:
+    live.cluster.alter_configs("u", {"segment.bytes": "400"})
+    live.fill("abcdefghij", "u")
+
+
+def has_snapshots(live: Guarded) -> None:
+    """Topic ``s``: one of all that there is but the end."""
+    live.topic("s", cleanup_policy="snapshot")
+    for value in "ab":
+        live.cluster.append_batches("s", {0: [keyed([("k", value)], live.clock.now_ms())]}).raise_for_failures()
+        if value == "a":
+            live.cluster.snapshot("s", by_hand=True).raise_for_failures()
+
+
+def is_open(live: Guarded) -> None:
+    """Transaction ``z``."""
+    transaction = live.cluster.transaction("z")
+    transaction.__enter__()
+    put(transaction, {"u-0": "c"})
+
+
+def has_truncated(live: Guarded) -> None:
+    """The former leader of ``u`` what nobody else had."""
+    old = live.leader("u")
+    live.append("q", "u", acks="leader").raise_for_failures()
+    fence(live, old)
+    live.append("r", "u").raise_for_failures()
+    unfence(live, old)
+    live.cluster.replicate().raise_for_failures()
+
+
+def has_a_new_broker(live: Guarded) -> None:
+    """In the file."""
+    with live.file.open("a") as file:
+        file.write('\n[[brokers]]\nid = 5\nrack = "e"\nlog_dir = "memory://b5"\n')
+    live.cluster = live.driver()
+
+
+def has_an_idle_broker(live: Guarded) -> None:
+    has_a_new_broker(live)
+    live.cluster.add_brokers(5).raise_for_failures()
+
+
+def has_two_voters(live: Guarded) -> None:
+    live.cluster.add_voter(2).raise_for_failures()
+    vote_with(live, 1, 2)
+    live.cluster = live.driver()
+
+
+def has_three_voters_and_one_is_new(live: Guarded) -> None:
+    """Broker 2 lost its disk."""
+    has_two_voters(live)
+    live.cluster.add_voter(3).raise_for_failures()
+    vote_with(live, 1, 2, 3)
+    live.wipe(2)
+    live.cluster = live.driver()
+    live.cluster.bootstrap(2).raise_for_failures()
+
+
+def has_a_topic_with_types(live: Guarded) -> None:
+    narrow = type_to_json(pa.struct([("a", pa.string())]))
+    create_topic(live.cluster._context, "w", partitions=1, replication_factor=1, value_schema=narrow)
+
+
+def is_stuck(live: Guarded) -> None:
+    """A reassignment of ``u``: nothing can be copied to the newcomer."""
+    plan = move(live)
+    (newcomer,) = {*plan["u", 0]} - {*live.site("u").view.replicas}
+
+    def full(uri: str, what: str, name: str) -> None:
+        if uri == f"memory://b{newcomer}" and CALLS[what] == "create":
+            raise StorageError("the disk is full")
+
+    live.faults.before = full
+    live.cluster.reassign(plan)
+    live.faults.none()
+
+
+PREPARED: Mapping[str, Callable[[Guarded], object]] = {
+    "replicate": lags,
+    "heal": is_damaged,
+    "merge": has_small_files,
+    "read_snapshot": has_snapshots,
+    "snapshot": has_snapshots,
+    "delete_offsets, delete_group": lambda live: live.cluster.commit("h", {("u", 0): 1}),
+    "abort_transaction, finish_transactions": is_open,
+    "history": has_truncated,
+    "recover": has_truncated,
+    "add_brokers": has_a_new_broker,
+    "register, decommission": has_an_idle_broker,
+    "bootstrap": lambda live: live.wipe(spare(live)),
+    "add_voter, remove_voter": has_two_voters,
+    "replace_voter": has_three_voters_and_one_is_new,
+    "create_topic, create_partitions, alter_topic, alter_configs": has_a_topic_with_types,
+    "cancel_reassignments": is_stuck,
+}
+
+
+def prepared(folder: Path, row: Needs) -> Guarded:
+    live = Guarded(folder)
+    PREPARED.get(row.operation, lambda _: None)(live)
+    return live

@@ -1,0 +1,101 @@
+"""Tables of a cluster, of whatever can still be seen of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.jobs import topics as job
+from stratalog.partitions.errors import NoMajorityError
+from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Brokers 1 (which votes), 2 and 3; topic ``t`` with three partitions on all of them."""
+    made = LiveCluster(tmp_path, on_disk=True)
+    made.topic(partitions=3)
+    made.append({0: ["a0"], 1: ["a1"], 2: ["a2"]}).raise_for_failures()
+    return made
+
+
+def test_every_topic_is_a_row(live: LiveCluster) -> None:
+    live.topic("s", copies=2, **{"segment.bytes": "1000"})
+    report = live.cluster.describe_topics().raise_for_failures()
+    columns = "topic", "partitions", "replication_factor", "key", "value", "configs"
+    assert rows_of(report, *columns) == [
+        ("s", 1, 2, "binary", "binary", "retention.ms=-1 segment.bytes=1000"),
+        ("t", 3, 3, "binary", "binary", "retention.ms=-1"),
+    ]
+
+
+def test_a_broker_that_is_not_there_is_one_failure_however_many_replicas_it_has(live: LiveCluster) -> None:
+    with live.unreachable(3):
+        report = live.cluster.describe("t")
+    assert len(report.rows) == 9
+    assert the_failure(report).startswith("broker 3, which has 3 of these replicas")
+
+
+def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_shown(live: LiveCluster) -> None:
+    """Not "in sync", with zeros for what nobody has seen."""
+    with live.unreachable(3):
+        rows = live.cluster.describe("t").rows
+        assert not live.cluster.describe_brokers().ok
+    seen = "local_start", "high_watermark", "log_end", "files", "local_bytes"
+    for row in rows:
+        away = row["broker"] == 3
+        assert [row[name] is None for name in seen] == [away] * len(seen)
+        leads = row["broker"] == live.leader("t", int(str(row["partition"])))
+        other = "leader" if leads else "in sync"
+        assert row["role"] == (other if not away else "leader, unreachable" if leads else "unreachable")
+    assert {row["epoch"] for row in rows} == {1}
+
+
+def test_a_replica_that_cannot_be_read_is_shown_by_its_error(live: LiveCluster) -> None:
+    follower = live.followers()[0]
+    for path in (live.root(follower) / live.replica(follower).folder).glob("*.epoch"):
+        path.write_bytes(b"no lineage")
+    report = live.cluster.describe("t")
+    assert the_failure(report).startswith(f"t-0 on broker {follower}: CORRUPT_MESSAGE: ")
+    (row,) = [row for row in report.rows if (row["partition"], row["broker"]) == (0, follower)]
+    assert (row["role"], row["log_end"]) == ("CORRUPT_MESSAGE", None)
+
+
+def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveCluster) -> None:
+    """Protocol section 5: nobody can tell what is committed; that is said, and what is known is of use."""
+    known = live.cluster.image
+    with live.unreachable(1):
+        topics = live.cluster.describe_topics()
+        replicas = live.cluster.describe("t")
+        brokers = live.cluster.describe_brokers()
+        with pytest.raises(NoMajorityError):
+            live.cluster.create_topic("u")
+    assert [(row["topic"], row["partitions"]) for row in topics.rows] == [("t", 3)]
+    assert {row["log_end"] for row in replicas.rows if row["broker"] != 1} == {1}
+    assert len(brokers.rows) == 3
+    for report in (topics, replicas, brokers):
+        assert report.failures[0].code == "NO_MAJORITY"
+        assert f"Shown is what was known up to offset {known.next_offset}" in report.failures[0].message
+    live.cluster.describe_topics().raise_for_failures()
+
+
+def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
+    assert job.main(["--cluster", str(live.file), "list"]) == 0
+    assert "replication_factor" in capsys.readouterr().out
+
+
+def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
+    """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
+    live.cluster.commit("readers", {("t", 0): 0}).raise_for_failures()
+    for report in (live.cluster.describe(), live.cluster.verify()):
+        used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
+        assert len(used) == 1
+    report = live.cluster.describe()
+    assert report.totals["replicas"] == len(report.rows) == 12  # three of them in the partition that is in use
+    assert report.totals["empty_internal_replicas"] == 49 * 3
+    with live.unreachable(3):
+        assert live.cluster.describe().totals == report.totals
+    assert len({row["partition"] for row in live.cluster.describe(OFFSETS_TOPIC).rows}) == 50
+    assert len(live.cluster.verify(OFFSETS_TOPIC).rows) == 50

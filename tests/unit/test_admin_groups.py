@@ -1,0 +1,318 @@
+"""Looking after consumer groups: list, reset, delete (what kafka-consumer-groups.sh does)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog import Cluster, OffsetAndMetadata, OffsetSpec
+from stratalog.engine.driver.report import utc_text
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    InvalidGroupIdError,
+    NonEmptyGroupError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.cluster_harness import LiveCluster, codes, rows_of
+from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
+
+MINUTE_S = 60
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """Topic ``t``: ten records in partition 0, a second apart up to now; two in partition 1. ``g`` committed."""
+    return with_group(LiveCluster(tmp_path))
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, with an empty topic and a group besides, for those who change nothing."""
+    made = with_group(LiveCluster(tmp_path_factory.mktemp("shared")))
+    made.topic("u")
+    made.cluster.commit("h", {("t", 0): 1})
+    return made
+
+
+def with_group(live: LiveCluster) -> LiveCluster:
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.topic(partitions=2)
+    now_us = live.clock.now_ms() * 1000
+    seconds = [batch(["x"], now_us - 1_000_000 * second) for second in range(10, 0, -1)]
+    live.cluster.append_batches("t", {0: seconds}).raise_for_failures()
+    live.append({1: ["y", "y"]}).raise_for_failures()
+    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(4, 0, "m"), ("t", 1): 1}, member_epoch=7)
+    return live
+
+
+def at(cluster: Cluster, group: str = "g") -> dict[tuple[str, int], int]:
+    return {key: found.offset for key, found in cluster.committed(group).items()}
+
+
+# -------------------------------------------------------------------------------------- list
+
+
+def test_every_group_is_listed(live: LiveCluster) -> None:
+    """From all partitions of ``__consumer_offsets``, by name."""
+    assert live.driver().groups().totals == {"groups": 1}
+    live.topic("u")
+    live.clock.sleep(60)
+    for name in ("h", "a", "ü"):
+        live.cluster.commit(name, {("t", 0): 1, ("u", 0): 0})
+    now_ms = live.clock.now_ms()
+    found = live.driver().groups()
+    assert rows_of(found, "group", "topics", "partitions", "member_epoch") == [
+        ("a", "t, u", 2, None),
+        ("g", "t", 2, 7),
+        ("h", "t, u", 2, None),
+        ("ü", "t, u", 2, None),
+    ]
+    assert found.rows[0]["latest_commit"] == utc_text(now_ms)
+    assert found.rows[1]["latest_commit"] == utc_text(now_ms - 60_000)
+    assert found.rows[0]["expires"] == utc_text(now_ms + 7 * 24 * 60 * 60_000)
+
+
+def test_without_a_commit_there_are_no_groups(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    with live.unchanged():
+        assert live.cluster.groups().rows == []
+
+
+def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path, on_disk=True)
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.topic()
+    for name in "abcdefgh":
+        live.cluster.commit(name, {("t", 0): 0})
+    away = max(live.leader(OFFSETS_TOPIC, p) for p in range(4))
+    lost = [p for p in range(4) if live.leader(OFFSETS_TOPIC, p) == away]
+    with live.unreachable(away):
+        found = live.cluster.groups()
+    assert codes(found) == {"BROKER_NOT_AVAILABLE": len(lost)}
+    assert 0 < len(found.rows) < 8
+
+
+# ------------------------------------------------------------------------------------- reset
+
+
+@pytest.mark.parametrize(
+    ("where", "moved"),
+    [
+        ({"to": OffsetSpec.EARLIEST}, {0: 0, 1: 0}),
+        ({"to": OffsetSpec.LATEST}, {0: 10, 1: 2}),
+        ({"to": 2}, {0: 2, 1: 2}),
+        ({"shift_by": 1}, {0: 5, 1: 2}),
+        ({"shift_by": -1}, {0: 3, 1: 0}),
+        ({"shift_by": 0}, {0: 4, 1: 1}),
+        ({"by_duration": timedelta(seconds=3)}, {0: 7, 1: 2}),
+        ({"by_duration": timedelta(0)}, {0: 10, 1: 2}),
+        ({"by_duration": timedelta(days=9)}, {0: 0, 1: 2}),
+    ],
+    ids=str,
+)
+def test_offsets_are_moved_as_asked(live: LiveCluster, where: dict[str, Any], moved: dict[int, int]) -> None:
+    """The plan has the old and the new offset of each partition; a dry run has the same plan."""
+    with live.unchanged():
+        planned = live.cluster.reset_offsets("g", "t", **where, dry_run=True)
+    expected = [("t", 0, 4, moved[0]), ("t", 1, 1, moved[1])]
+    assert rows_of(planned, "topic", "partition", "old_offset", "new_offset") == expected
+    assert planned.dry_run
+    done = live.cluster.reset_offsets("g", "t", **where)
+    assert list(done.rows) == list(planned.rows)
+    assert done.notes == ()
+    assert at(live.driver()) == {("t", 0): moved[0], ("t", 1): moved[1]}
+
+
+def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> None:
+    """And to the high watermark where all are earlier, as in Kafka."""
+    now = datetime.fromtimestamp(live.clock.now_ms() / 1000, UTC)
+    live.cluster.reset_offsets("g", "t", to=now - timedelta(seconds=5), partitions=[0])
+    assert at(live.cluster) == {("t", 0): 5, ("t", 1): 1}
+    live.cluster.reset_offsets("g", "t", to=now)
+    assert at(live.cluster) == {("t", 0): 10, ("t", 1): 2}
+
+
+@pytest.mark.parametrize(
+    ("where", "moved", "noted"),
+    [
+        ({"to": 5}, {0: 5, 1: 2}, ["t-1: offset 5 is not within 0 and 2: it is set to 2"]),
+        (
+            {"shift_by": -100},
+            {0: 0, 1: 0},
+            [
+                "t-0: offset -96 is not within 0 and 10: it is set to 0",
+                "t-1: offset -99 is not within 0 and 2: it is set to 0",
+            ],
+        ),
+        (
+            {"shift_by": 10**30},
+            {0: 10, 1: 2},
+            [
+                f"t-0: offset {10**30 + 4} is not within 0 and 10: it is set to 10",
+                f"t-1: offset {10**30 + 1} is not within 0 and 2: it is set to 2",
+            ],
+        ),
+    ],
+    ids=str,
+)
+def test_what_is_out_of_range_is_moved_to_the_nearest_end_and_noted(
+    live: LiveCluster, where: dict[str, Any], moved: dict[int, int], noted: list[str]
+) -> None:
+    """As kafka-consumer-groups.sh warns and goes on."""
+    assert list(live.cluster.reset_offsets("g", "t", **where).notes) == noted
+    assert at(live.driver()) == {("t", partition): offset for partition, offset in moved.items()}
+
+
+def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -> None:
+    """All partitions of the topics that are named; without topics those that the group has committed for."""
+    live.topic("u")
+    live.append(["x"], "u").raise_for_failures()
+    found = live.cluster.reset_offsets("g", to=OffsetSpec.LATEST)
+    assert {row["topic"] for row in found.rows} == {"t"}
+    found = live.cluster.reset_offsets("g", ["u"], to=OffsetSpec.LATEST)
+    assert rows_of(found, "old_offset", "new_offset") == [(None, 1)]
+    assert at(live.cluster)["u", 0] == 1
+
+
+def test_a_reset_is_nobodys_stale_commit(live: LiveCluster) -> None:
+    """Whoever resets is no member: neither refused nor in the way of the members."""
+    live.cluster.reset_offsets("g", "t", to=0)
+    live.cluster.commit("g", {("t", 0): 1}, member_epoch=7)
+    assert at(live.driver()) == {("t", 0): 1, ("t", 1): 0}
+
+
+NOT_FOUND = "group 'nobody' does not exist"
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda c: c.reset_offsets("nobody", "t", to=0), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.reset_offsets("", "t", to=0), InvalidGroupIdError, "1 to 255 characters"),
+        (lambda c: c.reset_offsets("g", "nix", to=0), UnknownTopicOrPartitionError, "topic 'nix' does not exist"),
+        (
+            lambda c: c.reset_offsets("g", "t", to=0, partitions=[2]),
+            UnknownTopicOrPartitionError,
+            "no partition 2",
+        ),
+        (lambda c: c.reset_offsets("g", "t"), InvalidCallError, "say where to reset offsets to, once"),
+        (lambda c: c.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
+        (lambda c: c.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
+        (lambda c: c.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
+        (lambda c: c.reset_offsets("g", "t", shift_by=1.5), InvalidCallError, "shift_by=1.5"),
+        (
+            lambda c: c.reset_offsets("g", "t", by_duration=timedelta(-1)),
+            InvalidCallError,
+            "a timedelta of 0 or more",
+        ),
+        (lambda c: c.reset_offsets("g", "t", to=datetime(2013, 1, 1)), InvalidCallError, "no time zone"),
+        (
+            lambda c: c.reset_offsets("g", "t", to=OffsetSpec.LAST_TIERED),
+            InvalidCallError,
+            "LAST_TIERED is not known",
+        ),
+        (lambda c: c.reset_offsets("h", "t", shift_by=1), InvalidCallError, "t-1: nothing is committed there"),
+        (lambda c: c.delete_group("nobody"), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.delete_group("g" * 256), InvalidGroupIdError, "256 characters"),
+        (lambda c: c.delete_offsets("nobody", "t"), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.delete_offsets("g", "nix"), UnknownTopicOrPartitionError, "'nix' does not exist"),
+        (
+            lambda c: c.delete_offsets("g", ["t", "u"]),
+            UnknownTopicOrPartitionError,
+            "committed nothing for topic 'u'",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_and_nothing_changed(
+    shared: LiveCluster, call: Callable[[Cluster], Any], error: type[StratalogError], says: str
+) -> None:
+    with shared.unchanged(), pytest.raises(error, match=says):
+        call(shared.cluster)
+
+
+# ------------------------------------------------------------------------------------ delete
+
+
+def test_a_deleted_group_is_gone_with_its_member_epoch(live: LiveCluster) -> None:
+    live.cluster.commit("h", {("t", 0): 1})
+    with live.unchanged():
+        planned = live.cluster.delete_group("g", dry_run=True)
+    assert rows_of(planned, "topic", "partition", "committed") == [("t", 0, 4), ("t", 1, 1)]
+    assert list(live.cluster.delete_group("g").rows) == list(planned.rows)
+    for cluster in (live.cluster, live.driver()):
+        assert [row["group"] for row in cluster.groups().rows] == ["h"]
+        with pytest.raises(GroupIdNotFoundError):
+            cluster.delete_group("g")
+    live.cluster.commit("g", {("t", 0): 2}, member_epoch=1)
+
+
+def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) -> None:
+    """A group that has stopped reading a topic: its lag would grow for ever."""
+    live.topic("u")
+    live.cluster.commit("g", {("u", 0): 0}, member_epoch=7)
+    with live.unchanged():
+        live.cluster.delete_offsets("g", "t", dry_run=True)
+    found = live.cluster.delete_offsets("g", "t")
+    assert rows_of(found, "topic", "partition", "committed") == [("t", 0, 4), ("t", 1, 1)]
+    assert at(live.driver()) == {("u", 0): 0}
+    live.cluster.delete_offsets("g", "u")
+    assert rows_of(live.driver().groups(), "group", "partitions", "member_epoch") == [("g", 0, 7)]
+
+
+@pytest.mark.parametrize(
+    "delete", [lambda c: c.delete_group("g"), lambda c: c.delete_offsets("g", "t")], ids=["group", "offsets"]
+)
+def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
+    tmp_path: Path, delete: Callable[[Cluster], Any]
+) -> None:
+    """Kafka: NON_EMPTY_GROUP. The log decides: the commit came between the look and the append."""
+    faults = Faults()
+    live = with_group(LiveCluster(tmp_path, through=faults.wrap))
+    consumer = live.driver()
+
+    def overtake(uri: str, called: str, name: str) -> None:
+        if called == "stage" and OFFSETS_TOPIC in name:
+            faults.none()
+            consumer.commit("g", {("t", 1): 2}, member_epoch=7)
+
+    faults.before = overtake
+    with pytest.raises(NonEmptyGroupError, match="nothing was deleted; stop its consumers"):
+        delete(live.cluster)
+    for cluster in (live.cluster, live.driver()):
+        assert at(cluster) == {("t", 0): 4, ("t", 1): 2}
+
+
+def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> None:
+    faults = Faults()
+    live = with_group(LiveCluster(tmp_path, through=faults.wrap))
+    other = live.driver()
+
+    def overtake(uri: str, called: str, name: str) -> None:
+        if called == "stage" and OFFSETS_TOPIC in name:
+            faults.none()
+            other.delete_group("g")
+
+    faults.before = overtake
+    live.cluster.delete_group("g")
+    assert live.driver().groups().rows == []
+
+
+def test_what_was_deleted_stays_deleted_through_a_snapshot(live: LiveCluster) -> None:
+    """KIP-630: the snapshot stands for the log, what was forgotten included."""
+    live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
+    live.cluster.delete_offsets("g", "t")
+    live.cluster.commit("h", {("t", 0): 1})
+    live.cluster.delete_group("h")
+    live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
+    live.cluster.retain(OFFSETS_TOPIC).raise_for_failures()
+    live.clock.sleep(10 * MINUTE_S)
+    live.cluster.retain(OFFSETS_TOPIC).raise_for_failures()
+    assert rows_of(live.driver().groups(), "group", "partitions", "member_epoch") == [("g", 0, 7)]

@@ -1,0 +1,119 @@
+"""Format: what stopped half-way is finished by calling it again; what cannot work is found before it begins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.cluster import Cluster
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import (
+    EnvironmentUnusableError,
+    InvalidReplicationFactorError,
+    StorageError,
+    StratalogError,
+)
+from stratalog.partitions.identity import random_id
+from stratalog.partitions.store import Store
+from stratalog.partitions.store.memory import MemoryStore
+from tests.unit.faulty_store import Faults
+from tests.unit.harness import batch
+
+
+class Roots:
+    """Brokers 1 to 3 in memory, which nobody has formatted; 1 and 2 vote."""
+
+    def __init__(self, folder: Path, faults: Faults) -> None:
+        self.clock = ManualClock()
+        self.stores = {f"memory://b{n}": MemoryStore(f"memory://b{n}", self.clock) for n in (1, 2, 3)}
+        self.faults = faults
+        self.file = folder / "cluster.toml"
+        brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "memory://b{n}"\n' for n in (1, 2, 3))
+        self.file.write_text(f'[cluster]\nid = "c"\nvoters = [1, 2]\n{brokers}')
+
+    def open_root(self, uri: str, *_: object) -> Store:
+        return self.faults.wrap(uri, self.stores[uri])
+
+    def format(self, spark: object = None) -> Cluster:
+        return Cluster.format(self.file, spark, clock=self.clock, new_id=random_id, opener=self.open_root)  # type: ignore[arg-type]
+
+    def names(self) -> list[str]:
+        return [stored.name for store in self.stores.values() for stored in store.list("")]
+
+
+def stop_at(call: int) -> Callable[[str, str, str], None]:
+    """Storage answers nothing from the call of that number on."""
+    calls = 0
+
+    def fail(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls >= call:
+            raise StorageError(f"gone since call {call}")
+
+    return fail
+
+
+@pytest.mark.parametrize("step", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_wherever_it_stopped_calling_it_again_finishes_it(tmp_path: Path, faults: Faults, step: int) -> None:
+    """The driver stops after each of its storage calls (or after each eighth)."""
+    stopped, call = True, 0
+    while stopped:
+        call += step
+        roots = Roots(tmp_path, faults)
+        faults.after = stop_at(call)
+        try:
+            roots.format()
+            stopped = False
+        except StratalogError:
+            pass
+        faults.none()
+        cluster = roots.format()
+        assert {broker.fenced for broker in cluster.image.brokers.values()} == {False}
+        cluster.create_topic("t", partitions=1, replication_factor=3)
+        cluster.append_batches("t", {0: [batch(["a"])]}).raise_for_failures()
+    assert call > 50
+
+
+def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: Path, faults: Faults) -> None:
+    """Broker 3 cannot be registered: its root fails when it is read for the third time."""
+    roots = Roots(tmp_path, faults)
+
+    def fail(uri: str, what: str, _: str) -> None:
+        if uri.endswith("b3") and what == "stat":
+            raise StorageError("b3 is gone")
+
+    faults.before = fail
+    with pytest.raises(StratalogError, match="broker 3: KAFKA_STORAGE_ERROR: b3 is gone"):
+        roots.format()
+    faults.none()
+    half = Cluster.open(roots.file, clock=roots.clock, opener=roots.open_root)
+    with pytest.raises(
+        InvalidReplicationFactorError, match=r"brokers \[3\] of the cluster file were never registered"
+    ):
+        half.create_topic("t", partitions=1, replication_factor=3)
+    roots.format().create_topic("t", partitions=1, replication_factor=3)
+
+
+class Connected:
+    """As a session of Spark Connect answers."""
+
+    @property
+    def sparkContext(self) -> object:  # noqa: N802 - Spark's name
+        raise AttributeError("[JVM_ATTRIBUTE_NOT_SUPPORTED] Attribute `sparkContext` is not supported")
+
+
+def test_a_session_that_cannot_run_tasks_is_found_before_anything_is_written(
+    tmp_path: Path, faults: Faults
+) -> None:
+    roots = Roots(tmp_path, faults)
+    with pytest.raises(
+        EnvironmentUnusableError, match=r"runs no tasks, as those of Spark Connect .*JVM_ATTRIBUTE"
+    ):
+        roots.format(Connected())
+    assert roots.names() == []
+    cluster = roots.format()
+    with pytest.raises(EnvironmentUnusableError, match="runs no tasks"):
+        cluster.using(Connected())  # type: ignore[arg-type]

@@ -1,0 +1,108 @@
+"""The threads of fetches: who hangs takes them from nobody else, and what nobody waits for is not begun (KIP-405,
+"Thread Pools")."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+
+import pytest
+
+from stratalog.engine.driver.fetching import LOCAL_THREADS, REMOTE_THREADS, Fetching, Remote
+from stratalog.partitions.clock import ManualClock
+from stratalog.partitions.errors import StoreTimeoutError
+from stratalog.partitions.runner import Done, Failed, Outcome
+
+PATIENCE_S = 30
+"""Of a test that would hang; none that passes waits for it."""
+HANGING, WELL = 1, 2
+"""Leaders."""
+
+Key = tuple[str, int]
+
+
+class Fetches:
+    """Fetches that hang until they are let go, and those that do not."""
+
+    def __init__(self) -> None:
+        self.fetching = Fetching()
+        self.clock = ManualClock()
+        self.let_go = threading.Event()
+        self.begun: list[Key] = []
+        self.held = threading.Semaphore(0)
+        """Released once by each fetch that hangs."""
+
+    def run(
+        self, items: Sequence[Key], leader: int = WELL, *, hang: bool = False, remote: bool = False
+    ) -> Iterator[Outcome[Key, str]]:
+        def work(item: Key) -> str:
+            self.begun.append(item)
+            if hang:
+                self.held.release()
+                assert self.let_go.wait(PATIENCE_S)
+            return "records"
+
+        def begin(item: Key) -> str | Remote[str]:
+            return Remote(lambda: work(item)) if remote else work(item)
+
+        deadline_s = self.clock.monotonic_s() + PATIENCE_S
+        return self.fetching.run(begin, items, lambda item: leader, self.clock, deadline_s, PATIENCE_S)
+
+    def hang(self, items: Sequence[Key], threads: int, *, remote: bool = False) -> Iterator[Outcome[Key, str]]:
+        """All of the threads that they get hang."""
+        outcomes = self.run(items, HANGING, hang=True, remote=remote)
+        for _ in range(threads):
+            assert self.held.acquire(timeout=PATIENCE_S)
+        return outcomes
+
+    def give_up(self) -> None:
+        """The time-out of all that were begun is over."""
+        self.clock.advance_ms(PATIENCE_S * 1000)
+
+
+@pytest.fixture
+def fetches() -> Iterator[Fetches]:
+    made = Fetches()
+    yield made
+    made.let_go.set()
+
+
+def some(topic: str, many: int) -> list[Key]:
+    return [(topic, partition) for partition in range(many)]
+
+
+def test_fetches_begin_with_the_call(fetches: Fetches) -> None:
+    """Whoever does something else before it looks at the outcomes has not lost the time."""
+    outcomes = fetches.hang(some("t", 2), 2)
+    fetches.let_go.set()
+    assert sorted(fetches.begun) == [("t", 0), ("t", 1)]
+    assert {outcome.item for outcome in outcomes if isinstance(outcome, Done)} == {("t", 0), ("t", 1)}
+
+
+def test_a_leader_that_hangs_leaves_half_of_the_threads_to_the_others(fetches: Fetches) -> None:
+    fetches.hang(some("hung", 2 * LOCAL_THREADS), LOCAL_THREADS // 2)
+    outcomes = list(fetches.run(some("t", 2 * LOCAL_THREADS)))
+    assert [outcome for outcome in outcomes if isinstance(outcome, Failed)] == []
+    assert len([topic for topic, _ in fetches.begun if topic == "hung"]) == LOCAL_THREADS // 2
+
+
+@pytest.mark.parametrize(("threads", "remote"), [(LOCAL_THREADS // 2, False), (REMOTE_THREADS, True)])
+def test_what_nobody_waits_for_any_more_is_not_begun(fetches: Fetches, threads: int, remote: bool) -> None:
+    """Nobody has looked at the outcomes, even."""
+    fetches.hang(some("hung", 3 * threads), threads, remote=remote)
+    fetches.give_up()
+    fetches.let_go.set()
+    assert all(isinstance(outcome, Done) for outcome in fetches.run(some("t", threads), HANGING, remote=remote))
+    assert len([topic for topic, _ in fetches.begun if topic == "hung"]) == threads
+
+
+def test_what_was_given_up_is_not_kept(fetches: Fetches) -> None:
+    """However often somebody tries while a leader hangs."""
+    outcomes = fetches.hang(some("t", LOCAL_THREADS), LOCAL_THREADS // 2)
+    for _ in range(3):
+        fetches.give_up()
+        errors = [outcome.error for outcome in outcomes if isinstance(outcome, Failed)]
+        assert len(errors) == LOCAL_THREADS
+        assert all(isinstance(error, StoreTimeoutError) for error in errors)
+        assert not any(fetches.fetching._local._waiting.values())
+        outcomes = fetches.run(some("t", LOCAL_THREADS), HANGING)

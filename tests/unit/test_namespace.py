@@ -1,0 +1,41 @@
+"""Everything is ``stratalog``: the door, what it loads, and the names of folders, which are refused."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_layers import MAY_IMPORT, MODULES, ROOT, imported, under
+
+FOLDERS = set(MAY_IMPORT) - {"stratalog"}
+OTHERS = ("bench", "demo", "tests")
+FILES = [*MODULES, *sorted(path.relative_to(ROOT) for other in OTHERS for path in (ROOT / other).rglob("*.py"))]
+
+
+def test_every_package_of_the_repository_is_linked() -> None:
+    links = {link.name: link.readlink() for link in (ROOT / "stratalog").iterdir() if link.is_symlink()}
+    assert links == {name: Path("..", name) for name in FOLDERS}
+
+
+@pytest.mark.parametrize("name", sorted(FOLDERS))
+def test_a_package_is_not_imported_by_the_name_of_its_folder(name: str) -> None:
+    """Each of its modules would be there twice; a checkout has the folder where Python looks first."""
+    with pytest.raises(ImportError, match=f'^write "stratalog.{name}", not "{name}"'):
+        importlib.import_module(name)
+
+
+def test_no_module_imports_by_the_name_of_a_folder() -> None:
+    """Function bodies too, which run when it is late."""
+    assert [(str(module), name) for module in FILES for name in imported(module) if under(name, FOLDERS)] == []
+
+
+def test_the_door_loads_the_standard_library_alone() -> None:
+    """``make`` asks ``stratalog.jobs.java`` for a Java before anything is installed."""
+    code = "import sys, stratalog.jobs.java; print(*{name.partition('.')[0] for name in sys.modules})"
+    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT)!r}); {code}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(done.stdout.split()) <= {*sys.stdlib_module_names, "__main__", "stratalog"}

@@ -1,0 +1,62 @@
+"""What storage holds is data: nothing of it is imported, unpickled, evaluated or run. The linter bans the ways by
+their names (``S...`` and ``banned-api`` of pyproject.toml); here is every place that could be one, and why it is
+none."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.unit.test_layers import MODULES, imported, tree, under
+
+MODULES_OF_CODE = {
+    *("pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve", "yaml", "jinja2", "string.Template"),
+    *("importlib", "imp", "pkgutil", "runpy", "zipimport", "code", "codeop", "ctypes", "subprocess"),
+}
+"""Who imports one of them can make code of data, or of a name."""
+
+FUNCTIONS_OF_CODE = {
+    *("eval", "exec", "compile", "__import__", "import_module", "loadClass", "forName", "java_import"),
+    *(
+        "fromJson",
+        "fromDDL",
+        "_parse_datatype_json_string",
+        "_parse_datatype_json_value",
+        "_parse_datatype_string",
+    ),
+}
+"""The same of functions: Python's own, py4j's, and those of PySpark that import what the text of a type names."""
+
+KNOWN = {
+    ("stratalog/__init__.py", "importlib.import_module"): "one of the modules that the door lists",
+    ("stratalog/__init__.py", "import_module"): "a name of the door, by its module",
+    ("engine/records/rounds.py", "pickle"): "between a driver and its tasks, through Spark",
+    ("engine/spark/reducing.py", "pickle"): "between a driver and its tasks, through Spark",
+    ("engine/replication/replica_selector.py", "importlib.metadata"): "what installed packages declare",
+    ("engine/spark/types.py", "DataType.fromDDL"): "types that a caller declares, by Spark's parser",
+    ("jobs/main.py", "importlib"): "a job by its name",
+    ("jobs/main.py", "importlib.import_module"): "one of JOBS",
+    ("jobs/jars.py", "importlib.resources"): "files of this package",
+    ("jobs/package.py", "importlib.resources"): "files of this package",
+    ("jobs/package.py", "importlib.resources.abc.Traversable"): "their type",
+    ("jobs/jars.py", "importlib.util"): "whether pyspark is installed",
+    ("jobs/java.py", "subprocess"): "java -version",
+    ("jobs/jars.py", "subprocess"): "the fetching of jars, once",
+    ("partitions/store/local_birth.py", "ctypes"): "statx of the C library",
+    ("jobs/session.py", "loadClass"): "whether the JVM has the classes of Spark's own conf",
+}
+
+
+def ways(module: Path) -> Iterator[str]:
+    """What of a module could make code of data."""
+    yield from (name for name in imported(module) if under(name, MODULES_OF_CODE))
+    for node in ast.walk(tree(module)):
+        if isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name.rpartition(".")[2] in FUNCTIONS_OF_CODE and not name.startswith("re."):
+                yield name if len(name) < 40 else name.rpartition(".")[2]
+
+
+def test_every_place_that_could_make_code_of_data_is_known() -> None:
+    assert {(str(module), way) for module in MODULES for way in ways(module)} == set(KNOWN)

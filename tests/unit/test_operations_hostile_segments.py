@@ -1,0 +1,50 @@
+"""A segment of a stranger through everything that reads it: one topic's failure, in bounded memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+GIGABYTE = 1024**3
+READERS = ("fetch bad", "tail")
+
+
+def outcome(folder: Path, maker: str) -> dict[str, Any]:
+    """What ``hostile_run`` says, in a process of its own."""
+    command = [sys.executable, "-m", "tests.unit.hostile_run", str(folder), maker]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=dict(os.environ))
+    assert done.returncode == 0, done.stderr[-2000:]
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    "maker",
+    [
+        "dictionary_bomb",
+        "wrong_level_histogram",
+        pytest.param("header_bomb", marks=pytest.mark.slow),
+        pytest.param("unpacking_bomb", marks=pytest.mark.slow),
+        pytest.param("levels_bomb", marks=pytest.mark.slow),
+        pytest.param("without_offsets", marks=pytest.mark.slow),
+    ],
+)
+def test_a_hostile_segment_stops_nothing_but_its_own_topic_and_takes_less_than_a_gigabyte(
+    tmp_path: Path, maker: str
+) -> None:
+    found = outcome(tmp_path, maker)
+    said = found["said"]
+    assert found["peak_bytes"] < GIGABYTE
+    assert found["good"] == 6_000, "the other topic is read from end to end"
+    for what in READERS:
+        assert said[what] == "CorruptSegmentError"
+    assert said["fetch before"] == said["fetch behind"] == [], "what lies around it is read"
+    assert said["verify deep"] == ["bad", "worse"]
+    assert said["merge"] == ["bad"], "it is not merged, and says so"
+    assert said["append"] == said["replicate"] == []

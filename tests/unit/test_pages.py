@@ -1,0 +1,109 @@
+"""The README and the documentation: code that runs without Spark, commands, links, names."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.jobs.main import JOBS
+from stratalog.partitions import paths
+from stratalog.partitions.records import COLUMNS
+from tests.pages import PAGES, ROOT, blocks, make_cluster_file
+
+RUN_WITHOUT_SPARK = "docs/without-spark.md"
+RUN_WITH_SPARK = ("README.md", "docs/tutorial.md")  # tests/spark/test_pages.py
+
+_LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
+_PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"
+_MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
+LONGEST_README = 150
+
+
+def name(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+def test_the_code_without_spark_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_cluster_file(RUN_WITHOUT_SPARK, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks(RUN_WITHOUT_SPARK, "python"):
+        exec(block, names)
+    assert {row["outcome"] for row in names["report"].rows} == {"acknowledged"}
+    assert {row["outcome"] for row in names["again"].rows} == {"duplicate"}
+    assert names["values"] == [b"20.5", b"19.0"]
+    assert names["arrived"].num_rows == 2
+    assert names["found"].ok
+
+
+def test_every_python_block_is_run_by_some_test() -> None:
+    assert {name(page) for page in PAGES if blocks(name(page), "python")} == {RUN_WITHOUT_SPARK, *RUN_WITH_SPARK}
+
+
+def commands() -> list[str]:
+    lines = [line for page in PAGES for block in blocks(name(page), "sh") for line in block.splitlines()]
+    lines += re.findall(r"^    (stratalog .*)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+    return [line.partition("#")[0] for line in lines]
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_one_that_the_job_takes(command: str) -> None:
+    _, job, *rest = shlex.split(command)
+    assert job in JOBS
+    importlib.import_module(f"stratalog.jobs.{job}").arguments().parse_args(rest)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    """To a file, and to a heading of it. (``llms.txt`` is made with the site.)"""
+    for link in _LINK.findall(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if path.startswith("https://") or path == "llms.txt":
+            continue
+        target = (page.parent / path).resolve() if path else page
+        assert target.is_file(), link
+        assert not anchor or anchor in headings(target), link
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub and MkDocs make them."""
+    found = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in found}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_module_that_is_named_is_there(page: Path) -> None:
+    for named in _MODULE.findall(page.read_text(encoding="utf-8")):
+        path = ROOT / (named if "/" in named else named.replace(".", "/"))
+        assert path.exists() or path.with_suffix(".py").exists(), named
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= LONGEST_README
+
+
+def test_the_page_of_formats_names_every_kind_of_file_every_column_and_every_record() -> None:
+    text = (ROOT / "docs/format.md").read_text(encoding="utf-8")
+    files = [
+        *(paths.DataName(0, None, 1), paths.EpochName(1), paths.WatermarkName(0, 1), paths.LocalStartName(0)),
+        *(paths.ClaimName(1), paths.CheckpointName(1, 1), paths.ChunkName(1, 1, 0), paths.BROKER_FILE),
+        *(paths.schedule_path("", 0), paths.description_path("", 0, ""), paths.probe_name("")),
+    ]
+    words = [
+        *(f".{str(file).rpartition('.')[2]}`" for file in files),
+        *(record.__name__ for record in get_args(MetadataRecord)),
+        *(f"`{column}`" for column in COLUMNS),
+    ]
+    assert [word for word in words if word not in text] == []
+
+
+def test_the_documentation_names_every_page_in_its_list() -> None:
+    """MkDocs holds it as well (``make docs``); this holds it without MkDocs."""
+    nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert [page.name for page in PAGES[1:] if f": {page.name}\n" not in nav] == []

@@ -1,0 +1,211 @@
+"""The metadata log for drivers that may read, and not write: an answer in time, or what is missing, named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from stratalog.engine.metadata.topic_commands import AlterConfigs
+from stratalog.engine.quorum.inspection import inspect
+from stratalog.engine.quorum.log import MetadataLog
+from stratalog.partitions.errors import NotControllerError, OutcomeUnknownError, StorageAuthorizationError
+from stratalog.partitions.paths import ClaimName, DataName
+from tests.unit.quorum_harness import (
+    IMPATIENT,
+    HookedStore,
+    Quorum,
+    commit_on_voter_1,
+    config,
+    data,
+    once,
+    unreachable,
+)
+
+CHANGES = {"create", "stage_writer", "stage_copy", "commit", "replace", "delete"}
+
+
+BEFORE = {"segment.bytes": "5"}
+
+
+def refusing(store: HookedStore) -> Callable[[str, str, Callable[[], object]], object]:
+    """A hook: who asks may read, and nothing else."""
+
+    def hook(what: str, name: str, call: Callable[[], object]) -> object:
+        if what in CHANGES:
+            raise StorageAuthorizationError(f"cannot create {name}: refused", "create", store.uri_of(name))
+        return call()
+
+    return hook
+
+
+def read_only(quorum: Quorum, *brokers: int) -> list[HookedStore]:
+    """The stores of a driver that may not write to these voters; to none where none is named."""
+    stores = quorum.hooked()
+    for broker, store in enumerate(stores, start=1):
+        if broker in brokers or not brokers:
+            store.hook = refusing(store)
+    return stores
+
+
+def spent(quorum: Quorum, work: Callable[[], object]) -> int:
+    """How many requests it took."""
+    before = sum(store.counts.requests for store in quorum.stores.values())
+    work()
+    return sum(store.counts.requests for store in quorum.stores.values()) - before
+
+
+def reader(quorum: Quorum) -> MetadataLog:
+    return quorum.log(1, through=read_only(quorum))
+
+
+# ----------------------------------------------------------------------- a batch that is not finished
+
+
+def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
+    """A driver died while it committed. The reader neither finishes its batch nor waits for it."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    commit_on_voter_1(quorum)
+    log, files = reader(quorum), quorum.names(2)
+    assert log.read().configs == BEFORE
+    assert spent(quorum, log.read) <= 25, "and knows at once the next time"
+    assert quorum.names(2) == files
+    assert inspect(log).unsettled is None
+    quorum.log().read()  # whoever may write finishes it
+    assert log.read().configs == {"segment.bytes": "1"}
+
+
+def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -> None:
+    """The voters in any order."""
+    for broker in (1, 2, 3):
+        quorum = Quorum(3)
+        quorum.client().submit(AlterConfigs(None, BEFORE))
+        stray = quorum.hooked()
+        log = quorum.log(through=stray, patience=IMPATIENT)
+        log.claim()
+        for other, store in enumerate(stray, start=1):
+            if other != broker:
+                store.hook = unreachable
+        with pytest.raises(OutcomeUnknownError):
+            log.commit(config(1))
+        assert reader(quorum).read().configs == BEFORE
+
+
+def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_time() -> None:
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    commit_on_voter_1(quorum)
+    stores = read_only(quorum)
+    stores[2].hook = unreachable
+    began_s = quorum.clock.monotonic_s()
+    said = r"is on voter 1 \(.*1 of 3 voters cannot be looked at.*read again when others have written.*refused"
+    with pytest.raises(StorageAuthorizationError, match=said) as refused:
+        quorum.log(through=stores).read()
+    assert (refused.value.right, "__cluster_metadata" in str(refused.value.path)) == ("create", True)
+    assert quorum.clock.monotonic_s() - began_s < 15
+    stores[1].hook = unreachable
+    stores[2].hook = refusing(stores[2])
+    with pytest.raises(StorageAuthorizationError):
+        quorum.log(through=stores).read()
+
+
+def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell() -> None:
+    """It may have gone on from a log without the last batch. Who has seen that one committed knows better, and
+    nothing came after it."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    knowing = reader(quorum)
+    knowing.read()
+    quorum.log().claim()
+    began_s = quorum.clock.monotonic_s()
+    assert knowing.read().configs == BEFORE
+    with pytest.raises(StorageAuthorizationError, match=r"whoever has claimed epoch 3 has not gone on from it"):
+        reader(quorum).read()
+    assert quorum.clock.monotonic_s() - began_s < 15
+
+
+def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -> None:
+    """A batch of epoch 2 was written behind the back of epoch 3, whose claim is deleted; epoch 4 goes on from it,
+    on one voter. Epoch 3 may go over it yet: no reader may take it for committed."""
+    quorum = Quorum(3)
+    late = quorum.log(through=(stores := quorum.hooked()), patience=IMPATIENT)
+    late.claim()
+    quick = quorum.log(7)
+
+    def meanwhile(call: Callable[[], object]) -> object:
+        quick.claim()
+        return call()
+
+    once(stores[0], "create", data, meanwhile)
+    with pytest.raises(NotControllerError):
+        late.commit(config(1))
+    commit_on_voter_1(quorum)
+    for voter in quorum.voters:
+        assert {ClaimName(3), DataName(1, None, 2)} <= {*map(ClaimName, voter.look().claims), *voter.look().files}
+        voter.store.delete([voter.path(ClaimName(3))])
+    with pytest.raises(StorageAuthorizationError, match="whoever has claimed epoch 4"):
+        reader(quorum).read()
+
+
+# ------------------------------------------------------------------------------------------ commands
+
+
+def test_a_command_of_who_may_not_write_is_refused_at_once() -> None:
+    """Not after twenty races that nobody ran."""
+    quorum = Quorum(3)
+    client, began_s = quorum.client(through=read_only(quorum)), quorum.clock.monotonic_s()
+    with pytest.raises(
+        StorageAuthorizationError, match="metadata epoch 2 cannot be claimed: cannot create"
+    ) as refused:
+        client.submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    assert refused.value.right == "create"
+    assert quorum.clock.monotonic_s() == began_s, "it has waited for nobody"
+    assert [name for name in quorum.names(1) if name.endswith("2.claim")] == []
+
+
+def test_a_voter_that_refuses_is_named_and_a_majority_goes_on() -> None:
+    quorum = Quorum(3)
+    client = quorum.client(through=read_only(quorum, 1))
+    for value in ("6", "7"):
+        client.submit(AlterConfigs(None, {"segment.bytes": value}))
+        assert client.image().configs == {"segment.bytes": value}
+    assert quorum.log().read().configs == {"segment.bytes": "7"}
+    assert len(quorum.notes) == 1
+    assert "voter 1 (memory://1) does not let this driver write: cannot create" in quorum.notes[0]
+
+
+def test_a_driver_that_may_claim_and_not_commit_is_told_so_at_once() -> None:
+    """A policy may allow the one name, and not the other."""
+    quorum = Quorum(3)
+    stores = quorum.hooked()
+    for store in stores:
+        refuse = refusing(store)
+
+        def hook(
+            what: str,
+            name: str,
+            call: Callable[[], object],
+            refuse: Callable[[str, str, Callable[[], object]], object] = refuse,
+        ) -> object:
+            return refuse(what, name, call) if data(name) else call()
+
+        store.hook = hook
+    began_s = quorum.clock.monotonic_s()
+    with pytest.raises(StorageAuthorizationError, match="metadata offset 1 could not be written on a majority"):
+        quorum.client(through=stores).submit(AlterConfigs(None, {"segment.bytes": "1"}))
+    assert quorum.clock.monotonic_s() - began_s < 1
+
+
+def test_voters_that_may_not_be_read_are_no_missing_majority() -> None:
+    quorum = Quorum(3)
+    stores = quorum.hooked()
+
+    def unreadable(what: str, name: str, call: Callable[[], object]) -> object:
+        raise StorageAuthorizationError(f"cannot {what} {name}: refused", "list", "memory://x")
+
+    for store in stores[1:]:
+        store.hook = unreadable
+    with pytest.raises(StorageAuthorizationError, match="1 of 3 metadata voters let this driver read") as refused:
+        quorum.log(through=stores).read()
+    assert refused.value.right == "list"

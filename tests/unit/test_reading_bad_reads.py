@@ -1,0 +1,207 @@
+"""What a reader may be wrong in, at every door: one clear error, which names what is wrong and what is right, and
+nothing is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stratalog.engine.reading.bounds import Committed
+from stratalog.engine.reading.positions import FirstAt
+from stratalog.engine.reading.stream_offsets import StreamOffsets
+from stratalog.engine.replication.replica_selector import ClientMetadata, Replicas, ReplicaSelector, ReplicaView
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    InvalidConfigError,
+    OffsetOutOfRangeError,
+    ProducerFencedError,
+    StratalogError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.harness import batch
+from tests.unit.stream_harness import source
+
+
+def built(folder: Path) -> LiveCluster:
+    """``trips``: offsets [2, 6) of one partition; the group ``dashboard`` has come to 4."""
+    made = LiveCluster(folder)
+    made.cluster.alter_configs(
+        None, {"offsets.topic.num.partitions": "3", "transaction.state.log.num.partitions": "1"}
+    )
+    made.topic("trips")
+    made.fill("abcdef", "trips")
+    made.cluster.commit("dashboard", {("trips", 0): 4}).raise_for_failures()
+    made.cluster.delete_records("trips", {0: 2}).raise_for_failures()
+    return made
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return built(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+    """``live``, for those who change nothing."""
+    return built(tmp_path_factory.mktemp("shared"))
+
+
+Door = Callable[..., object]
+
+
+def batch_read(live: LiveCluster, topic: str = "trips", **asked: Any) -> object:
+    return live.cluster.plan_read(topic, **asked)
+
+
+def tail(live: LiveCluster, topic: str = "trips", **asked: Any) -> object:
+    return list(live.cluster.tail(topic, follow=False, **asked))
+
+
+def fetch(live: LiveCluster, topic: str = "trips", start: int = 2, **asked: Any) -> object:
+    return live.cluster.fetch(topic, 0, start, **asked)
+
+
+def stream(live: LiveCluster, topic: str = "trips", **options: str) -> object:
+    made = source(live, topic, **options)
+    begin = made.initial()
+    return made.plan(begin, made.latest(begin, None, None))
+
+
+def offsets(live: LiveCluster, topic: str = "trips", spec: Any = "2024-01-01", **asked: Any) -> object:
+    return live.cluster.offsets(topic, spec, **asked)
+
+
+def lag(live: LiveCluster, group: str) -> object:
+    return live.cluster.lag(group)
+
+
+def reset(live: LiveCluster, group: str = "dashboard", topic: str = "trips") -> object:
+    return live.cluster.reset_offsets(group, topic, to=3)
+
+
+def delete(live: LiveCluster, group: str) -> object:
+    return live.cluster.delete_group(group)
+
+
+def commit(live: LiveCluster, topic: str = "trips", offset: int = 3) -> object:
+    return live.cluster.commit("dashboard", {(topic, 0): offset})
+
+
+LATE = datetime(2999, 1, 1, tzinfo=UTC)
+NO_SPECS = ("lattest", 5, None, True, date(2013, 6, 1), {0: 1})
+NO_GROUP = (GroupIdNotFoundError, "'dashbord' does not exist.*; did you mean 'dashboard'?")
+NO_TOPIC = (UnknownTopicOrPartitionError, "'tripz' does not exist.*; did you mean 'trips'?")
+NO_LEVEL = (InvalidCallError, "unknown isolation 'read_comitted'; did you mean 'read_committed'?")
+
+
+@pytest.mark.parametrize(
+    ("door", "asked", "error", "said"),
+    [
+        (batch_read, {"start": Committed("dashbord")}, *NO_GROUP),
+        (tail, {"start": Committed("dashbord")}, *NO_GROUP),
+        (lag, {"group": "dashbord"}, *NO_GROUP),
+        (reset, {"group": "dashbord"}, *NO_GROUP),
+        (delete, {"group": "dashbord"}, *NO_GROUP),
+        *((door, {"topic": "tripz"}, *NO_TOPIC) for door in (batch_read, tail, fetch, stream, offsets)),
+        *((door, {"topic": "tripz"}, *NO_TOPIC) for door in (reset, commit)),
+        *((d, {"isolation": "read_comitted"}, *NO_LEVEL) for d in (batch_read, tail, fetch, stream, offsets)),
+        (batch_read, {"pertitions": [0]}, InvalidCallError, "unknown option 'pertitions'; did you mean 'partit"),
+        (batch_read, {"lst": 3}, InvalidCallError, "unknown option 'lst'; did you mean 'last'?"),
+        (tail, {"folow": True}, InvalidCallError, "unknown option 'folow'; did you mean 'follow'?"),
+        (stream, {"startingOffset": "latest"}, InvalidCallError, "did you mean 'startingOffsets'?"),
+        # negative, beyond the end, below the start
+        (batch_read, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets begin at 0"),
+        (tail, {"start": -1}, OffsetOutOfRangeError, "start is -1: offsets begin at 0"),
+        (fetch, {"start": -1}, OffsetOutOfRangeError, r"offset -1 is not in \[2, 6\]"),
+        (stream, {"startingOffsets": '{"0": -3}'}, InvalidCallError, "-2 for earliest, -1 for latest"),
+        (commit, {"offset": -1}, InvalidCallError, "-1"),
+        (batch_read, {"start": 7}, OffsetOutOfRangeError, r"start 7 is beyond the end: readers see \[2, 6\)"),
+        (tail, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
+        (fetch, {"start": 7}, OffsetOutOfRangeError, r"offset 7 is not in \[2, 6\]"),
+        (stream, {"startingOffsets": '{"0": 7}'}, OffsetOutOfRangeError, r"says 7, the log has \[2, 6\)"),
+        (commit, {"offset": 7}, OffsetOutOfRangeError, "offset 7 cannot be committed: the log ends at 6"),
+        (batch_read, {"start": 1}, OffsetOutOfRangeError, r"start 1 is below the log start: readers see \[2, 6\)"),
+        (tail, {"start": 1}, OffsetOutOfRangeError, r"offset 1 is not in \[2, 6\]"),
+        (fetch, {"start": 1}, OffsetOutOfRangeError, r"offset 1 is not in \[2, 6\]"),
+        (stream, {"startingOffsets": '{"0": 1}'}, OffsetOutOfRangeError, r"says 1, the log has \[2, 6\)"),
+        # ranges
+        (batch_read, {"start": 5, "end": 4}, OffsetOutOfRangeError, "start 5 is after end 4"),
+        (batch_read, {"start": FirstAt(LATE)}, InvalidCallError, "has not come"),
+        (batch_read, {"end": FirstAt(LATE)}, InvalidCallError, "has not come"),
+        (tail, {"start": LATE}, InvalidCallError, "has not come"),
+        (stream, {"startingTimestamp": LATE.isoformat()}, InvalidCallError, "is in the future"),
+        (batch_read, {"start": LATE, "end": "2998-01-01"}, InvalidCallError, "is after end = 2998-01-01"),
+        (tail, {"start": "soon"}, InvalidCallError, "start = 'soon': it takes an offset, a position"),
+        (stream, {"startingTimestamp": "soon"}, InvalidCallError, "startingTimestamp.* 'soon' is no time"),
+        *((offsets, {"spec": one}, InvalidCallError, "spec = .*: it takes a position") for one in NO_SPECS),
+        (batch_read, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
+        (tail, {"start": 3, "last": 1}, InvalidCallError, "give one of the two"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else str(value) if isinstance(value, dict) else "",
+)
+def test_one_clear_error(
+    shared: LiveCluster, door: Door, asked: Mapping[str, Any], error: type[StratalogError], said: str
+) -> None:
+    with shared.unchanged(), pytest.raises(error, match=said):
+        door(shared, **asked)
+
+
+def test_a_time_that_no_record_has_reached_is_the_end(shared: LiveCluster) -> None:
+    """Not in the future, and after the last record: nothing to read, and no error."""
+    now = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=shared.clock.now_ms())
+    assert shared.cluster.plan_read("trips", FirstAt(now)).partitions[0].start == 6
+    assert list(shared.cluster.plan_read("trips", now)) == []
+    assert tail(shared, start=now) == []
+
+
+@pytest.mark.parametrize("anew", [False, True], ids=["another topic", "created anew"])
+def test_a_checkpoint_of_another_log(live: LiveCluster, anew: bool) -> None:
+    """Its offsets mean nothing there."""
+    checkpoint: StreamOffsets = source(live, "trips").initial()
+    if anew:
+        live.cluster.delete_topic("trips").raise_for_failures()
+    live.topic("trips" if anew else "rides")
+    other = source(live, "trips" if anew else "rides")
+    said = "was deleted and created again" if anew else "the checkpoint is of topic 'trips'"
+    with pytest.raises(InvalidCallError, match=f"{said}.*checkpointLocation"):
+        other.latest(checkpoint, None, None)
+    with pytest.raises(InvalidCallError, match=said):
+        other.plan(checkpoint, StreamOffsets(checkpoint.topic_ids, {}))
+
+
+class Raises(ReplicaSelector):
+    """One with a mistake in it."""
+
+    def select(
+        self, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
+    ) -> ReplicaView | None:
+        raise KeyError("cost of rack b")
+
+
+@pytest.mark.parametrize("door", [batch_read, tail, fetch, stream])
+def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
+    live.select_by(Raises=Raises)
+    said = "Raises: of trips-0 it selects nothing: KeyError: 'cost of rack b'.*unset replica.selector"
+    asked = {"startingOffsets": "earliest"} if door is stream else {"start": 2}
+    with live.unchanged(), pytest.raises(InvalidConfigError, match=said):
+        door(live, **asked)
+
+
+def test_of_two_with_one_transactional_id_the_first_is_told_to_stop(live: LiveCluster) -> None:
+    """A stream that is started twice: the later one goes on, the earlier one appends and commits nothing."""
+    first = live.cluster.transaction("copy")
+    first.append_batches("trips", {0: [batch(["x"])]})
+    with live.driver().transaction("copy") as second:
+        with pytest.raises(ProducerFencedError, match="newer producer"):
+            first.append_batches("trips", {0: [batch(["y"])]})
+        with pytest.raises(ProducerFencedError):
+            first.commit()
+        second.append_batches("trips", {0: [batch(["z"])]})
+    committed = live.cluster.plan_read("trips", isolation="read_committed")
+    assert [value for part in committed for _, value in live.records(part)] == ["c", "d", "e", "f", "z"]

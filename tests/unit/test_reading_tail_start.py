@@ -1,0 +1,111 @@
+"""Where a tail begins: a bound, the last records, a time, a group's offsets; and what it refuses."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.reading.bounds import Committed
+from stratalog.engine.reading.positions import FirstAt
+from stratalog.engine.reading.tail import Start
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import (
+    GroupIdNotFoundError,
+    InvalidCallError,
+    OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
+)
+from stratalog.partitions.offsets import OffsetSpec
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.faulty_store import Faults
+from tests.unit.tail_harness import texts, two_partitions
+
+
+@pytest.fixture
+def live(tmp_path: Path, faults: Faults) -> LiveCluster:
+    return two_partitions(tmp_path, faults)
+
+
+def all_of(live: LiveCluster, start: Start, **settings: object) -> list[str]:
+    return texts(live.cluster.tail("t", start=start, follow=False, **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("start", "found"),
+    [
+        (OffsetSpec.EARLIEST, ["a0", "a1", "a2", "a3", "b0", "b1"]),
+        (None, ["a0", "a1", "a2", "a3", "b0", "b1"]),
+        (OffsetSpec.LATEST, []),
+        ("latest", []),
+        ("earliest", ["a0", "a1", "a2", "a3", "b0", "b1"]),
+        (1, ["a1", "a2", "a3", "b1"]),
+        ({0: 3, 1: 1}, ["a3", "b1"]),
+        ({0: 3}, ["a3", "b0", "b1"]),
+        ({("t", 0): 3, ("t", 1): OffsetSpec.LATEST}, ["a3"]),
+        ({("t", 0): OffsetAndMetadata(2, 1), ("t", 1): OffsetAndMetadata(2)}, ["a2", "a3"]),
+    ],
+    ids=str,
+)
+def test_it_begins_where_it_is_told_to(live: LiveCluster, start: Start, found: list[str]) -> None:
+    assert all_of(live, start) == found
+
+
+@pytest.mark.parametrize(("last", "found"), [(0, []), (1, ["a3", "b1"]), (3, ["a1", "a2", "a3", "b0", "b1"])])
+def test_the_last_records_of_each_partition(live: LiveCluster, last: int, found: list[str]) -> None:
+    assert texts(live.cluster.tail("t", last=last, follow=False)) == found
+
+
+def test_it_begins_at_a_time(live: LiveCluster) -> None:
+    at_ms = live.clock.now_ms()
+    live.append(["now"], at_ms=at_ms).raise_for_failures()
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    assert all_of(live, at) == all_of(live, FirstAt(at)) == all_of(live, at.isoformat()) == ["now"]
+    with pytest.raises(InvalidCallError, match="has not come"):
+        live.cluster.tail("t", start=at + timedelta(days=1))
+
+
+def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
+    """What was handed on is what is committed; with the leader epoch (KIP-320)."""
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    tail = live.cluster.tail("t", [0], start=OffsetSpec.EARLIEST, max_bytes=1)
+    assert texts(islice(tail, 3)) == ["a0", "a1", "a2"]
+    assert tail.positions == {("t", 0): OffsetAndMetadata(3, 1)}
+    live.cluster.commit("g", tail.positions)
+    again = live.cluster.tail("t", start=Committed("g"), follow=False)
+    assert again.positions["t", 0] == OffsetAndMetadata(3, 1)
+    assert texts(again) == ["a3", "b0", "b1"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"partitions": []}, InvalidCallError, "partitions is empty"),
+        ({"partitions": [2]}, UnknownTopicOrPartitionError, "no partition 2"),
+        ({"start": {2: 0}}, UnknownTopicOrPartitionError, "no partition 2"),
+        ({"start": -1}, OffsetOutOfRangeError, "offsets begin at 0"),
+        ({"start": "now"}, InvalidCallError, "start = 'now': it takes an offset, a position"),
+        ({"start": 1, "last": 1}, InvalidCallError, "give one of the two"),
+        ({"last": -1}, InvalidCallError, "a whole number from 1"),
+        ({"start": datetime(2013, 1, 1)}, InvalidCallError, "has no time zone"),
+        ({"start": Committed("nobody")}, GroupIdNotFoundError, "'nobody' does not exist"),
+        ({"auto_offset_reset": "newest"}, InvalidCallError, "one of none, earliest, latest"),
+        ({"first_poll_s": 0}, InvalidCallError, "above 0"),
+        ({"first_poll_s": 9}, InvalidCallError, "at most the second"),
+    ],
+    ids=lambda value: str(value) if isinstance(value, dict) else "",
+)
+def test_wrong_calls(live: LiveCluster, settings: dict[str, object], error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        live.cluster.tail("t", **settings)  # type: ignore[arg-type]
+    with pytest.raises(UnknownTopicOrPartitionError, match="nobody"):
+        live.cluster.tail("nobody")
+
+
+def test_an_offset_beyond_the_end(live: LiveCluster) -> None:
+    with pytest.raises(OffsetOutOfRangeError, match=r"t-1: offset 4 is not in \[0, 2\]"):
+        live.cluster.tail("t", [1], start=4)
+    assert all_of(live, 4, auto_offset_reset="earliest", partitions=[1]) == ["b0", "b1"]
+    assert all_of(live, 4, auto_offset_reset="latest", partitions=[1]) == []

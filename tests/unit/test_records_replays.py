@@ -1,0 +1,285 @@
+"""What an append answers when its producer and sequence were there before (protocol, I3 and I11): of this attempt,
+of all attempts, and never more than is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.producers import ProducerEntry
+from stratalog.partitions.records import physical_schema, type_to_json
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.harness import SCHEMA, batch
+
+REFUSED = "OUT_OF_ORDER_SEQUENCE_NUMBER"
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    made = LiveCluster(tmp_path)
+    made.topic(partitions=2)
+    return made
+
+
+def append(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
+    """By a driver that knows nothing of what others did. ``1:b`` is a value of partition 1."""
+    batches: dict[int, list[pa.RecordBatch]] = {}
+    for value in values:
+        partition = int(value[0]) if value[1:2] == ":" else 0
+        batches.setdefault(partition, []).append(batch([value], timestamp_us=5))
+    return live.driver().append_batches("t", batches, producer="p", sequence=sequence, **options)
+
+
+def outcomes(report: Report) -> dict[Any, Any]:
+    return {row["partition"]: row["outcome"] for row in report.rows}
+
+
+def codes(report: Report) -> set[str]:
+    return {failure.code for failure in report.failures}
+
+
+def refused(live: LiveCluster, sequence: int, *values: str, **options: Any) -> Report:
+    """An append that is refused by name, and stores nothing."""
+    before = live.read()
+    report = append(live, sequence, *values, **options)
+    assert codes(report) == {REFUSED}
+    assert set(outcomes(report).values()) <= {"not appended", "duplicate"}
+    assert live.read() == before
+    return report
+
+
+def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> ProducerEntry:
+    leader = live.site("t", partition).leader
+    return leader.producers(leader.log())[producer]
+
+
+# ----------------------------------------------------------------------- the same records again
+
+
+def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
+    """A scheduler runs a month anew, one day after the other."""
+    for sequence in range(20130101, 20130111):
+        append(live, sequence, f"{sequence}", f"1:{sequence}").raise_for_failures()
+    before = live.read()
+    for sequence in range(20130101, 20130111):
+        again = append(live, sequence, f"1:{sequence}", f"{sequence}").raise_for_failures()
+        assert outcomes(again) == {0: "duplicate", 1: "duplicate"}
+        known = sequence > 20130105  # the last five
+        offset = sequence - 20130101
+        assert [row["base_offset"] for row in again.rows] == [offset if known else None] * 2
+        assert [row["next_offset"] for row in again.rows] == [offset + 1 if known else None] * 2
+        assert again.totals["records"] == (2 if known else 0)
+        said = "" if known else ", too long ago for its records to be compared"
+        assert f"producer 'p', sequence {sequence} was appended before{said}" in again.notes[-1]
+    assert live.read() == before
+
+
+def test_an_attempt_that_was_cut_short_is_completed(live: LiveCluster) -> None:
+    append(live, 0, "a").raise_for_failures()
+    report = append(live, 0, "a", "1:b").raise_for_failures()
+    assert outcomes(report) == {0: "duplicate", 1: "acknowledged"}
+    assert live.read() == {0: ["a"], 1: ["1:b"]}
+
+
+def test_order_and_batches_make_no_difference(live: LiveCluster) -> None:
+    append(live, 0, "a", "b", "c").raise_for_failures()
+    together = [batch([value], timestamp_us=5) for value in ("c", "a", "b")]
+    one = pa.Table.from_batches(together).combine_chunks().to_batches()
+    report = live.driver().append_batches("t", {0: one}, producer="p", sequence=0)
+    assert outcomes(report) == {0: "duplicate"}
+
+
+def _without_times(value: str) -> dict[int, list[pa.RecordBatch]]:
+    made = batch([value])
+    stamps = pa.nulls(1, made.schema.field("timestamp").type)
+    return {0: [made.set_column(made.schema.get_field_index("timestamp"), "timestamp", stamps)]}
+
+
+def test_times_that_the_append_gives_do_not_count(live: LiveCluster) -> None:
+    driver = live.driver()
+    for at_ms in (3, 5):
+        live.clock.sleep(at_ms / 1000)
+        report = driver.append_batches("t", _without_times("a"), producer="p", sequence=0)
+        assert report.ok
+    assert outcomes(report) == {0: "duplicate"}
+    live.cluster.alter_configs("t", {"message.timestamp.type": "LogAppendTime"})
+    for at_ms in (3, 5):
+        assert live.append(["b"], at_ms=at_ms, producer="q", driver=live.driver()).ok
+    live.cluster.alter_configs("t", {"message.timestamp.type": "CreateTime"})
+    live.append(["c"], at_ms=3, producer="r")
+    assert codes(live.append(["c"], at_ms=5, producer="r")) == {REFUSED}
+
+
+def test_a_record_without_a_time_gets_that_of_the_append(live: LiveCluster) -> None:
+    """As Kafka's producers do it."""
+    live.cluster.append_batches("t", _without_times("a")).raise_for_failures()
+    leader = live.site().leader
+    (link,) = leader.log().chain
+    assert leader.footer(link.file).max_timestamp_us == live.clock.now_ms() * 1000
+
+
+def _spark(kind: pa.StructType) -> StructType:
+    return StructType.fromJson(json.loads(type_to_json(kind)))
+
+
+def test_a_type_that_has_grown_makes_no_difference(tmp_path: Path) -> None:
+    live = LiveCluster(tmp_path)
+    narrow, wide = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])
+    live.cluster.create_topic("t", partitions=1, replication_factor=2, value=_spark(narrow))
+    columns = {name: pa.nulls(1, physical_schema(value=narrow).field(name).type) for name in ("key", "headers")}
+    stamps = pa.array([5], pa.int64()).cast(SCHEMA.field("timestamp").type)
+    old = pa.record_batch({"timestamp": stamps, **columns, "value": pa.array([{"a": 1}], narrow)})
+    live.cluster.append_batches("t", {0: [old]}, producer="p", sequence=0).raise_for_failures()
+    live.cluster.alter_topic("t", value=_spark(wide))
+    new = pa.record_batch({"timestamp": stamps, **columns, "value": pa.array([{"a": 1}], wide)})
+    for same in (old, new):
+        report = live.driver().append_batches("t", {0: [same]}, producer="p", sequence=0)
+        assert outcomes(report) == {0: "duplicate"}
+
+
+# ------------------------------------------------------------------------------ other records
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ("a", "b", "1:c", "1:e"),  # another one
+        ("a", "b", "1:c"),  # fewer
+        ("a", "b", "1:c", "1:d", "1:d"),  # more
+        ("a", "1:b", "1:c", "1:d"),  # moved
+        ("a", "b"),  # none for one partition
+        ("x", "y", "1:x", "1:y"),
+        ("1:c", "1:d"),
+    ],
+    ids=",".join,
+)
+def test_the_same_sequence_with_other_records_is_refused_and_stores_nothing(
+    live: LiveCluster, values: tuple[str, ...]
+) -> None:
+    append(live, 0, "a", "b", "1:c", "1:d").raise_for_failures()
+    refused(live, 0, *values)
+    append(live, 1, "e").raise_for_failures()
+    refused(live, 0, *values)
+
+
+@pytest.mark.parametrize("values", [("1:a",), ("b", "1:a"), ("1:x",)], ids=",".join)
+def test_records_that_went_to_another_partition_are_not_appended_there(
+    live: LiveCluster, values: tuple[str, ...]
+) -> None:
+    """That one knows nothing of the sequence: the partition that has it is asked first."""
+    append(live, 0, "a").raise_for_failures()
+    refused(live, 0, *values)
+
+
+def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(live: LiveCluster) -> None:
+    """The one before was acknowledged when sequence 1 was begun; and it had nothing for partition 1."""
+    append(live, 0, "a").raise_for_failures()
+    append(live, 1, "b").raise_for_failures()
+    report = refused(live, 0, "a", "1:b")
+    assert outcomes(report) == {0: "duplicate", 1: "not appended"}
+
+
+def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: LiveCluster) -> None:
+    """Told from one that was appended: whoever is told so may give the records another sequence."""
+    for sequence in (0, 2, 9):
+        append(live, sequence, f"{sequence}").raise_for_failures()
+    for sequence in (1, 3, 8):
+        report = refused(live, sequence, "new")
+        assert "was never appended" in report.failures[0].message
+        assert not any("earlier one" in note for note in report.notes)
+    for sequence in (0, 2, 9):
+        assert append(live, sequence, f"{sequence}").ok
+
+
+def test_changed_replays_can_be_accepted(live: LiveCluster) -> None:
+    """For records that nobody can compute again as they were: what is there stays."""
+    append(live, 0, "a", on_changed_replay="accept").raise_for_failures()
+    report = append(live, 0, "b", "b", "1:c", on_changed_replay="accept").raise_for_failures()
+    assert outcomes(report) == {0: "duplicate", 1: "acknowledged"}
+    assert live.read() == {0: ["a"], 1: ["1:c"]}
+    assert entry(live).digest is None
+
+
+def test_an_answer_to_changed_replays_is_that_of_a_producer(live: LiveCluster) -> None:
+    with pytest.raises(InvalidCallError, match="on_changed_replay is 'ignore'"):
+        append(live, 0, "a", on_changed_replay="ignore")
+    with pytest.raises(InvalidCallError, match="name the producer"):
+        live.cluster.append_batches("t", {0: [batch(["a"])]}, on_changed_replay="accept")
+
+
+def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
+    """It stands in every file, and nobody compares it."""
+    live.append(["a"]).raise_for_failures()
+    live.append(["b"]).raise_for_failures()
+    live.cluster.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
+    with live.cluster.transaction("x") as transaction:
+        transaction.append_batches("t", {0: [batch(["c"])]})
+        transaction.append_batches("t", {0: [batch(["d"])]})
+    leader = live.site().leader
+    for known in leader.producers(leader.log()).values():
+        assert (known.digest, known.earlier, known.runs) == (None, (), ())
+
+
+# ------------------------------------------------------------------- attempts, and what is known
+
+
+def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
+    """The first attempt may be in the log: whoever took a new sequence would append it twice."""
+    append(live, 0, "a").raise_for_failures()
+    for broker in (1, 2, 3):
+        live.cluster.fence(broker, force=True)
+    report = append(live, 0, "a")
+    assert outcomes(report) == {0: "not appended"}
+    assert report.notes[-1] == (
+        "not appended is said of this attempt: whether an earlier one with producer 'p', sequence 0 was, the next "
+        "will tell"
+    )
+    unnamed = live.driver().append_batches("t", {0: [batch(["b"])]})
+    assert outcomes(unnamed) == {0: "not appended"}
+    assert not any("attempt" in note for note in unnamed.notes), "there was no other one"
+
+
+def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_few_are_in_sync(
+    live: LiveCluster,
+) -> None:
+    """It cannot be acknowledged, and nobody may say that it is not there."""
+    append(live, 0, "a", acks="leader").raise_for_failures()
+    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
+    live.cluster.fence(live.followers()[0])
+    report = append(live, 0, "a")
+    assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
+    fresh = append(live, 1, "b")
+    assert (outcomes(fresh), codes(fresh)) == ({0: "not appended"}, {"NOT_ENOUGH_REPLICAS"})
+
+
+def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
+    """Kafka's DUPLICATE_SEQUENCE_NUMBER says neither that it was appended nor that it was not."""
+    live.append(["a"]).raise_for_failures()
+    leader = live.site().leader
+    (name,) = leader.producers(leader.log())
+    live.append(["b"]).raise_for_failures()
+    report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0)
+    assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"DUPLICATE_SEQUENCE_NUMBER"})
+    assert "whether 0 was appended is not remembered so far back" in report.failures[0].message
+    assert not any("run it again" in note for note in report.notes)
+
+
+def test_a_driver_that_counts_on_asks_nobody_about_earlier_attempts(live: LiveCluster) -> None:
+    """What a sequence costs does not depend on how it is remembered."""
+    driver = live.driver()
+
+    def requests(sequence: int, of: Mapping[int, Sequence[pa.RecordBatch]]) -> int:
+        return driver.append_batches("t", of, producer="p", sequence=sequence).raise_for_failures().counts.requests
+
+    of = {0: [batch(["a"])]}
+    named = [requests(sequence, of) for sequence in range(4)]
+    unnamed = [driver.append_batches("t", of).counts.requests for _ in range(2)]
+    assert named[1:] == [unnamed[1]] * 3

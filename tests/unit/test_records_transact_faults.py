@@ -1,0 +1,282 @@
+"""Transactions while storage fails, drivers die and others come in between: all or nothing all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog import Cluster, OperationFailedError
+from stratalog.engine.records import coordinator
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from stratalog.engine.state.transaction_state import State
+from stratalog.partitions.errors import (
+    InvalidTopicError,
+    InvalidTxnStateError,
+    OutcomeUnknownError,
+    StorageError,
+    UnknownTopicOrPartitionError,
+)
+from tests.unit.faulty_store import Faults
+from tests.unit.restore_harness import partly_tiered, restored
+from tests.unit.seen import seen
+from tests.unit.transact_harness import EVERYTHING, NOTHING, UNCOMMITTED, VALUES, Ledger, put, rows
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Ledger:
+    return Ledger(tmp_path).begin()
+
+
+def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+
+    def refuse(uri: str, what: str, name: str) -> None:
+        if what == "stage" and "/u-" in name:
+            raise StorageError("no space left")
+
+    t = live.cluster.transaction("x")
+    put(t, {"t-0": "a"})
+    faults.before = refuse
+    with pytest.raises(OperationFailedError, match="no space left"):
+        put(t, {"u-0": "b"})
+    faults.none()
+    with pytest.raises(InvalidTxnStateError, match="something of it failed"):
+        put(t, {"t-1": "c"})
+    with pytest.raises(InvalidTxnStateError, match=r"it was aborted: .*no space left"):
+        t.commit()
+    assert (live.seen(), live.state()) == (NOTHING, State.COMPLETE_ABORT)
+
+
+def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> None:
+    with live.cluster.transaction("x") as t:
+        put(t, {"t-0": "a"})
+        with pytest.raises(UnknownTopicOrPartitionError):
+            put(t, {"v-0": "b"})
+        with pytest.raises(UnknownTopicOrPartitionError):
+            put(t, {"t-7": "b"})
+        with pytest.raises(InvalidTopicError):
+            t.append_batches(OFFSETS_TOPIC, {0: rows("b")})
+    assert live.seen()["t-0"] == ["a"]
+
+
+def test_what_is_over_is_over(live: Ledger) -> None:
+    t = live.cluster.transaction("x")
+    put(t, VALUES)
+    t.commit()
+    for again in (t.commit, t.abort, lambda: put(t, VALUES)):
+        with pytest.raises(InvalidTxnStateError, match=r"is over \(committed\)"):
+            again()
+    assert live.seen() == EVERYTHING
+
+
+def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_path: Path) -> None:
+    """It is decided all the same: the commit does not fail."""
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+    t = live.cluster.transaction("x")
+    put(t, VALUES)
+
+    def refuse(uri: str, what: str, name: str) -> None:
+        if what == "stage" and "/u-" in name:
+            raise StorageError("no space left")
+
+    faults.before = refuse
+    report = t.commit()
+    faults.none()
+    assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
+    assert (live.seen()["u-0"], live.state()) == ([], State.PREPARE_COMMIT)
+    with live.driver().transaction("x"):
+        pass  # the next producer of the id completes what it finds
+    assert live.seen() == EVERYTHING
+
+
+@pytest.mark.parametrize("lost", ["the append", "the answer"])
+def test_a_decision_of_unknown_outcome_is_read_until_it_is_one_or_the_other(tmp_path: Path, lost: str) -> None:
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+    t = live.cluster.transaction("x")
+    put(t, VALUES)
+
+    def no_answer(uri: str, what: str, name: str) -> None:
+        if what == "commit" and TRANSACTIONS_TOPIC in name:
+            faults.none()
+            raise OutcomeUnknownError("no answer")
+
+    if lost == "the append":
+        faults.before = no_answer
+    else:
+        faults.after = no_answer
+    assert t.commit().totals["outcome"] == "committed"
+    assert (live.seen(), live.state()) == (EVERYTHING, State.COMPLETE_COMMIT)
+
+
+def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
+    """It may have counted: then the transaction would be open until its timeout."""
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+    t = live.cluster.transaction("x")
+
+    def gone(uri: str, what: str, name: str) -> None:
+        raise StorageError("unreachable")
+
+    def no_answer(uri: str, what: str, name: str) -> None:
+        if what == "commit" and TRANSACTIONS_TOPIC in name:
+            faults.none()
+            faults.before = gone
+            raise OutcomeUnknownError("no answer")
+
+    faults.after = no_answer
+    with pytest.raises(OutcomeUnknownError):
+        put(t, {"t-0": "a"})
+    faults.none()
+    live.driver().transaction("y")  # its record stands behind, and both are committed
+    assert live.state() == State.ONGOING
+    with pytest.raises(InvalidTxnStateError, match="it was aborted"):
+        t.commit()
+    assert (live.seen(), live.state()) == (NOTHING, State.COMPLETE_ABORT)
+
+
+def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
+    """What is tiered is decided, also where a marker stands behind the end of the remote log, and was lost."""
+    live = partly_tiered(tmp_path)
+    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    x, y = live.cluster.transaction("x"), live.cluster.transaction("y")
+    put(x, {"t-0": "a"})
+    live.append(["n"])
+    put(y, {"t-0": "open"})
+    x.commit()
+    live.cluster.tier().raise_for_failures()
+    assert live.log(live.leader()).log_end == 12
+    live = restored(live)
+    assert live.log(live.leader()).log_end == 10
+    live.append(["last"]).raise_for_failures()
+    assert live.cluster.hanging_transactions().rows == []
+    assert seen(live.replica(live.leader())) == ["last"]
+
+
+def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path: Path) -> None:
+    """Else its records would wait for a marker that nobody writes."""
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+    t = live.cluster.transaction("x")
+
+    def create_anew(uri: str, what: str, name: str) -> None:
+        if what == "stage" and TRANSACTIONS_TOPIC in name:
+            faults.none()
+            other = live.driver()
+            other.delete_topic("u")
+            other.create_topic("u", partitions=1, replication_factor=3)
+
+    faults.before = create_anew
+    with pytest.raises(OperationFailedError):
+        put(t, {"u-0": "c"})
+    t.abort()
+    assert live.driver().hanging_transactions().rows == []
+    assert live.seen(UNCOMMITTED) == NOTHING
+
+
+def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> None:
+    """Drivers decide on the state that they saw last: a refusal, or a record that rests on a state that has
+    passed, is no answer yet."""
+    one, other = live.driver(), live.driver()
+    for value, driver in (("a", one), ("b", other), ("c", one), ("d", other)):
+        with driver.transaction("x") as t:
+            put(t, {"t-0": value})
+    t = one.transaction("x")
+    put(t, {"t-0": "e"})
+    other.abort_transaction("x").raise_for_failures()
+    with one.transaction("x") as t:
+        put(t, {"t-0": "f"})
+    t = other.transaction("x")
+    put(t, {"t-0": "g"})
+    coordinator.end(one._context, t._producer, commit=True)
+    t.commit()
+    assert live.seen()["t-0"] == ["a", "b", "c", "d", "f", "g"]
+
+
+def crash_points(live: Ledger, faults: Faults) -> list[str]:
+    """The changes that a transaction makes, in order."""
+    made: list[str] = []
+    faults.after = lambda uri, what, name: made.append(what) if what in ("create", "commit") else None
+    run(live, live.driver())
+    faults.none()
+    return made
+
+
+def run(live: Ledger, driver: Cluster) -> None:
+    """A whole transaction."""
+    with driver.transaction("x") as t:
+        put(t, VALUES)
+        t.commit_offsets("g", {("u", 0): 0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Path, late: bool) -> None:
+    """Protocol section 6, I7: the driver dies at each of its changes; the next one of the id ends what it left."""
+    faults = Faults()
+    (tmp_path / "0").mkdir()
+    points = len(crash_points(Ledger(tmp_path / "0", through=faults.wrap).begin(), faults))
+    outcomes = set()
+    for point in range(1, points + 1):
+        folder = tmp_path / str(point)
+        folder.mkdir()
+        live = Ledger(folder, through=faults.wrap).begin()
+        left = point
+
+        def die(uri: str, what: str, name: str) -> None:
+            nonlocal left
+            left -= what in ("create", "commit")
+            if left <= 0:
+                raise KeyboardInterrupt
+
+        if late:
+            faults.after = die
+        else:
+            faults.before = die
+        with pytest.raises(KeyboardInterrupt):
+            run(live, live.driver())
+        faults.none()
+        now = live.seen()
+        assert all(found in ([], EVERYTHING[where]) for where, found in now.items())
+        with live.driver().transaction("x"):
+            pass
+        live.cluster.replicate().raise_for_failures()
+        live.cluster.verify().raise_for_failures()
+        after = live.seen()
+        assert after in (NOTHING, EVERYTHING), f"{point} of {points}"
+        assert all(found == after[where] for where, found in now.items() if found), "nothing that was seen is lost"
+        offsets = live.driver().committed("g", require_stable=True)
+        assert bool(offsets) == (after == EVERYTHING)
+        outcomes.add(after == EVERYTHING)
+    assert outcomes == {True, False}
+
+
+def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> None:
+    faults = Faults()
+    live = Ledger(tmp_path, through=faults.wrap).begin()
+    t = live.cluster.transaction("x")
+    put(t, VALUES)
+    other = live.driver()
+    passed = 0
+
+    def overtake(uri: str, what: str, name: str) -> None:
+        nonlocal passed
+        if what == "stage" and "/u-" in name:  # some markers are there, this one is not
+            faults.none()
+            passed += 1
+            other.finish_transactions().raise_for_failures()
+
+    faults.before = overtake
+    assert t.commit().ok
+    assert (passed, live.seen(), live.state()) == (1, EVERYTHING, State.COMPLETE_COMMIT)
+    assert live.log(live.leader("u"), "u").log_end == 2
+
+
+def test_a_leader_may_change_between_records_and_marker(live: Ledger) -> None:
+    with live.cluster.transaction("x") as t:
+        put(t, VALUES)
+        live.cluster.elect("t", leader=live.followers("t", 0)[0]).raise_for_failures()
+    assert live.seen() == EVERYTHING

@@ -1,0 +1,263 @@
+"""Who is in the ISR: members leave it that are behind or damaged, and come back when they have everything
+(protocol, section 4; KIP-497, KIP-903)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import OutcomeUnknownError, StorageError
+from tests.unit.cluster_harness import LiveCluster, rows_of, the_failure
+from tests.unit.faulty_store import CHANGES, Faults
+
+LAG_MS = 30_000
+"""The default of ``replica.lag.time.max.ms``."""
+
+
+class Disks(LiveCluster):
+    """Brokers of which any may refuse writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.faults = Faults()
+        super().__init__(folder, through=self.faults.wrap)
+
+    def full(self, broker: int) -> None:
+        """From now on this broker has no space left; reads go on."""
+
+        def before(uri: str, what: str, name: str) -> None:
+            if uri == f"memory://b{broker}" and what in CHANGES:
+                raise StorageError(f"{uri}: no space left for {name}")
+
+        self.faults.before = before
+
+    def lose(self, broker: int, file: int) -> str:
+        """Somebody deletes a file of a log by hand; its name."""
+        replica = self.replica(broker)
+        name = str(replica.log().chain[file].name)
+        replica.store.delete([replica.path(name)])
+        return name
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> Disks:
+    live = Disks(tmp_path)
+    live.topic()
+    return live
+
+
+def outcomes(report: Report) -> list[object]:
+    """Of each partition of an append."""
+    return [row["outcome"] for row in report.rows]
+
+
+def _all_in_sync(live: LiveCluster) -> None:
+    assert live.isr() == {1, 2, 3}
+    assert live.data(1) == live.data(2) == live.data(3)
+    live.cluster.verify().raise_for_failures()
+
+
+# ---------------------------------------------------------------------------------- appending
+
+
+def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -> None:
+    """Section 4, Shrink; ``replica.lag.time.max.ms``: acknowledged by the ISR that remains."""
+    live.append(["a"]).raise_for_failures()
+    live.full(3)
+    began = live.clock.now_ms()
+    report = live.append(["b"])
+    assert rows_of(report, "outcome", "base_offset") == [("acknowledged", 1)]
+    assert live.clock.now_ms() - began >= LAG_MS
+    assert any("t-0: broker 3 leaves the ISR" in note for note in report.notes)
+    assert live.isr() == {1, 2}
+    assert live.read() == {0: ["a", "b"]}
+    live.append(["c"]).raise_for_failures()
+    live.faults.none()
+    live.cluster.replicate().raise_for_failures()
+    _all_in_sync(live)
+
+
+def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> None:
+    """``replica.lag.time.max.ms``: half an hour, where that is wanted."""
+    live.cluster.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
+    live.full(3)
+    began = live.clock.now_ms()
+    assert outcomes(live.append(["a"])) == ["acknowledged"]
+    assert live.clock.now_ms() - began == 1_800_001, "not before it has been longer"
+    assert live.isr() == {1, 2}
+
+
+def test_an_append_that_the_remaining_isr_may_not_acknowledge_has_an_unknown_outcome(live: Disks) -> None:
+    """Section 2: NOT_ENOUGH_REPLICAS_AFTER_APPEND; the retry with the same sequence appends nothing."""
+    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
+    live.full(3)
+    report = live.append(["a"], producer="p", sequence=4)
+    assert "NOT_ENOUGH_REPLICAS_AFTER_APPEND" in the_failure(report)
+    assert outcomes(report) == ["unknown"]
+    assert any("producer 'p', sequence 4" in note for note in report.notes)
+    refused = live.append(["b"], producer="q", sequence=1)
+    assert "NOT_ENOUGH_REPLICAS:" in the_failure(refused)
+    assert outcomes(refused) == ["not appended"]
+    live.faults.none()
+    live.cluster.replicate().raise_for_failures()
+    assert rows_of(live.append(["a"], producer="p", sequence=4), "outcome", "base_offset") == [("duplicate", 0)]
+    assert live.read() == {0: ["a"]}
+
+
+def test_an_append_to_a_leader_that_refuses_it_says_whether_it_may_come_to_be(live: Disks) -> None:
+    live.append(["a"]).raise_for_failures()
+    live.full(live.leader())
+    report = live.append(["b"], producer="p", sequence=1)
+    assert "no space left" in the_failure(report)
+    assert outcomes(report) == ["not appended"]
+    _after_it_has_taken_effect(live, OutcomeUnknownError("no answer"))
+    report = live.append(["c"], producer="p", sequence=2)
+    assert outcomes(report) == ["unknown"]
+    live.faults.none()
+    assert rows_of(live.append(["c"], producer="p", sequence=2), "outcome") == [("duplicate",)]
+    assert live.read() == {0: ["a", "c"]}
+
+
+def _after_it_has_taken_effect(live: Disks, error: Exception) -> None:
+    """The next commit of a file takes effect, and its caller does not learn of it."""
+
+    def after(uri: str, what: str, name: str) -> None:
+        if what == "commit":
+            raise error
+
+    live.faults.none()
+    live.faults.after = after
+
+
+def test_a_damaged_member_is_not_waited_for(live: Disks) -> None:
+    """Section 1: "the replica is corrupt, leaves the ISR and is healed"."""
+    live.fill("abc")
+    follower = live.followers()[0]
+    live.lose(follower, 1)
+    began = live.clock.now_ms()
+    report = live.append(["d"])
+    assert rows_of(report, "outcome") == [("acknowledged",)]
+    assert live.clock.now_ms() - began < LAG_MS
+    assert any(f"broker {follower} leaves the ISR" in note for note in report.notes)
+    assert follower not in live.isr()
+    live.cluster.replicate().raise_for_failures()
+    _all_in_sync(live)
+
+
+# -------------------------------------------------------------------------------- replicating
+
+
+def test_a_member_that_is_behind_for_too_long_leaves_the_isr_and_comes_back(live: Disks) -> None:
+    live.append(["a"]).raise_for_failures()
+    live.append(["b"], acks="leader")
+    live.full(3)
+    assert "t-0 on broker 3: KAFKA_STORAGE_ERROR" in the_failure(live.cluster.replicate())
+    assert (live.isr(), live.read()) == ({1, 2, 3}, {0: ["a"]})
+    live.clock.advance_ms(LAG_MS)
+    live.cluster.replicate()
+    assert live.isr() == {1, 2, 3}, "for exactly as long as replica.lag.time.max.ms it is in sync, as in Kafka"
+    live.clock.advance_ms(1)
+    report = live.cluster.replicate()
+    assert "t-0 on broker 3: KAFKA_STORAGE_ERROR" in the_failure(report)
+    assert any("broker 3 left the ISR" in note for note in report.notes)
+    assert (live.isr(), live.read()) == ({1, 2}, {0: ["a", "b"]})
+    live.faults.none()
+    live.cluster.replicate().raise_for_failures()
+    _all_in_sync(live)
+
+
+def test_a_member_that_lacks_nothing_stays_however_long_it_is_idle(live: Disks) -> None:
+    live.append(["a"]).raise_for_failures()
+    live.full(3)
+    live.clock.advance_ms(10 * LAG_MS)
+    live.cluster.replicate().raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+
+
+@pytest.mark.parametrize("file", [0, 1, 2], ids=["first", "in the middle", "last"])
+@pytest.mark.parametrize("leads", [False, True], ids=["follower", "leader"])
+def test_a_file_deleted_by_hand_is_found_and_healed_by_the_next_run(live: Disks, file: int, leads: bool) -> None:
+    """A hole in a log: named, the replica out of the ISR until it is healed from another one."""
+    live.fill("abc")
+    victim = live.leader() if leads else live.followers()[0]
+    name = live.lose(victim, file)
+    report = live.cluster.replicate()
+    assert report.ok, report
+    assert any(f"broker {victim}" in note and "ISR" in note for note in report.notes), report
+    assert (live.leader() == victim) is False
+    assert name in live.data(victim)
+    assert live.read() == {0: list("abc")}
+    _all_in_sync(live)
+
+
+def test_a_damaged_leader_without_another_member_is_named_and_left_as_it_is(tmp_path: Path) -> None:
+    live = Disks(tmp_path)
+    live.topic(copies=1)
+    live.fill("abc")
+    live.lose(live.leader(), 2)
+    report = live.cluster.replicate()
+    assert "CORRUPT_MESSAGE" in the_failure(report)
+    assert live.isr() == {live.leader()}
+
+
+def test_an_append_finds_a_damaged_leader_and_goes_to_the_next(live: Disks) -> None:
+    live.fill("abc")
+    old = live.leader()
+    live.lose(old, 2)
+    report = live.append(["d"])
+    assert rows_of(report, "outcome", "base_offset") == [("acknowledged", 3)]
+    assert any(f"broker {old} leaves the ISR" in note for note in report.notes)
+    live.cluster.replicate().raise_for_failures()
+    assert live.read() == {0: list("abcd")}
+    _all_in_sync(live)
+
+
+# --------------------------------------------------------------------------- racing proposers
+
+
+def _interrupt(live: Disks, at: Callable[[str, str, str], bool], act: Callable[[], object]) -> None:
+    """``act`` happens once, before the first call that ``at`` picks."""
+
+    def before(uri: str, what: str, name: str) -> None:
+        if at(uri, what, name):
+            live.faults.none()
+            act()
+
+    live.faults.before = before
+
+
+def test_of_two_runs_at_once_the_later_one_goes_on_from_what_the_other_committed(live: Disks) -> None:
+    """INVALID_UPDATE_VERSION: "the proposer goes back to the committed ISR"."""
+    live.append(["a"]).raise_for_failures()
+    live.full(3)
+    live.append(["b"]).raise_for_failures()
+    assert live.isr() == {1, 2}
+    other = live.driver()
+    commits = 0
+
+    def second_commit(uri: str, what: str, name: str) -> bool:
+        nonlocal commits
+        commits += "__cluster_metadata" in name and name.endswith(".parquet") and what == "create"
+        return commits == 1
+
+    _interrupt(live, second_commit, lambda: other.replicate().raise_for_failures())
+    live.cluster.replicate().raise_for_failures()
+    _all_in_sync(live)
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_no_failure(live: Disks) -> None:
+    """UNKNOWN_TOPIC_OR_PARTITION."""
+    live.append(["a"]).raise_for_failures()
+    live.full(3)
+    live.append(["b"]).raise_for_failures()
+    other = live.driver()
+    _interrupt(
+        live,
+        lambda uri, what, name: "__cluster_metadata" in name and what == "create",
+        lambda: other.delete_topic("t"),
+    )
+    report = live.cluster.replicate()
+    assert report.ok, report
+    assert any("the topic was deleted meanwhile" in note for note in report.notes)

@@ -1,0 +1,128 @@
+"""The table of rights in SECURITY.md: each operation asks for what its row says and for nothing else; where a
+right to create or to delete is missing, the error names it and the path.
+
+The log of a remote table is written and read by delta-rs, past our stores: of it the tests see what comes and
+goes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import Right, StorageAuthorizationError, StratalogError
+from tests.unit.rights import PLACES, RIGHTS, Needs, as_markdown
+from tests.unit.rights_scene import ACTS, PREPARED, Act, Guarded, prepared
+
+REFUSED = StorageAuthorizationError.code
+
+
+def said_by(act: Act, live: Guarded, driver: Cluster) -> tuple[bool, str]:
+    """Whether it went well, and all that it says of what did not."""
+    try:
+        answer = act(live, driver)
+    except StratalogError as error:
+        return False, f"{error.code}: {error}"
+    if not isinstance(answer, Report):
+        return True, ""
+    return answer.ok, "\n".join([*(f"{f.item}: {f.code}: {f.message}" for f in answer.failures), *answer.notes])
+
+
+by_name = pytest.mark.parametrize("row", RIGHTS, ids=lambda row: row.operation)
+
+
+@by_name
+def test_an_operation_asks_for_the_rights_of_its_row_and_for_no_others(row: Needs, tmp_path: Path) -> None:
+    live = prepared(tmp_path, row)
+    driver = live.driver()
+    if not row.places.get("delta"):  # it does without
+        for log in [*live.remote.rglob("_delta_log")]:
+            log.rename(log.with_name("hidden"))
+    with live.guarded(lambda place, right: right in row.right_of(place)) as (asked, refused):
+        for act in ACTS[row.operation]:
+            went_well, said = said_by(act, live, driver)
+            assert went_well, said
+    assert refused == []
+    expected = {(place, right) for place in PLACES for right in row.right_of(place)}
+    changes = {(place, right) for place in PLACES for right in ("create", "delete")}
+    assert asked <= expected
+    if ("delta", "delete") in asked:  # what came is gone again
+        changes -= {("delta", "create")}
+    assert asked & changes == expected & changes, "and no row says too much"
+
+
+WRITES = [
+    pytest.param(row, place, right, id=f"{row.operation}: {right} in {place}")
+    for row in RIGHTS
+    for place in PLACES
+    for right in sorted(row.right_of(place) & {"create", "delete"})
+    if (place, right) != ("delta", "create")
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("row", "place", "right"), WRITES)
+def test_a_right_that_is_missing_is_named_with_the_path(
+    row: Needs, place: str, right: Right, tmp_path: Path
+) -> None:
+    live = prepared(tmp_path, row)
+    driver = live.driver()
+    act = ACTS[row.operation][0]
+    began_s = live.clock.monotonic_s()
+    with live.guarded(lambda at, asked: (at, asked) != (place, right)) as (_, refused):
+        went_well, said = said_by(act, live, driver)
+    assert refused, "it was asked for"
+    if row.if_refused.startswith(place):
+        assert went_well, said
+    else:
+        assert not went_well
+        assert REFUSED in said
+        assert any(path in said for path in refused), said
+        assert live.clock.monotonic_s() - began_s < 5, "it has waited for nobody"
+
+
+def test_a_producer_that_may_delete_nothing_lacks_nothing(tmp_path: Path) -> None:
+    """Appends, commits, transactions, replicate, merge, tier and heal, one after the other."""
+    live = Guarded(tmp_path)
+    for operation in ("append, acks=all", "commit", "transaction", "replicate", "merge", "tier", "heal"):
+        PREPARED.get(operation, lambda _: None)(live)
+        with live.guarded(lambda place, right: right != "delete") as (_, refused):
+            for act in ACTS[operation]:
+                went_well, said = said_by(act, live, live.driver())
+                assert went_well, (operation, said)
+        assert refused == [], operation
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> None:
+    live = Guarded(tmp_path)
+    driver = live.driver()
+    dry: tuple[Callable[[], object], ...] = (
+        lambda: driver.replicate(dry_run=True),
+        lambda: driver.merge(dry_run=True),
+        lambda: driver.tier(dry_run=True),
+        lambda: driver.retain(dry_run=True),
+        lambda: driver.vacuum(dry_run=True),
+        lambda: driver.heal(dry_run=True),
+        lambda: driver.snapshot_metadata(dry_run=True),
+        lambda: driver.create_topic("n", dry_run=True),
+        lambda: driver.delete_topic("t", dry_run=True),
+        lambda: driver.delete_records("u", {0: 2}, dry_run=True),
+        lambda: driver.elect("u", dry_run=True),
+        lambda: driver.fence(4, dry_run=True),
+        lambda: driver.reset_offsets("g", to=0, dry_run=True),
+    )
+    for run in dry:
+        with live.guarded(lambda place, right: right in ("list", "read")) as (_, refused):
+            went_well, said = said_by(lambda _, __, run=run: run(), live, driver)  # type: ignore[misc]
+        assert went_well, said
+        assert refused == []
+
+
+def test_the_table_of_the_docs_is_the_one_that_is_tested() -> None:
+    document = Path(__file__).parents[2] / "SECURITY.md"
+    assert as_markdown() in document.read_text()

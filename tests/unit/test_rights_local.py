@@ -1,0 +1,109 @@
+"""Rights on a file system, for real: a process that permissions hold reads a cluster on folders that it may not
+write to.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.unit.cluster_harness import LiveCluster
+from tests.unit.without_privileges import run_without_privileges
+
+PROGRAM = """
+import json, sys
+import pyarrow as pa
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.errors import StratalogError
+from tests.unit.harness import batch
+
+driver = Cluster.open(sys.argv[1])
+
+def said_by(act):
+    try:
+        answer = act()
+    except StratalogError as error:
+        return f"{error.code}: {error}"
+    if isinstance(answer, Report):
+        return "".join(f"{failure.item}: {failure.code}: {failure.message}; " for failure in answer.failures)
+    return ""
+
+acts = {
+    "describe": driver.describe,
+    "describe_quorum": driver.describe_quorum,
+    "fetch": lambda: driver.fetch("t", 0, 3),
+    "fetch of what is tiered": lambda: driver.fetch("t", 0, 0),
+    "tail": lambda: next(iter(driver.tail("t", start=3))),
+    "plan_read": lambda: driver.plan_read("t"),
+    "lag": lambda: driver.lag("g"),
+    "verify": lambda: driver.verify(deep=True),
+    "drill": driver.drill,
+    "tier --dry-run": lambda: driver.tier(dry_run=True),
+    "append": lambda: driver.append_batches("t", {0: [batch(["x"])]}),
+    "commit": lambda: driver.commit("g", {("t", 0): 2}),
+    "create_topic": lambda: driver.create_topic("n"),
+    "tier": driver.tier,
+}
+print(json.dumps({name: said_by(act) for name, act in acts.items()}))
+"""
+READS = 10
+
+
+@contextmanager
+def modes(root: Path, folders: int, files: int) -> Iterator[None]:
+    """Everything below the root has these meanwhile."""
+    found = [Path(folder) for folder, _, _ in os.walk(root)]
+    for folder in found:
+        for file in folder.iterdir():
+            if file.is_file():
+                file.chmod(files)
+        folder.chmod(folders)
+    try:
+        yield
+    finally:
+        for folder in found:
+            folder.chmod(0o755)
+
+
+def cluster(folder: Path) -> LiveCluster:
+    live = LiveCluster(folder, on_disk=True)
+    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.tiered()
+    live.fill("abc")
+    live.cluster.commit("g", {("t", 0): 1})
+    for _ in range(2):
+        live.cluster.tier().raise_for_failures()
+        live.cluster.retain().raise_for_failures()
+    live.fill("de")
+    return live
+
+
+def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
+    live = cluster(tmp_path)
+    with live.unchanged(), modes(tmp_path, 0o555, 0o444):
+        said: dict[str, str] = json.loads(run_without_privileges(PROGRAM, [str(live.file)]))
+    reads, writes = dict([*said.items()][:READS]), dict([*said.items()][READS:])
+    assert set(reads.values()) == {""}, reads
+    for write, folder in {"append": "/t-", "commit": "__consumer_offsets-", "create_topic": ".claim"}.items():
+        assert "CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes[write].replace(
+            "metadata epoch 3 cannot be claimed: ", ""
+        ), writes
+        assert folder in writes[write]
+        assert str(tmp_path) in writes[write]
+        assert "let the user that runs this create there" in writes[write]
+    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes["tier"]
+
+
+def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    """Delta writes it: the error is ours all the same."""
+    live = cluster(tmp_path)
+    (log,) = tmp_path.rglob("_delta_log")
+    with modes(log, 0o555, 0o444):
+        said: dict[str, str] = json.loads(run_without_privileges(PROGRAM, [str(live.file)]))
+    assert "t-0: CLUSTER_AUTHORIZATION_FAILED: " in said["tier"], said["tier"]
+    assert "_delta_log" in said["tier"]
+    live.cluster.tier().raise_for_failures()

@@ -1,0 +1,80 @@
+"""Keys in a bucket that no name of a store can be for: strangers, named and left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from stratalog.partitions.listing import parse
+from stratalog.partitions.store import Store, StoredObject, StoreOptions
+from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.s3 import S3Store
+from tests.unit.cluster_harness import LiveCluster, the_failure
+
+SEGMENT = f"{0:020d}.{1:010d}.parquet"
+STRANGE = [
+    "{0}//" + SEGMENT,
+    "{0}/../" + SEGMENT,
+    "{0}/./" + SEGMENT,
+    "{0}/a\x01b",
+    "{0}/a\nb",
+    "/{0}",
+    "{0}/\x7f",
+]
+
+
+class Listed(S3Store):
+    """A bucket, as far as a listing goes, with these keys."""
+
+    def __init__(self, keys: Sequence[str]) -> None:
+        super().__init__("bucket", "root", StoreOptions())
+        found = [StoredObject(f"root/{key}", 1, 1, "e.1") for key in keys]
+        self._objects.list = lambda prefix: (1, found)  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("key", STRANGE)
+def test_a_listing_says_that_it_is_special_and_what_is_ours_is_not(key: str) -> None:
+    ours, strange = f"f/{SEGMENT}", key.format("f")
+    by_name = {stored.name: stored.special for stored in Listed([ours, strange]).list("")}
+    assert by_name[ours] == ""
+    assert "in its key" in by_name[strange]
+    assert len(parse("f", Listed([ours, strange]).list("")).data) == 1
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+@pytest.mark.parametrize("key", STRANGE)
+def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) -> None:
+    shown: list[StoredObject] = []
+
+    def through(uri: str, store: Store) -> Store:
+        return store if isinstance(store, MemoryStore) else _Showing(store, shown)  # type: ignore[return-value]
+
+    live = LiveCluster(tmp_path, through=through)
+    live.tiered()
+    live.fill(["a", "b"])
+    live.cluster.tier().raise_for_failures()
+    folder = next(path.name for path in live.remote.iterdir() if path.name.startswith("t-"))
+    if deleted:
+        live.cluster.delete_topic("t").raise_for_failures()
+    (listed,) = Listed([key.format(folder)]).list("")
+    shown.append(listed)
+    assert "in its key" in the_failure(live.cluster.vacuum())
+
+
+class _Showing:
+    """A store that also lists what it cannot hold."""
+
+    def __init__(self, store: Store, shown: Sequence[StoredObject]) -> None:
+        self._store = store
+        self._shown = shown
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._store, name)
+
+    def uri_of(self, name: str) -> str:
+        return f"{self._store.uri}/{name}"
+
+    def walk(self, prefix: str) -> list[StoredObject]:
+        return [*self._store.walk(prefix), *(found for found in self._shown if found.name.startswith(prefix))]

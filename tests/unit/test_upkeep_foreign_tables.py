@@ -1,0 +1,337 @@
+"""Others optimize, vacuum and restore the table of a tiered topic: reads and jobs go on, heal puts it right."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from stratalog.partitions.paths import DataName
+from stratalog.tiering.remote_file import read_remote
+from tests.unit.cluster_harness import LiveCluster, codes, the_failure
+from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
+from tests.unit.test_upkeep_bad_remote import table_of
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    """A topic of four segments, all of them tiered; the brokers hold the last one."""
+    made = LiveCluster(tmp_path)
+    made.tiered()
+    made.fill("abcd")
+    made.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        made.cluster.retain().raise_for_failures()
+    return made
+
+
+def vacuumed(live: LiveCluster) -> None:
+    table_of(live).vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def seen(live: LiveCluster) -> list[int]:
+    """The offsets that any reader of Delta sees."""
+    return sorted(pa.table(table_of(live).to_pyarrow_table(columns=["offset"]))["offset"].to_pylist())
+
+
+def test_reads_and_jobs_go_on_after_an_optimize_and_say_who_did_it(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    assert live.read() == {0: list("abcd")}
+    for report in (
+        live.cluster.verify(deep=True),
+        live.cluster.describe("t"),
+        live.cluster.heal(dry_run=True),
+        live.cluster.tier(dry_run=True),
+        live.cluster.retain(dry_run=True),
+    ):
+        report.raise_for_failures()
+        (note,) = report.notes
+        assert note.startswith(
+            "t: somebody else has rewritten the table, with the same records (OPTIMIZE at version"
+        )
+        assert "with delta-rs" in note
+    assert len(listed(live)) == 1, "those that only look change nothing"
+
+
+@pytest.mark.parametrize("job", ["heal", "tier", "retain"])
+def test_heal_puts_the_table_right_and_so_does_what_relies_on_it(live: LiveCluster, job: str) -> None:
+    """Before a broker drops what anybody's VACUUM may delete, and before anything is added."""
+    before = listed(live)
+    table_of(live).optimize.compact()
+    version = table_of(live).version()
+    report = getattr(live.cluster, job)().raise_for_failures()
+    assert any("OPTIMIZE" in note for note in report.notes)
+    assert listed(live) == before
+    assert table_of(live).version() == version + 1
+    vacuumed(live)
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.cluster.heal().notes == []
+    assert_tables_and_folders_agree(live)
+
+
+def test_heal_says_in_a_row_what_it_put_right(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    for outcome, dry_run in (("planned", True), ("mended", False)):
+        (row,) = live.cluster.heal(dry_run=dry_run).raise_for_failures().rows
+        assert (row["topic"], row["damage"], row["outcome"]) == ("t", "table rewritten by others", outcome)
+    assert live.cluster.heal().raise_for_failures().rows == []
+
+
+def test_tiering_goes_on_after_an_optimize(live: LiveCluster) -> None:
+    for _ in range(3):
+        table_of(live).optimize.compact()
+        live.fill("xy")
+        live.cluster.tier().raise_for_failures()
+        for _ in range(2):
+            live.cluster.retain().raise_for_failures()
+    assert live.read() == {0: list("abcdxyxyxy")}
+    assert seen(live) == list(range(10))
+    live.cluster.vacuum().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_new_broker_and_an_election_go_on_after_an_optimize(live: LiveCluster) -> None:
+    table_of(live).optimize.compact()
+    live.cluster.elect("t", leader=live.followers()[0]).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.delete_records("t", {0: 1}).raise_for_failures()
+    live.cluster.merge().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    assert live.read() == {0: list("bcd")}
+    assert seen(live) == [1, 2, 3]
+
+
+def test_vacuum_of_ours_keeps_the_segments_that_an_optimize_has_removed(live: LiveCluster) -> None:
+    segments = lying(live)
+    table_of(live).optimize.compact()
+    live.clock.advance_ms(48 * HOUR_MS)
+    assert live.cluster.vacuum().raise_for_failures().rows == []
+    assert lying(live) == segments
+    live.cluster.heal().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+
+
+def test_a_write_of_data_stops_the_topic_with_the_remedy_and_restoring_mends_it(live: LiveCluster) -> None:
+    before = listed(live)
+    version = table_of(live).version()
+    table_of(live).delete("offset = 3")
+    live.fill("e")
+    for report in (live.cluster.tier(), live.cluster.retain(), live.cluster.verify(), live.cluster.heal()):
+        assert codes(report) == {"CORRUPT_MESSAGE": 1}
+        assert "DELETE at version" in the_failure(report)
+        assert f".restore({version})" in the_failure(report)
+    assert table_of(live).version() == version + 1, "nobody has committed anything"
+    table_of(live).restore(version)
+    assert listed(live) == before
+    live.cluster.tier().raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+# ------------------------------------------------------------------------------ foreign vacuums
+
+
+def all_tiered_and_held(folder: Path) -> LiveCluster:
+    """Four segments, all of them tiered and still on the brokers."""
+    live = LiveCluster(folder)
+    live.tiered(local_retention_bytes="-2")
+    live.fill("abcd")
+    live.cluster.tier().raise_for_failures()
+    return live
+
+
+def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_path: Path) -> None:
+    live = all_tiered_and_held(tmp_path)
+    before = listed(live)
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    assert lying(live) == set()
+    report = live.cluster.tier()
+    assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
+    assert "heal makes them anew, from replicas or from the foreign files" in the_failure(report)
+    live.cluster.heal().raise_for_failures()
+    assert listed(live) == before
+    live.fill("e")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+    assert seen(live) == list(range(5))
+
+
+def test_what_no_replica_has_is_rebuilt_from_what_others_wrote_in_place_of_it(live: LiveCluster) -> None:
+    """Nobody tiered for a week; the compacted file is all there is of three segments."""
+    follower = live.followers()[0]
+    before = DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset")
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    assert live.cluster.verify().failures
+    rows = live.cluster.heal(dry_run=True).rows
+    assert [row["source"] for row in rows if row["partition"] == 0] == ["table"] * 3 + ["broker-1"]
+    live.cluster.heal().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcd")}
+    assert DeltaTable(table_of(live).table_uri).to_pyarrow_table().sort_by("offset") == before
+    assert table_of(live).history(1)[0]["userMetadata"].startswith("takes back")
+    live.fill("e")
+    live.cluster.tier().raise_for_failures()
+    live.wipe(follower)
+    live.cluster.bootstrap(follower).raise_for_failures()
+    assert live.read() == {0: list("abcde")}
+
+
+def test_a_foreign_file_whose_records_take_gigabytes_is_refused_by_name(live: LiveCluster) -> None:
+    """Who writes to the remote tier may put anything in the place of what others wrote."""
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    (path,) = (file for file in live.remote.rglob("*.parquet") if "_delta_log" not in file.parts)
+    sound = path.read_bytes()
+    rows = pq.read_table(pa.BufferReader(sound)).slice(0, 1)
+    long = pa.array([bytes(1 << 20)], pa.binary()).dictionary_encode()
+    rows = rows.set_column(rows.schema.get_field_index("value"), "value", long)
+    pq.write_table(pa.concat_tables([rows] * 2000).combine_chunks(), path, compression="zstd", store_schema=False)
+    for entry in live.remote.glob("t-*/_delta_log/*.json"):
+        entry.write_text(entry.read_text().replace(f'"size":{len(sound)},', f'"size":{path.stat().st_size},'))
+    before = live.in_remote()
+    report = live.cluster.heal()
+    assert [row["outcome"] for row in report.rows if row["source"] == "table"] == ["left alone"] * 3
+    assert any("bytes in memory" in note and path.name in note for note in report.notes)
+    assert all(live.in_remote()[name] == data for name, data in before.items())
+
+
+def test_a_producer_is_known_where_the_end_of_the_remote_log_was_rebuilt_from_the_table(tmp_path: Path) -> None:
+    """What the records do not say the leader does: a broker that begins there still tells duplicates."""
+    live = LiveCluster(tmp_path)
+    live.tiered(local_retention_bytes="0")
+    live.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
+    live.fill("ab")
+    live.append(["c"], producer="p", sequence=7).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.fill("d")
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    assert live.log(live.leader()).local_start == 3
+    table_of(live).optimize.compact()
+    vacuumed(live)
+    live.cluster.heal().raise_for_failures()
+    table = live.cluster._context.remote_table(live.cluster.image.topic("t"))
+    last = table.load().of_partition(0)[-1]
+    assert read_remote(table.remote, table.folder, last).footer.producers["p"].sequence == 7
+    heir = live.followers()[0]
+    live.wipe(heir)
+    live.cluster.bootstrap(heir).raise_for_failures()
+    live.cluster.elect("t", leader=heir).raise_for_failures()
+    assert live.append(["c"], producer="p", sequence=7).raise_for_failures().rows[0]["outcome"] == "duplicate"
+    assert live.read() == {0: list("abcd")}
+
+
+def test_drivers_that_tier_while_others_optimize_keep_every_offset_once(live: LiveCluster) -> None:
+    """By turns, in whatever order their commits land."""
+    over = threading.Event()
+
+    def optimize() -> None:
+        while not over.is_set():
+            try:
+                DeltaTable(table_of(live).table_uri).optimize.compact()
+            except Exception:
+                continue
+
+    thread = threading.Thread(target=optimize)
+    thread.start()
+    try:
+        for _ in range(5):
+            live.fill("x")
+            live.cluster.tier().raise_for_failures()
+    finally:
+        over.set()
+        thread.join()
+    live.cluster.heal().raise_for_failures()
+    assert seen(live) == list(range(9))
+    assert live.read() == {0: list("abcdxxxxx")}
+
+
+# --------------------------------------------------------------------------- an older copy is put back
+
+
+def with_an_older_copy(folder: Path, **configs: str) -> LiveCluster:
+    """Of six segments the remote has the first two again; the brokers' logs begin at offset 5."""
+    live = LiveCluster(folder)
+    live.tiered(**configs)
+    live.fill("ab")
+    live.cluster.tier().raise_for_failures()
+    shutil.copytree(live.remote, folder / "older")
+    live.fill("cdef")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    shutil.rmtree(live.remote)
+    (folder / "older").rename(live.remote)
+    assert live.log(live.leader()).local_start == 5
+    return live
+
+
+def forget(live: LiveCluster, *offsets: int) -> None:
+    """Delete the files that begin there from every replica."""
+    names = {str(DataName(offset, None, 1)) for offset in offsets}
+    for broker in (1, 2, 3):
+        replica = live.replica(broker)
+        replica.store.delete([replica.path(name) for name in names])
+
+
+def test_what_replicas_still_hold_is_uploaded_again_to_an_older_copy_of_the_remote(tmp_path: Path) -> None:
+    """Here: because their delay is not over."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    said = the_failure(live.cluster.tier())
+    assert "ends at offset 2, the leader's begins at 5" in said
+    assert "heal uploads again" in said
+    (row,) = live.cluster.heal(dry_run=True).rows
+    assert (row["damage"], row["start"], row["end"], row["outcome"]) == ("missing", 2, 5, "planned")
+    (row,) = live.cluster.heal().raise_for_failures().rows
+    assert row["outcome"] == "mended"
+    assert {row["remote_end"] for row in live.cluster.describe("t").rows} == {5}
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: list("abcdef")}
+
+
+def test_what_nobody_holds_is_named_and_given_up_as_the_error_says(tmp_path: Path) -> None:
+    """delete_records before the local start, tier, and then a broker can be bootstrapped again."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    forget(live, 3, 4)
+    follower = live.followers()[0]
+    live.wipe(follower)
+    said = the_failure(live.cluster.bootstrap(follower))
+    assert "run heal" in said
+    assert "delete_records before offset 5; then run tier" in said
+    report = live.cluster.heal()
+    assert not report.ok
+    assert any("no replica has offsets [3, 5) any more" in note for note in report.notes)
+    live.cluster.delete_records("t", {0: 5}).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.cluster.bootstrap(follower).raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: ["f"]}
+
+
+def test_what_lies_above_the_records_that_are_given_up_is_uploaded_again(tmp_path: Path) -> None:
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    forget(live, 3)
+    report = live.cluster.heal()
+    assert any("no replica has offsets [3, 4) any more" in note for note in report.notes)
+    live.cluster.delete_records("t", {0: 4}).raise_for_failures()
+    live.cluster.heal().raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.read() == {0: ["e", "f"]}
+
+
+def test_an_empty_remote_is_not_filled_by_heal(tmp_path: Path) -> None:
+    """It may be another volume that is mounted there: what is written to it would hide what was tiered."""
+    live = with_an_older_copy(tmp_path, file_delete_delay_ms="3600000")
+    shutil.rmtree(next(live.remote.glob("t-*")))
+    assert "is the remote mounted" in the_failure(live.cluster.heal())
+    assert not list(live.remote.glob("t-*"))

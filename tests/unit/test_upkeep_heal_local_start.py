@@ -1,0 +1,130 @@
+"""Heal: the register of a local log start, which alone says what producers had appended where the log is empty."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stratalog.partitions.paths import LocalStartName
+from stratalog.partitions.producers import decode
+from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_failure, unfence
+from tests.unit.tampering import Spot, register
+from tests.unit.test_upkeep_heal import assert_healed
+
+
+def appended(folder: Path, deleted: int, *, copies: int = 3) -> LiveCluster:
+    """``a`` to ``c`` of producer ``p``, its sequences 0 to 2; of them so many are deleted, everywhere."""
+    live = LiveCluster(folder)
+    live.topic(copies=copies, file_delete_delay_ms="0")
+    for sequence, value in enumerate("abc"):
+        live.append([value], producer="p", sequence=sequence).raise_for_failures()
+    live.cluster.delete_records("t", {0: deleted}).raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    return live
+
+
+def assert_a_producer_is_known(live: LiveCluster, spot: Spot) -> None:
+    assert decode(spot.read())["p"].has_appended(2)
+    again = live.append(["c"], producer="p", sequence=2, driver=live.driver())
+    assert rows_of(again, "outcome") == [("duplicate",)]
+
+
+@pytest.mark.parametrize("who", ["leader", "follower"])
+@pytest.mark.parametrize("fault", ["flipped", "empty"])
+def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str, fault: str) -> None:
+    """A damaged leader resigns before it is touched."""
+    live = appended(tmp_path, 3)
+    broker, other = (live.leader(), live.followers()[0])[:: 1 if who == "leader" else -1]
+    local = register(live, broker, ".local")
+    good = local.read()
+    local.flip(9) if fault == "flipped" else local.replace(b"")
+    assert "is damaged: it does not say what producers had appended" in the_failure(live.cluster.verify(deep=True))
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    source = live.leader() if who == "leader" else other
+    assert rows_of(healed, "broker", "damage", "source", "outcome") == [
+        (broker, str(LocalStartName(3)), f"broker-{source}", "mended")
+    ]
+    assert local.read() == good
+    live.cluster.elect("t", leader=broker).raise_for_failures()
+    assert_a_producer_is_known(live, local)
+    live.fill("d")
+    assert_healed(live, "d")
+
+
+def test_where_all_have_lost_it_the_file_tells_that_ends_there(tmp_path: Path) -> None:
+    """A segment of the remote tier here. The leader, whom nobody can replace, is mended in place."""
+    live = LiveCluster(tmp_path)
+    live.tiered(copies=2, file_delete_delay_ms="0")
+    for sequence, value in enumerate("abc"):
+        live.append([value], producer="p", sequence=sequence).raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    good = {broker: register(live, broker, ".local").read() for broker in (1, 2)}
+    for broker in good:
+        register(live, broker, ".local").flip(9)
+    healed = live.driver().heal()
+    assert rows_of(healed, "broker", "source", "outcome") == [(1, "remote", "mended"), (2, "remote", "mended")]
+    assert {broker: register(live, broker, ".local").read() for broker in good} == good
+    assert_healed(live, "abc")
+
+
+def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_path: Path) -> None:
+    """It had not dropped what the leader has."""
+    live = appended(tmp_path, 1)
+    follower = live.followers()[0]
+    fence(live, follower)
+    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain()
+    unfence(live, follower)
+    live.cluster.replicate().raise_for_failures()
+    register(live, follower, ".local").flip(9)
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    assert rows_of(healed, "broker", "damage", "outcome") == [(follower, str(LocalStartName(1)), "mended")]
+    assert register(live, follower, ".local").name.endswith(str(LocalStartName(2)))
+    assert_healed(live, "c")
+
+
+def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_named(tmp_path: Path) -> None:
+    live = appended(tmp_path, 2, copies=1)
+    register(live, live.leader(), ".local").flip(9)
+    with live.unchanged():
+        report = live.driver().heal()
+    assert codes(report) == {"CORRUPT_MESSAGE": 1}
+    assert "let retention move the start on" in the_failure(report)
+    live.fill("d")
+    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain().raise_for_failures()
+    assert_healed(live, "d")
+
+
+def test_the_only_copy_of_an_empty_log_has_to_come_from_a_backup(tmp_path: Path) -> None:
+    """Whoever went on without it would append again what comes again."""
+    live = appended(tmp_path, 3, copies=1)
+    local = register(live, live.leader(), ".local")
+    good = local.read()
+    local.flip(9)
+    assert "put the file back from a backup" in the_failure(live.driver().heal())
+    assert codes(live.append(["d"], driver=live.driver())) == {"CORRUPT_MESSAGE": 1}
+    local.replace(good)
+    live.fill("d")
+    assert_healed(live, "d")
+
+
+def test_an_append_to_an_empty_log_goes_on_under_a_leader_that_knows_its_producers(tmp_path: Path) -> None:
+    live = appended(tmp_path, 3)
+    leader = live.leader()
+    register(live, leader, ".local").flip(9)
+    again = live.append(["c"], producer="p", sequence=2, driver=live.driver())
+    assert rows_of(again, "outcome") == [("duplicate",)]
+    assert live.leader() != leader
+    live.fill("d")
+    live.driver().heal().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert_healed(live, "d")

@@ -1,0 +1,100 @@
+"""Heal: what a damaged file's place may be taken by, where it is not simply the leader's copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from stratalog.engine.driver.context import Silent
+from stratalog.engine.metadata.partition_commands import AlterPartition
+from stratalog.engine.replicas.in_sync import adding, without
+from tests.unit.cluster_harness import LiveCluster, rows_of
+from tests.unit.tampering import register, spot
+from tests.unit.test_upkeep_heal import assert_healed
+
+
+def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path: Path) -> None:
+    """Retention could not read it, and so it stayed there; everywhere else it is gone, and nobody misses it."""
+    live = LiveCluster(tmp_path)
+    live.topic(file_delete_delay_ms="0")
+    live.fill("abc")
+    follower = live.followers()[0]
+    bad = spot(live, follower, 1)
+    bad.flip(-200)
+    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    for _ in range(2):
+        assert [failure.code for failure in live.cluster.retain().failures] == ["CORRUPT_SEGMENT"]
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    assert rows_of(healed, "broker", "start", "end", "outcome") == [(follower, 1, 2, "mended")]
+    assert not bad.there()
+    assert_healed(live, "c")
+
+
+def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_it(tmp_path: Path) -> None:
+    """Whoever added it found the leader damaged in the second sync, and stopped."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("abc")
+    one, two = live.followers()
+    for change in (
+        lambda: without(live.site().view, [one, two]),
+        lambda: adding(live.site().view, [one]),
+    ):
+        live.cluster._context.metadata.submit(AlterPartition((change(),)))
+    register(live, live.leader(), ".epoch").flip(3)
+    live.driver().heal().raise_for_failures()
+    live.cluster.replicate().raise_for_failures()
+    assert_healed(live, "abc")
+
+
+def test_what_no_good_copy_is_left_of_is_forgotten_where_a_whole_member_never_had_it(tmp_path: Path) -> None:
+    """All members of an ISR hold what is committed: so this was not, and goes as in any election."""
+    live = LiveCluster(tmp_path)
+    live.topic()
+    live.fill("ab")
+    live.append(["c"], acks="leader").raise_for_failures()
+    leader, (one, whole) = live.leader(), live.followers()
+    live.driver().replicate(brokers=[one]).raise_for_failures()
+    assert live.isr() == {leader, one, whole}
+    for broker in (leader, one):
+        spot(live, broker, 2).flip(30)
+    healed = live.driver().heal()
+    healed.raise_for_failures()
+    assert "t-0: offsets [2, 3) had no good copy; never committed, they are truncated" in healed.notes
+    assert live.leader() == whole
+    assert_healed(live, "ab")
+
+
+class _Meanwhile(Silent):
+    """Others act when a heal has listed all replicas, and is about to read what it found."""
+
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.act = act
+
+    def start(self, operation: str, items: int, unit: str) -> None:
+        if operation == "verify --deep":
+            self.act()
+            self.act = lambda: None
+
+
+def test_what_was_acknowledged_while_a_heal_looked_is_not_forgotten(tmp_path: Path) -> None:
+    """The new leader got it after it was listed, and before it was elected: commit, then read."""
+    live = LiveCluster(tmp_path)
+    live.topic(copies=2)
+    live.fill("ab")
+    live.append(["c"], acks="leader").raise_for_failures()
+    leader, (follower,) = live.leader(), live.followers()
+    bad = spot(live, leader, 2)
+
+    def acknowledge_it_and_flip() -> None:
+        live.driver().replicate().raise_for_failures()
+        assert live.log(leader).high_watermark == 3
+        bad.flip(30)
+
+    healed = live.driver(_Meanwhile(acknowledge_it_and_flip)).heal()
+    assert live.leader() == follower
+    assert not any("never committed" in note for note in healed.notes)
+    assert [row["outcome"] for row in healed.rows] == ["left alone"]
+    live.driver().heal().raise_for_failures()
+    assert_healed(live, "abc")

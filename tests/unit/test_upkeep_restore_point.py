@@ -1,0 +1,145 @@
+"""What the remote tier tells of the cluster: written by tier runs and before retention, kept in a few versions."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stratalog.engine.metadata.description import digest
+from stratalog.engine.upkeep.tiering.point import describe_first
+from stratalog.partitions import paths
+from stratalog.partitions.errors import StorageError
+from stratalog.partitions.paths import DESCRIPTIONS, description_path
+from tests.unit.cluster_harness import LiveCluster, the_failure
+from tests.unit.faulty_store import Faults
+from tests.unit.restore_harness import Heir, partly_tiered, restored
+
+
+@pytest.fixture
+def live(tmp_path: Path) -> LiveCluster:
+    return partly_tiered(tmp_path)
+
+
+def described(live: LiveCluster) -> list[str]:
+    return sorted(path.name for path in (live.remote / DESCRIPTIONS / "c").iterdir())
+
+
+def test_a_tier_run_with_nothing_new_writes_no_description(live: LiveCluster) -> None:
+    before = described(live)
+    live.cluster.tier().raise_for_failures()
+    live.cluster.tier().raise_for_failures()
+    assert described(live) == before
+    live.cluster.alter_configs("t", {"segment.bytes": "2"})
+    live.cluster.tier(dry_run=True)
+    assert described(live) == before
+    live.cluster.tier().raise_for_failures()
+    assert len(described(live)) == len(before) + 1
+
+
+def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: LiveCluster) -> None:
+    stale = live.driver()._context
+    image = stale.metadata.image()
+    for number in range(5):
+        live.cluster.alter_configs("t", {"segment.bytes": str(number + 2)})
+        live.cluster.tier().raise_for_failures()
+    kept = described(live)
+    assert len(kept) == 3
+    latest = json.loads((live.remote / DESCRIPTIONS / "c" / kept[-1]).read_bytes())
+    assert latest["topics"][0]["configs"]["segment.bytes"] == "6"
+    assert describe_first(stale, image) == []
+    assert described(live) == kept
+
+
+def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path) -> None:
+    """Before the segments below them go: what was deleted does not come back with a restore."""
+    live = LiveCluster(tmp_path)
+    live.tiered()
+    live.fill("abcd")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.alter_configs("t", {"retention.bytes": "1"})
+    live.cluster.retain().raise_for_failures()
+    start = live.site().view.log_start_offset
+    assert start > 0
+    latest = json.loads((live.remote / DESCRIPTIONS / "c" / described(live)[-1]).read_bytes())
+    assert latest["topics"][0]["partitions"] == [[1, start]]
+
+
+def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
+    """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
+    live.cluster.tier().raise_for_failures()
+    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    (row, _) = live.cluster.drill(opener=live.open_root).raise_for_failures().rows
+    assert (row["log_start"], row["log_end"], row["deleted_records_back"]) == (3, 8, 0)
+
+
+FAR = (10**6, 8 * 10**18)
+"""Metadata offsets: an unlikely one, and one that no log reaches."""
+
+
+@pytest.mark.parametrize("offset", FAR)
+@pytest.mark.parametrize(
+    "content", [None, b"{}", b"[" * 5000], ids=["as the latest", "no description", "brackets"]
+)
+def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobody(
+    live: LiveCluster, offset: int, content: bytes | None
+) -> None:
+    """Whoever can write to the remote tier would end all restore points with one file."""
+    folder = live.remote / DESCRIPTIONS / "c"
+    data = (folder / described(live)[-1]).read_bytes() if content is None else content
+    forged = folder / paths.base_name(description_path("c", offset, digest(data)))
+    forged.write_bytes(data)
+    live.cluster.alter_configs("t", {"segment.bytes": "7"})
+    for _ in range(2):
+        live.append(["more"]).raise_for_failures()
+        failure = the_failure(live.cluster.tier())
+        assert failure.startswith("restore point: CORRUPT_MESSAGE")
+        assert forged.name in failure
+        assert "nobody of ours wrote it; delete it" in failure
+    assert forged.read_bytes() == data, "it is evidence, and left alone"
+    forged.unlink()
+    assert restored(live).cluster.image.topic("t").configs["segment.bytes"] == "7"
+
+
+@pytest.mark.parametrize(
+    "numbers", [[[9_999_999_999, 0], [1, 0]], [[1, 8 * 10**18], [1, 0]], [[1, 0], [1, 9 * 10**18]]]
+)
+def test_a_description_with_numbers_far_ahead_of_the_remote_log_restores_nothing(
+    live: LiveCluster, numbers: list[list[int]]
+) -> None:
+    folder = live.remote / DESCRIPTIONS / "c"
+    latest = folder / described(live)[-1]
+    said = json.loads(latest.read_bytes())
+    said["topics"][0]["partitions"] = numbers
+    data = json.dumps(said).encode()
+    latest.unlink()
+    (folder / paths.base_name(description_path("c", 500, digest(data)))).write_bytes(data)
+    heir = Heir(live)
+    with live.unchanged():
+        failure = the_failure(heir.restore())
+    assert failure.startswith("t: CORRUPT_MESSAGE: t-")
+    assert "nobody of ours wrote that" in failure
+    assert heir.untouched
+
+
+def test_a_vacuum_leaves_descriptions_alone(live: LiveCluster) -> None:
+    before = described(live)
+    live.cluster.vacuum(older_than_ms=0).raise_for_failures()
+    assert described(live) == before
+
+
+def test_that_the_description_cannot_be_written_keeps_nothing_from_being_tiered(tmp_path: Path) -> None:
+    faults = Faults()
+    live = LiveCluster(tmp_path, through=faults.wrap)
+    live.tiered()
+    live.fill("abc")
+
+    def failing(uri: str, what: str, name: str) -> None:
+        if what == "create" and name.startswith(DESCRIPTIONS):
+            raise StorageError("no")
+
+    faults.before = failing
+    report = live.cluster.tier()
+    assert the_failure(report) == "restore point: KAFKA_STORAGE_ERROR: no"
+    assert report.totals["uploaded_files"] == 3

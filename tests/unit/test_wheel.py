@@ -1,0 +1,167 @@
+"""An installation: the wheel with the dependencies that it declares and nothing else, in a project that has a
+``jobs``, an ``engine`` and a ``conf`` of its own."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from email import message_from_bytes
+from pathlib import Path
+
+import pytest
+
+from tests.bare_python import bare_python
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[2]
+
+PIPELINE = """
+import sys
+import conf, engine, jobs
+assert [one.OWNER for one in (conf, engine, jobs)] == ["the project"] * 3
+
+import pyarrow as pa
+from stratalog import Cluster
+from stratalog.partitions.errors import InvalidCallError
+
+cluster = Cluster.open(sys.argv[1])
+rows = pa.RecordBatch.from_pydict({
+    "timestamp": pa.array([1, 2], pa.timestamp("us", tz="UTC")),
+    "key": pa.array([b"k", None]),
+    "value": pa.array([b"a", b"b"]),
+    "headers": pa.nulls(2, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+})
+for _ in range(2):
+    cluster.append_batches("t", {0: [rows], 1: [rows]}).raise_for_failures()
+print(cluster.fetch("t", 0, 0).records.column("value").to_pylist())
+print(sum(table.num_rows for table in cluster.tail("t", last=4, follow=False)))
+try:
+    cluster.create_topic("typed", value="a INT")
+except InvalidCallError as error:
+    print(error)
+from stratalog.jobs.main import JOBS
+for name in JOBS:
+    __import__(f"stratalog.jobs.{name}")
+print(sorted(set(sys.modules) & {"pyspark", "py4j", "pandas", "polars", "rich", "pytest"}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A folder with packages of its own, and a Python in which the wheel is installed."""
+
+    folder: Path
+    python: Path
+
+    def run(self, *command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """What a command says, started in the folder, which comes first where Python looks for modules."""
+        environ = {
+            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STRATALOG_"))
+        }
+        environ["PYTHONPATH"] = str(self.folder)
+        done = subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == status, done.stderr + done.stdout
+        return done
+
+    def stratalog(self, *argv: str, status: int = 0) -> subprocess.CompletedProcess[str]:
+        """What a job says."""
+        return self.run(self.python.with_name("stratalog"), *argv, status=status)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Made from the sdist, as pip makes it where it finds no wheel. Nothing is written into the checkout."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
+    shutil.copytree(ROOT, source, symlinks=True, ignore=skipped)
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, folder], cwd=source, check=True, capture_output=True)
+    pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(next(folder.glob("*.tar.gz"))))
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
+    """The wheel in an environment that has what it declares, and a project beside it."""
+    folder = tmp_path_factory.mktemp("project")
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        required = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
+    python = bare_python(folder / "venv", [one for one in required if "extra ==" not in one])
+    before = names_of(python)
+    pip("--python", str(python), "install", "--no-compile", str(wheel))
+    assert {name.partition("-")[0] for name in names_of(python) - before} == {"stratalog"}, (
+        "no other name is taken"
+    )
+    for package in ("conf", "engine", "jobs"):
+        (folder / package).mkdir()
+        (folder / package / "__init__.py").write_text('OWNER = "the project"\n')
+    for root in ("b1", "b2", "remote"):
+        (folder / root).mkdir()
+    brokers = "".join(f'[[brokers]]\nid = {n}\nlog_dir = "b{n}"\n' for n in (1, 2))
+    (folder / "cluster.toml").write_text(f'[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n{brokers}')
+    (folder / "pipeline.py").write_text(PIPELINE)
+    return Project(folder, python)
+
+
+def pip(*argv: str) -> None:
+    """Without dependencies, and without a network."""
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", *argv, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def names_of(python: Path) -> set[str]:
+    """What is at the top of the packages of an environment."""
+    return {path.name for path in next(python.parents[1].glob("lib/python*/site-packages")).iterdir()}
+
+
+def test_the_wheel_is_the_package_that_executors_get(wheel: Path, project: Project) -> None:
+    """Every module, the files of ``conf``, and the mark that says that it is typed."""
+    project.stratalog("package", "--to", "stratalog.zip")
+    with zipfile.ZipFile(wheel) as packed, zipfile.ZipFile(project.folder / "stratalog.zip") as zipped:
+        installed = {name for name in packed.namelist() if ".dist-info/" not in name}
+        assert set(zipped.namelist()) == installed
+    assert installed == {f"stratalog/{path}" for path in checkout()}
+    assert installed >= {"stratalog/py.typed", "stratalog/conf/jars.xml", "stratalog/conf/reference.toml"}
+
+
+def checkout() -> Sequence[Path]:
+    """What a checkout has of it."""
+    packages = [link for link in (ROOT / "stratalog").iterdir() if link.is_symlink()]
+    found = [
+        link.relative_to(ROOT / "stratalog") / path.relative_to(link.resolve())
+        for link in packages
+        for path in link.resolve().rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    ]
+    return [Path("__init__.py"), Path("py.typed"), *found]
+
+
+def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) -> None:
+    """A cluster's life from the command line and from Python."""
+    given = ("--cluster", "cluster.toml")
+    project.stratalog("format", *given)
+    configs = ["remote.storage.enable=true", "segment.bytes=1", "segment.merge.min.files=2", "retention.ms=-1"]
+    options = [part for config in configs for part in ("--config", config)]
+    project.stratalog("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", *options, *given)
+
+    said = project.run(project.python, "pipeline.py", "cluster.toml").stdout.splitlines()
+    assert said[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
+    assert said[2].startswith("a type of keys or values is Spark's, and pyspark is not installed")
+    assert said[3:] == ["[]"]
+
+    tailed = project.stratalog("tail", "t", "-n", "1", *given)
+    assert len(tailed.stdout.splitlines()) == 2
+    for job in ("replicate", "merge", "tier", "retain", "verify", "describe"):
+        project.stratalog(job, *given)
+    read = project.stratalog("read", "--topic", "t", *given, status=2)
+    assert "ENVIRONMENT_UNUSABLE: read computes with Spark, and pyspark is not installed" in read.stderr

@@ -1,0 +1,187 @@
+"""The log of a table, looked at before delta-rs reads it: whoever writes there may have left anything.
+
+delta-rs ends the process where JSON nests some ten thousands deep, also JSON inside of its strings (statistics,
+schemas), and reads whatever size an entry, a checkpoint or a file of checksums has. So these are listed, and what
+this process has not seen yet is read within bounds:
+
+    entries, compacted ones,        up to ``ENTRY_BYTES`` each, together up to ``LOG_BYTES``, no more than
+    ``.crc``, ``_last_checkpoint``  ``MOST_DEPTH`` brackets deep
+    checkpoints                     up to ``LOG_BYTES``; what they claim to unpack to, too; statistics in them nest
+                                    no deeper either
+
+Of entries, those after the latest checkpoint count (or after the one before the version that is to be opened): the
+others nobody reads. A table that is refused is no more than that table's failure, and names the file and the
+remedy.
+
+What is not defended: delta-rs reads by itself a moment later, and may find another entry by then, or a link; the
+values of a checkpoint that a dictionary repeats are not counted. Spark's own reader of Delta tables is not ours:
+such an entry is an error of the query there, and of its memory.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from stratalog.partitions import paths
+from stratalog.partitions.bounded import parse_json
+from stratalog.partitions.cache import BoundedCache
+from stratalog.partitions.errors import BrokerUnreachableError, CorruptionError, SourceChangedError, StorageError
+from stratalog.partitions.parquet_decoding import read_end
+from stratalog.partitions.parquet_footer import SUFFIX_BYTES
+from stratalog.partitions.store.protocol import LEFT_ALONE, Store, StoredObject
+from stratalog.partitions.thrift import I64, LIST, STRUCT, CompactReader, Field
+
+_OPENING, _CLOSING = b"[{", b"]}"
+ENTRY_BYTES = 64 * 1024 * 1024
+"""A commit of 50,000 files has as much."""
+LOG_BYTES = 256 * 1024 * 1024
+MOST_DEPTH = 1000
+REMEMBERED = 10_000
+"""Files of logs of which this process remembers that they are harmless."""
+
+_VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
+_LAST_CHECKPOINT = "_last_checkpoint"
+_STRING = re.compile(rb'"(?:[^"\\]++|\\(?:.|\Z))*+(?:"|\Z)', re.DOTALL)
+"""To its end, or that of the text: nothing is looked at twice."""
+_AT_ONCE = 1024 * 1024
+_FOOTER_BYTES = 16 * 1024 * 1024
+_MOST_ELEMENTS = 1_000_000
+_STATISTICS = "add.stats"
+_ROWS_AT_ONCE = 1024
+
+_harmless: BoundedCache[tuple[Store, StoredObject], bool] = BoundedCache(REMEMBERED)
+
+
+def check_log(remote: Store, folder: str, version: int | None = None) -> None:
+    """Look at the log of the table in ``folder``, as far as it takes to open it at a version; None: the newest.
+
+    Raises: CorruptionError naming the file that delta-rs must not see; StorageError: the remote does not answer.
+    """
+    log = paths.join(folder, paths.DELTA_LOG)
+    try:
+        found = remote.walk(log)
+    except BrokerUnreachableError as error:  # no broker's root: the remote
+        raise StorageError(f"cannot read the table {remote.uri_of(folder)}: {error}") from error
+    files = {paths.base_name(one.name): one for one in found if paths.folder_of(one.name) == log}
+    for one in found:
+        if one.special:  # delta-rs follows links, where it reads and for the entry that it writes
+            raise CorruptionError(f"{remote.uri_of(one.name)} is {one.special}: {LEFT_ALONE}")
+    read = list(_read_of(files, version))
+    size_bytes = sum(one.size_bytes for one in read)
+    if size_bytes > LOG_BYTES:
+        largest = max(read, key=lambda one: one.size_bytes)
+        raise _refused(remote, largest, f"has {largest.size_bytes} bytes, and all that is to be read {size_bytes}")
+    for one in read:
+        if _harmless.get((remote, one)) is None:
+            _check(remote, one)
+            if one.version:
+                _harmless.put((remote, one), True)
+
+
+def _read_of(files: dict[str, StoredObject], version: int | None) -> Iterator[StoredObject]:
+    """What delta-rs reads of these files."""
+    known = [(int(found[1]), found[2], one) for name, one in files.items() if (found := _VERSION.match(name))]
+    wanted = [entry for entry in known if version is None or entry[0] <= version]
+    latest = max((number for number, kind, _ in wanted if kind == "checkpoint.parquet"), default=0)
+    yield from (one for number, _, one in wanted if number >= latest)
+    if _LAST_CHECKPOINT in files:
+        yield files[_LAST_CHECKPOINT]
+
+
+def _check(remote: Store, one: StoredObject) -> None:
+    parquet = one.name.endswith(".parquet")
+    if not parquet and one.size_bytes > ENTRY_BYTES:
+        raise _refused(remote, one, f"has {one.size_bytes} bytes, more than {ENTRY_BYTES}")
+    try:
+        with remote.open(one) as source:
+            if parquet:
+                end = read_end(source, one.size_bytes, remote.uri_of(one.name), _FOOTER_BYTES)
+                check_checkpoint(end[:-SUFFIX_BYTES])
+                check_statistics(source)
+            else:
+                check_nesting(source.read(ENTRY_BYTES))
+    except (FileNotFoundError, SourceChangedError):
+        return  # whoever cleans the log has taken it, and delta-rs will not find it either
+    except ValueError as error:
+        raise _refused(remote, one, f"cannot be read: {error}") from error
+
+
+def check_nesting(text: bytes) -> None:
+    """Raises: ValueError where brackets nest deeper than ``MOST_DEPTH``, in the text or in one of its strings."""
+    bare = _STRING.sub(b"", text)
+    if _depth(bare) > MOST_DEPTH:
+        raise ValueError(f"it nests more than {MOST_DEPTH} brackets")
+    if _hidden(text) - _brackets(bare) <= MOST_DEPTH:
+        return
+    for found in _STRING.finditer(text):
+        string = found[0]
+        if _hidden(string) > MOST_DEPTH:
+            inner = parse_json(string, str).encode()
+            if inner != string:
+                check_nesting(inner)
+
+
+def _brackets(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
+def _hidden(text: bytes) -> int:
+    """How many brackets there are at most, with those that are written as escapes."""
+    return _brackets(text) + text.count(b"\\u")
+
+
+def _depth(bare: bytes) -> int:
+    """How deep brackets nest at most, whatever closes them, line by line."""
+    deepest = 0
+    for line in bare.splitlines():
+        level = 0
+        for start in range(0, len(line) if _brackets(line) > MOST_DEPTH else 0, _AT_ONCE):
+            codes = np.frombuffer(line[start : start + _AT_ONCE], np.uint8)
+            opened, closed = (np.isin(codes, list(each)).astype(np.int64) for each in (_OPENING, _CLOSING))
+            levels = level + np.cumsum(opened - closed)
+            levels -= np.minimum.accumulate(np.minimum(levels, 0))  # what closes nothing counts for nothing
+            level = int(levels[-1])
+            deepest = max(deepest, int(levels.max()))
+    return deepest
+
+
+def check_checkpoint(footer: bytes) -> None:
+    """Look at the Parquet footer of a checkpoint. Raises: ValueError where it claims too much."""
+    found, _ = CompactReader(footer, _MOST_ELEMENTS).struct(0, _FILE)
+    unpacked = sum(chunk.get(3, {}).get(6, 0) for group in found.get(4, ()) for chunk in group.get(1, ()))
+    if unpacked > LOG_BYTES:
+        raise ValueError(f"it unpacks to {unpacked} bytes, more than {LOG_BYTES}")
+    if found.get(3, 0) * 8 > LOG_BYTES:
+        raise ValueError(f"it has {found[3]} rows")
+
+
+def check_statistics(checkpoint: BinaryIO) -> None:
+    """Look at the statistics of files in a checkpoint, which are JSON. Raises: ValueError."""
+    try:
+        # As a dictionary: what is there many times is decoded, and looked at, once.
+        parquet = pq.ParquetFile(checkpoint, read_dictionary=[_STATISTICS])
+        for batch in parquet.iter_batches(_ROWS_AT_ONCE, columns=[_STATISTICS], use_threads=False):
+            for column in batch.columns:
+                for text in column.field(0).dictionary.cast(pa.binary()).to_pylist():
+                    check_nesting(text)
+    except (pa.ArrowException, OSError, AttributeError, MemoryError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _refused(remote: Store, one: StoredObject, why: str) -> CorruptionError:
+    return CorruptionError(
+        f"{remote.uri_of(one.name)} {why}: nobody of ours writes such a file into the log of a table, and the "
+        "table is not opened with it. See who has written it; then bring back the file from a copy of the remote "
+        "tier, or remove it where it is the newest version"
+    )
+
+
+_CHUNK = Field(STRUCT, fields={3: Field(STRUCT, fields={6: Field(I64)})})
+_ROW_GROUP = Field(STRUCT, fields={1: Field(LIST, of=_CHUNK, most=10_000)})
+_FILE = Field(STRUCT, fields={3: Field(I64), 4: Field(LIST, of=_ROW_GROUP, most=10_000)})

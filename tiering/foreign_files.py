@@ -1,0 +1,127 @@
+"""The records of a table as whatever files list them: those that others have written in place of our segments.
+
+Anybody may have written them, and in whatever order their records are. So they are read as segments are: a footer
+within bounds, then row group by row group, each within bounds, by the first offset that it says it has. What may
+still be preceded by others waits, and at most so much that it can be put in order in memory. That every offset is
+there once is found at last, whatever the files say of themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.parquet_decoding import ColumnChunks, decoded, read_end, translated
+from stratalog.partitions.parquet_footer import INT32, INT64, SUFFIX_BYTES, Layout, RowGroup, parse_foreign_layout
+from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.store.reader import read_range
+
+MOST_WAITING_BYTES = 128 * 1024 * 1024
+"""Records that wait are put in order when they are more. Half as many may go on waiting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Records ``[start, end)`` of one partition; ``what`` names them and where they are looked for."""
+
+    partition: int
+    start: int
+    end: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """A file that was looked into."""
+
+    stored: StoredObject
+    parquet: pq.FileMetaData
+    layout: Layout
+
+
+def records_in(
+    remote: Store, files: Sequence[StoredObject], wanted: Range, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """These records, out of files of a table, in order and as ``schema`` has them.
+
+    Raises: CorruptionError when the files do not have each of them once, or take too much memory;
+        SourceChangedError, StorageError.
+    """
+    groups = sorted(_groups(remote, files, wanted))
+    position, waiting = wanted.start, schema.empty_table()
+    file: _File | None = None
+    for number, (_, at, index) in enumerate(groups, 1):
+        if file is None or file.stored != files[at]:
+            file = _looked_into(remote, files[at])
+        waiting = pa.concat_tables([waiting, _records(remote, file, index, wanted, schema)])
+        if number < len(groups) and waiting.nbytes <= MOST_WAITING_BYTES:
+            continue
+        waiting = waiting.sort_by("offset")
+        until = groups[number][0] if number < len(groups) else wanted.end
+        count = pc.sum(pc.less(waiting["offset"], until)).as_py() or 0
+        ready, waiting = waiting.slice(0, count), waiting.take(pa.arange(count, waiting.num_rows))
+        if waiting.nbytes > MOST_WAITING_BYTES // 2:
+            raise CorruptionError(
+                f"{wanted.what}: they are so far out of order that there is no room in memory to put them right"
+            )
+        if not ready["offset"].combine_chunks().equals(pa.arange(position, position + count)):
+            raise _not_each_once(wanted)
+        position += count
+        yield from ready.to_batches()
+    if position != wanted.end:
+        raise _not_each_once(wanted)
+
+
+def _not_each_once(wanted: Range) -> CorruptionError:
+    return CorruptionError(f"{wanted.what}: the files of the table do not hold each of them once")
+
+
+def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iterator[tuple[int, int, int]]:
+    """The row groups that may hold any of the records: the least offset that one may have of them, the file's
+    place among all, and its own in the file.
+    """
+    for at, stored in enumerate(files):
+        layout = _looked_into(remote, stored).layout
+        for index, group in enumerate(layout.row_groups):
+            partition = _bounds(group, "partition", (wanted.partition, wanted.partition))
+            least, largest = _bounds(group, "offset", (wanted.start, wanted.end - 1))
+            if partition[0] <= wanted.partition <= partition[1] and least < wanted.end and largest >= wanted.start:
+                yield max(least, wanted.start), at, index
+
+
+def _bounds(group: RowGroup, name: str, unknown: tuple[int, int]) -> tuple[int, int]:
+    """Of a column of whole numbers, as the file says."""
+    found = next((chunk for chunk in group.chunks if chunk.path == (name,)), None)
+    bounds = None if found is None or found.physical not in (INT32, INT64) else found.bounds
+    return unknown if bounds is None else bounds
+
+
+def _looked_into(remote: Store, stored: StoredObject) -> _File:
+    what = remote.uri_of(stored.name)
+    with translated(what), remote.open(stored) as source:
+        end = read_end(source, stored.size_bytes, what)
+        layout = parse_foreign_layout(end[:-SUFFIX_BYTES], stored.size_bytes - len(end))
+        return _File(stored, pq.read_metadata(pa.BufferReader(end)), layout)
+
+
+def _records(remote: Store, file: _File, index: int, wanted: Range, schema: pa.Schema) -> pa.Table:
+    """Those of a row group that are wanted; columns that it lacks are null."""
+    what = remote.uri_of(file.stored.name)
+    with translated(what), remote.open(file.stored) as source:
+        held = ColumnChunks(file.layout.row_groups[index], partial(read_range, source, what=what))
+        there = {leaf.path[0] for leaf in file.layout.leaves}
+        names = [name for name in schema.names if name in there]
+        found = decoded(file.parquet, file.layout, index, names, held)
+        partition, offset = pc.field("partition"), pc.field("offset")
+        found = found.filter((partition == wanted.partition) & (offset >= wanted.start) & (offset < wanted.end))
+        columns = [
+            found[field.name].cast(field.type) if field.name in there else pa.nulls(found.num_rows, field.type)
+            for field in schema
+        ]
+        return pa.table(columns, schema=schema)
