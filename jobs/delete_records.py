@@ -57,7 +57,7 @@ def delete_records(job: Job) -> Report:
         offsets[one.partition] = one.offset
     cluster = job.cluster()
     with cluster.measured() as measure:
-        # What is wrong with the last of several topics is found before the first one is changed.
+        # An error in the last of several topics is found before the first one is changed.
         reports = [cluster.delete_records(topic, before, dry_run=True) for topic, before in by_topic.items()]
         if not given.dry_run:
             reports = [cluster.delete_records(topic, before) for topic, before in by_topic.items()]

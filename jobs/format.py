@@ -29,7 +29,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def format_cluster(job: Job) -> Report:
-    """The job. What is formatted and registered already stays as it is."""
+    """Format the cluster, or add brokers. Roots that are formatted and registered already stay as they are."""
     given = job.arguments
     if given.brokers is not None:
         return job.cluster().add_brokers(given.brokers, dry_run=given.dry_run)

@@ -50,9 +50,9 @@ def arguments() -> argparse.ArgumentParser:
     place.add_argument("--to-latest", action="store_true", help="to the high watermark")
     place.add_argument("--to-offset", metavar="N", type=number)
     place.add_argument("--to-datetime", metavar="T", type=time, help="to the first record at or after an ISO time")
-    place.add_argument("--shift-by", metavar="N", type=_shift, help="so many records on, or back: --shift-by=-10")
+    place.add_argument("--shift-by", metavar="N", type=_shift, help="N records on, or back: --shift-by=-10")
     place.add_argument(
-        "--by-duration", metavar="PnDTnHnMnS", type=duration, help="to where the log was so long ago"
+        "--by-duration", metavar="PnDTnHnMnS", type=duration, help="to where the log was that long ago"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Find a Java that Spark runs on; say in one line what to install when there is none.
+"""Find a Java that Spark runs on; otherwise say in one line what to install.
 
 ``python -m stratalog.jobs.java`` prints the home of the one that would be used. It needs nothing but the
 standard library, so that ``make`` can ask before it installs anything.

@@ -66,7 +66,9 @@ def arguments() -> argparse.ArgumentParser:
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")
     parser.add_argument("--explain", action="store_true", help="the same for people, with sums")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--limit", metavar="N", type=count, default=_SHOWN, help=f"show so many (default: {_SHOWN})")
+    what.add_argument(
+        "--limit", metavar="N", type=count, default=_SHOWN, help=f"show N records (default: {_SHOWN})"
+    )
     what.add_argument("--count", action="store_true", help="count them only")
     what.add_argument("--output", metavar="PATH", help="write all of them there, as Spark's writers do")
     parser.add_argument("--format", metavar="NAME", help="of --output (default: parquet)")

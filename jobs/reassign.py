@@ -48,7 +48,7 @@ def arguments() -> argparse.ArgumentParser:
     wish.add_argument(
         "--drain", metavar="N,M", type=numbers, default=[], help="every replica of these to other brokers, by rack"
     )
-    wish.add_argument("--replication-factor", metavar="N", type=count, help="so many replicas of each partition")
+    wish.add_argument("--replication-factor", metavar="N", type=count, help="N replicas of each partition")
     how = parser.add_argument_group("how")
     how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most so much a second: 50MiB")
     how.add_argument(

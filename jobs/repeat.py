@@ -17,8 +17,8 @@ def repeat(
     pause_s: Callable[[Report], float],
     clock: Clock,
 ) -> NoReturn:
-    """Run, show the report, sleep as long as it says, for ever. A run that fails is shown like any other, as a
-    report of ``operation``, and the next one tries again: what is done stays done.
+    """Run, show the report, sleep as long as it says, without end. A run that fails is shown like any other, as a
+    report of ``operation``, and the next one tries again: finished work stays done.
 
     Raises: InvalidCallError, which no later run would get past; KeyboardInterrupt.
     """

@@ -8,7 +8,7 @@ A traceback is a bug of ours. Somebody who reads no further, as ``| head``, ends
 changes the status of no other. With ``--json`` the last line of standard output is one report object, of
 failures too. (spark-submit puts the driver's standard error on its own standard output: before that line.)
 
-What is wrong with the call is found before a JVM is started, as far as it can be found without one.
+Errors in the call are found before a JVM is started, as far as that is possible without one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Job:
         return self._opened
 
     def on_spark(self, settings: Mapping[str, str] | None = None) -> stratalog.Cluster:
-        """The cluster, its work on executors; starts a session with ``settings`` where there is none.
+        """The cluster, its work on executors; starts a session with ``settings`` if none is active.
 
         Raises: as ``cluster``; EnvironmentUnusableError.
         """
@@ -178,14 +178,14 @@ def show_report(report: Report, *, as_json: bool) -> None:
 
 
 class NobodyReadsError(Exception):
-    """Standard output was closed by whoever read it, as ``| head`` does."""
+    """The reader of standard output has closed it, as ``| head`` does."""
 
 
 @contextmanager
 def printing() -> Iterator[None]:
-    """What is printed inside is on standard output afterwards.
+    """Flushes standard output at the end.
 
-    Raises: NobodyReadsError; from then on what is printed is lost.
+    Raises: NobodyReadsError; later output is lost.
     """
     try:
         yield

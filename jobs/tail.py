@@ -70,8 +70,10 @@ def arguments() -> argparse.ArgumentParser:
     )
     begin.add_argument("--group", metavar="NAME", help="begin where a consumer group has come to")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
-    parser.add_argument("--max-messages", metavar="N", type=count, help="end after so many records")
-    parser.add_argument("--timeout", metavar="TIME", type=duration, help="end when none has come for so long: 30s")
+    parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
+    parser.add_argument(
+        "--timeout", metavar="TIME", type=duration, help="end when no record has come for TIME: 30s"
+    )
     parser.add_argument(
         "--auto-offset-reset",
         choices=RESETS,
@@ -136,7 +138,7 @@ def _records(table: pa.Table) -> Iterator[dict[str, Any]]:
 
 
 def _as_it_is(scalar: pa.Scalar) -> Any:
-    """A value for Python; of a time that it has not the number, of a text that is none its bytes."""
+    """A value for Python; the number of a time that Python cannot hold, the bytes of a text that is not UTF-8."""
     import pyarrow as pa  # here: ``tail --help`` does not wait for it
 
     match scalar:

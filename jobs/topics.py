@@ -53,7 +53,7 @@ def arguments() -> argparse.ArgumentParser:
     alter = command("alter", "more partitions; declared types that grow by nullable fields at the end of a struct")
     alter.add_argument("name", metavar="NAME")
     alter.add_argument(
-        "--partitions", metavar="N", type=count, help="so many in all; new records of a key may go to other ones"
+        "--partitions", metavar="N", type=count, help="N in all; new records of a key may go to other partitions"
     )
     alter.add_argument("--key", metavar="TYPE", help="the whole type of keys as it is to be; stays when left out")
     alter.add_argument("--value", metavar="TYPE", help="the same of values; both are given as to `create`")
@@ -179,7 +179,7 @@ def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
 
 
 def _present(image: ClusterImage, topic: str | None) -> Mapping[str, str]:
-    """What is set on a topic; on the cluster when None."""
+    """The configs that are set on a topic; on the cluster when None."""
     if topic == METADATA_TOPIC:
         from stratalog.engine.state.internal_topics import (
             METADATA_CONFIGS,  # here: ``--help`` does without what this loads

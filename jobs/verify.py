@@ -5,8 +5,8 @@
   jobs/verify.py --deep --heal     replace what is damaged or missing on brokers by verified copies of others
   jobs/verify.py --history         what replicas have discarded and still hold (recover exports it)
 
-What is wrong is a failure of the report, with its offsets; with --heal, what is wrong when all is done. Without
---heal nothing is changed.
+Damage is a failure of the report, with its offsets; with --heal, damage that remains at the end. Without --heal
+nothing is changed.
 """
 
 from __future__ import annotations

@@ -12,20 +12,20 @@ In and out
     layers above carry out.
 
 Whose bytes they are
-    A file carries the checksum of its bytes (``segment_footer``, ``register``). A copy tells the checksum of what
-    passed (``StagedCopy.crc32``), and whoever copies compares the two before the copy gets a name
-    (``segment_check``): what storage has damaged does not travel. Checksums are of CRC-32, as in gzip, computed by
-    ISA-L (``isal``), which takes a tenth of zlib's time: checking costs a copy next to nothing.
+    A file carries the checksum of its bytes (``segment_footer``, ``register``). A copy tells the checksum of the
+    bytes that passed (``StagedCopy.crc32``), and the two are compared before the copy gets a name
+    (``segment_check``): damage in storage does not travel. Checksums are CRC-32, as in gzip, computed by ISA-L
+    (``isal``) in a tenth of zlib's time: the check costs a copy next to nothing.
 
-Whoever wrote them
-    Bytes may be anybody's, with checksums that are right. A segment's footer is read by a small reader of our own
-    (``thrift``, ``parquet_footer``) and its pages are looked at (``parquet_pages``) before Arrow decodes anything:
-    so much memory a row group takes, and no more; what no writer of ours makes is damage. Arrow's own description
-    of a column chunk is not used, for where it contradicts itself the process ends. That is why no child process
-    is needed: it would cost half a second and a copy of all that it decodes, and what is refused beforehand is
-    refused on every way in alike. What is left to Arrow are pages whose sizes are known, of checksums that fit.
-    Spark's executors decode the same files by themselves: a hostile one costs them the memory that its pages
-    claim, which is Spark's to bound (a task that fails, or an executor that is lost, and the query with it).
+Bytes of unknown origin
+    Anybody may have written the bytes, with correct checksums. Before Arrow decodes anything, a small reader of
+    our own reads a segment's footer (``thrift``, ``parquet_footer``) and inspects its pages (``parquet_pages``).
+    This bounds the memory that a row group takes; a form that none of our writers makes is damage. Arrow's own
+    description of a column chunk is not used: a contradictory one ends the process. So no child process is needed,
+    which would cost half a second and a copy of all that it decodes, and every way in refuses the same files.
+    Arrow only gets pages of known sizes whose checksums fit. Spark's executors decode the same files by
+    themselves: a hostile file costs them the memory that its pages claim, which is Spark's to bound (a task that
+    fails, or an executor that is lost, and the query with it).
 
 May not know
     pyspark, Delta, the cluster metadata. Pure modules (``lineage``, ``listing``, ``producers``, ``merge``,

@@ -62,7 +62,7 @@ def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:  # noqa: TID251 - the one 
 
 
 def read_bounded(store: Store, name: str, most_bytes: int) -> bytes:
-    """All of an object that has at most so many bytes, by one request that brings no more than that.
+    """All of an object of at most ``most_bytes`` bytes, by one request that never brings more.
 
     Raises: FileNotFoundError; CorruptionError for a larger one; StorageError kinds.
     """
@@ -85,5 +85,5 @@ def check_size(size_bytes: int, most_bytes: int, store: Store, name: str) -> Non
     """Raises: CorruptionError where an object has more bytes than any that was written of its kind."""
     if size_bytes > most_bytes:
         raise CorruptionError(
-            f"{store.uri_of(name)} has more than {most_bytes} bytes: nobody of ours writes so many there"
+            f"{store.uri_of(name)} has more than {most_bytes} bytes: stratalog never writes a larger one"
         )

@@ -1,10 +1,10 @@
 """A digest of records that does not depend on their order: the sum of the rows' hashes modulo 2^64.
 
-It tells whether two attempts of an append mean the same records, whoever sends them: however they are ordered, cut
-into batches and sliced, in whatever process, version or machine, and whether or not the topic's types have grown
-by fields meanwhile. So it is taken of values, not of bytes in Arrow's buffers: a null adds nothing (nor does a
-field that is null), all NaN are one, and so are both zeros; a map is a set of entries. What the log adds does not
-count (partition, offset), and where the append gives the timestamps, these do not either.
+It tells whether two attempts of an append carry the same records: in any order, in any batches and slices, from
+any process, version or machine, and whether or not the topic's types have grown by fields meanwhile. So it is
+taken of values, not of bytes in Arrow's buffers: a null adds nothing (nor does a field that is null), all NaN are
+equal, and so are both zeros; a map is a set of entries. The columns that the log adds (partition, offset) do not
+count, nor do timestamps that the append itself gives.
 
 Nobody is kept from finding two sets of records with one digest: it is against mistakes. One value that has become
 another one of the same length goes unnoticed once in 2^32 times, and never where no more than four bytes in a row

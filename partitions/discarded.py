@@ -94,8 +94,8 @@ def _dead(log: ReplicaLog, file: DataFile) -> Discarded:
 
 
 def truncated_by(listing: Listing, lineage: Lineage) -> list[Discarded]:
-    """The files in the folder of a replica that was, and that is none of its partition any more, whose history is
-    not ``lineage``, the leader's; by name. Since when is for the caller to know.
+    """The files of a former replica whose history is not ``lineage``, the leader's; by name. Only the caller knows
+    since when.
     """
     found = [
         Discarded(file, _truncation(lineage, file.name), None)
@@ -128,5 +128,5 @@ def _hidden(log: ReplicaLog, starts: list[int], file: DataFile) -> Discarded:
 
 
 def _epoch_offset(name: DataName) -> int:
-    """The offset whose epoch decides whether the file is live; once below the high watermark, for ever."""
+    """The offset whose epoch decides whether the file is live; finally, once it is below the high watermark."""
     return name.base_offset if name.next_offset is None else name.next_offset - 1

@@ -137,8 +137,8 @@ class CoordinatorNotAvailableError(RetriableError):
 
 
 class OffsetNotAvailableError(RetriableError):
-    """The offset is in the log, and a leader that was elected of late does not know that it is committed; it will
-    be known by the next append, or by ``replicate`` (KIP-207, KIP-392)."""
+    """The offset is in the log, but its recently elected leader does not yet know the high watermark. The next
+    append or ``replicate`` finds it (KIP-207, KIP-392)."""
 
     code = "OFFSET_NOT_AVAILABLE"
 
@@ -268,7 +268,7 @@ class PolicyViolationError(InvalidCallError):
 
 
 class ClusterKeyError(InvalidCallError):
-    """The key of the cluster is missing, or is none."""
+    """The key of the cluster is missing or malformed."""
 
     code = "CLUSTER_KEY"
 
@@ -298,7 +298,7 @@ class TopicAlreadyExistsError(InvalidCallError):
 
 
 class InvalidPartitionsError(InvalidCallError):
-    """A topic cannot have so many partitions: it needs one at least, and never has fewer than before."""
+    """The number of partitions is below one, or below the topic's present number."""
 
     code = "INVALID_PARTITIONS"
 
@@ -310,7 +310,7 @@ class InvalidReplicationFactorError(InvalidCallError):
 
 
 class InvalidReplicaAssignmentError(InvalidCallError):
-    """The replicas asked for are none, name a broker twice or a fenced one, or leave nobody in sync."""
+    """The replicas asked for are empty, name a broker twice or a fenced one, or leave no replica in sync."""
 
     code = "INVALID_REPLICA_ASSIGNMENT"
 

@@ -1,8 +1,7 @@
 """How a topic's declared schema grows: by nullable fields at the end of a struct, at every depth of structs. Pure.
 
-Nothing else ever changes about it. So of two schemas that a topic has had, one grew from the other; a file that
-was written with the narrower one reads as if it held nulls in the fields it lacks; and whoever brings records of
-both together loses nothing in the wider one.
+Nothing else ever changes about it. So of two schemas that a topic has had, one grew from the other; a file of the
+narrower one reads as if it held nulls in the fields it lacks; and the wider one holds the records of both.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ ADDED = "stratalog.added"
 
 def grown_schema(present: str, wanted: str, column: str) -> tuple[str, list[str]]:
     """A declared type after it has grown to another one (Spark's JSON texts of both), and the dotted names of the
-    fields that this adds to ``column``, in order; ``present`` itself and none where there are none.
+    fields that this adds to ``column``, in order. A type that adds no field gives ``present`` and an empty list.
 
     Raises: InvalidCallError for a type that no topic can have, and naming what ``present`` cannot grow to.
     """

@@ -128,7 +128,7 @@ def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions 
 
 
 def settling(run: Run, transactions: LogTransactions | None) -> Run:
-    """The run with what became of its transactions; None: there are none."""
+    """The run with the fates of its transactions; None: a log without transactions."""
     if transactions is None or not transactions.fates:
         return run
     fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}

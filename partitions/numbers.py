@@ -1,7 +1,7 @@
 """Whole numbers that callers give: offsets, epochs, partitions, brokers. Pure.
 
-What is written is read by a decoder that takes integers for integers: a float such as 1000.0, or a bool, in a
-record or a footer would keep everybody from it for ever.
+The decoder of records and footers accepts integers only: a float such as 1000.0, or a bool, would make what holds
+it unreadable for good.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def whole(given: object, what: str, least: int | None = None, greatest: int = GR
     """``given`` as a plain int of ``[least, greatest]`` (None: the least of 64 bits), whatever kind of integer it
     is, such as numpy's; ``what`` names it in the error.
 
-    Raises: InvalidCallError for everything else; a bool is none, nor is a float such as 2.0.
+    Raises: InvalidCallError for everything else, also for a bool and for a float such as 2.0.
     """
     try:
         if isinstance(given, SupportsIndex) and not isinstance(given, bool):

@@ -1,4 +1,4 @@
-"""Row groups of a Parquet file, made records by Arrow within bounds, whoever has written it.
+"""Row groups of a Parquet file of any origin, decoded to records by Arrow within bounds.
 
 Arrow gets to see nothing that was not looked at before: a footer of bounded size and counts (``parquet_footer``),
 and row groups of which it is known how much memory their records take (``parquet_pages``). Nobody asks Arrow for

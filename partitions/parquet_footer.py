@@ -181,7 +181,7 @@ def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
 
 
 def key_values(footer: bytes) -> dict[bytes, bytes]:
-    """What writers have put into a Parquet footer. Raises: ValueError for what is none."""
+    """The key-value metadata of a Parquet footer. Raises: ValueError for bytes that are no such footer."""
     found, _ = CompactReader(footer, 16 * MOST_CHUNKS).struct(0, _KEY_VALUES)
     return {entry.get(1, b""): entry.get(2, b"") for entry in found.get(5, ())}
 

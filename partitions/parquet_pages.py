@@ -152,7 +152,7 @@ def _header(data: bytes, at: int, leaf: Leaf) -> tuple[int, int, int, int, int, 
     what = header.get({_DATA: 5, _DICTIONARY: 7}.get(kind, 0))
     if what is None:
         raise ValueError(f"a page is of type {kind}, as no segment's are")
-    # Of levels that there are none of, some writers say another encoding.
+    # Some writers state another encoding for levels that a page does not have.
     levels = ((leaf.definition, 3), (leaf.repetition, 4))
     if kind == _DATA and any(there and what.get(number) != _RLE for there, number in levels):
         raise ValueError("a page has levels that are encoded in another way than segments' are")

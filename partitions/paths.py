@@ -180,7 +180,7 @@ def _epoch_digits(epoch: int) -> str:
 
 
 def parse_name(text: str) -> Name | None:
-    """The meaning of a file name (without folder), or None when it is none of ours."""
+    """The meaning of a file name (without folder); None for a foreign name."""
     if m := _DATA.match(text):
         base, following, epoch = m.groups()
         if following is not None and int(following) <= int(base):
@@ -368,7 +368,7 @@ def description_path(cluster_id: str, offset: int, digest: str) -> str:
 
 
 def parse_description(name: str) -> tuple[int, str] | None:
-    """``(offset, digest)`` of the name of a description, without folder; None when it is none."""
+    """``(offset, digest)`` of the name of a description, without folder; None for another name."""
     m = _DESCRIPTION.match(name)
     return None if m is None else (int(m[1]), m[2])
 
@@ -390,8 +390,8 @@ def base_name(name: str) -> str:
 
 def name_in(folder: str, name: str) -> str:
     """A name in storage as seen from a folder above it (without ``/`` at its ends): the last part, where it lies
-    directly there. What lies deeper keeps its ``/``, and so is none of the names that are parsed here: somebody's
-    copy inside a folder of ours is not ours.
+    directly there. A deeper name keeps its ``/``, so that no parser here accepts it: somebody's copy inside a
+    folder of ours is not ours.
     """
     return name.removeprefix(f"{folder}/")
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 def printable(text: str) -> str:
     """The text with each character that is not printable (control characters, ends of lines, those that turn the
     direction of writing, halves of surrogate pairs, spaces other than the common one) as Python would write it:
-    ``\\x1b``, ``\\n``, ``\\u202e``. What is printable already comes back as it is: to do it twice does no harm.
+    ``\\x1b``, ``\\n``, ``\\u202e``. Printable text comes back as it is: to do it twice does no harm.
     """
     if text.isprintable():
         return text

@@ -25,8 +25,8 @@ class Prober(Protocol):
     """Asks a question of items."""
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """One outcome per item, in order; an item that has not answered when so many seconds have passed
-        ``Failed`` with StoreTimeoutError. Errors of ours are outcomes; anything else is a bug and is raised.
+        """One outcome per item, in order; ``Failed`` with StoreTimeoutError for an item that has not answered
+        within ``deadline_s`` seconds. Errors of ours are outcomes; anything else is a bug and is raised.
         """
         ...
 
@@ -40,7 +40,7 @@ class SerialProber:
 
 
 Wait = Callable[[threading.Condition, Callable[[], int], float], object]
-"""Waits on a condition that is held until nobody is missing, or so many seconds have passed."""
+"""Waits on a held condition until no answer is missing, or the given seconds have passed."""
 
 
 def until_all_have_answered(answered: threading.Condition, missing: Callable[[], int], deadline_s: float) -> None:

@@ -4,9 +4,9 @@ Cumulative, in the footer of every data file: per producer its epoch, the last s
 that this sequence got. One sequence is one append to the partition; gaps are allowed, since a
 micro-batch may have nothing for a partition. Pure.
 
-Of producers that somebody has named it says more, since their appends come again: a scheduler runs a day anew, a
-stream goes on from a checkpoint. Offsets and digests of the last five (so many Kafka remembers) tell whether it is
-the same append; and runs of sequences, which are small for long, whether an older one was appended at all. What
+Of named producers it says more, since their appends come again: a scheduler runs a day anew, a stream goes on from
+a checkpoint. Offsets and digests of the last five appends (Kafka, too, remembers five) tell whether it is the same
+append. Runs of sequences, which stay small for long, tell whether an older one was appended at all. An append that
 comes too late is refused, and never answered with more than is known.
 
 Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
@@ -36,7 +36,7 @@ from stratalog.partitions.records import ABORT, COMMIT
 from stratalog.partitions.register import sealed, unsealed
 
 LAST_APPENDS = 5
-"""Of so many appends of a producer the offsets and digests are remembered, as Kafka does."""
+"""The number of a producer's appends whose offsets and digests are remembered, as in Kafka."""
 MOST_RUNS = 128
 """Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
 
@@ -72,9 +72,9 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     earlier: tuple[PastAppend, ...] = ()
     """The appends before it, the latest first."""
     runs: tuple[Int64, ...] = ()
-    """Which sequences were appended, counted from the last one downwards: so many were, then so many were not, and
-    so on by turns. They end with such as were: below these there are none. Or, where older ones were dropped, with
-    such as were not: nothing is known of what lies below. Empty: of none but the last."""
+    """Which sequences were appended, as lengths of runs from the last sequence downwards: appended, not appended,
+    and so on by turns. An odd number of runs is complete: nothing below them was appended. An even number says
+    that older ones were dropped: nothing is known of the sequences below. Empty: only the last is known."""
 
     @property
     def lately(self) -> tuple[PastAppend, ...]:
@@ -98,7 +98,7 @@ ProducerState = Mapping[str, ProducerEntry]
 
 
 class ProducerAppend(msgspec.Struct, frozen=True):
-    """Who appends, for the idempotence check: producer, its epoch, the sequence of this append.
+    """The producer of an append, for the idempotence check: its name, its epoch, the sequence of this append.
 
     Raises: InvalidCallError for a producer that is no text, an epoch or a sequence that is no whole number of 64
         bits.
@@ -161,7 +161,7 @@ def marker(producer_id: str, raised_epoch: int, *, commit: bool) -> ProducerAppe
 
 
 class EarlierAttempt(msgspec.Struct, frozen=True):
-    """What is known of an append that was tried before, and is in the log, or was."""
+    """An earlier attempt of an append, which is in the log, or was."""
 
     next_offset: int
     """Its records end here, or before where ``base_offset`` is None."""
@@ -274,7 +274,7 @@ def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
 def settled(state: ProducerState) -> dict[str, ProducerEntry]:
     """The state at an offset where all transactions that began below it are decided: none is open. An entry below
     the last stable offset may still call one open whose marker stands behind it; a log that goes on from there
-    without what is behind it (a restored one, say) would wait for that marker for ever.
+    without its later files (a restored one, say) would never see that marker.
     """
     return {name: replace(entry, txn_first_offset=None) for name, entry in state.items()}
 

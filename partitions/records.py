@@ -35,8 +35,8 @@ ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
 ABORTED = 2
 """``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
-there: whoever reads ``control IS NULL`` of settled segments (``stratalog.partitions.transactions``) gets what is
-committed.
+there: a reader of ``control IS NULL`` in settled segments (``stratalog.partitions.transactions``) gets the
+committed records.
 """
 
 MOST_NESTED = 64

@@ -93,7 +93,7 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
       merged segment, or of another history; of these only what is below the high watermark: above it they may
       come alive again;
     - registers that say nothing any more: of local starts those below one that is as old as the delay, so
-      that a start that moves on more often than that does not keep files for ever.
+      that a start that moves on more often than that does not keep files without end.
     """
     listing = log.listing
     settled = _settled_local_start(listing, now_ms - delay_ms)

@@ -4,9 +4,8 @@ The only step of the engine that decodes and encodes again. The name appears at 
 files it covers stay until a later vacuum.
 
 Files of a run may have schemas of which one grew from the other (``stratalog.partitions.growth``). The segment has
-the widest of them, not the topic's present one: so it follows from the files alone, and whoever merges the same
-files still makes the same bytes. What became of a transaction follows from its marker, which is in the log by
-then.
+the widest of them, not the topic's present one: so it follows from the files alone, and the same files always
+merge into the same bytes. The fate of a transaction follows from its marker, which is in the log before.
 """
 
 from __future__ import annotations
@@ -134,7 +133,7 @@ def _write(
     def producers(_: int) -> dict[str, ProducerEntry]:
         return settled(last.producers)
 
-    # Nothing of the moment: whoever merges the same files makes the same bytes.
+    # Nothing of the moment: the same files merge into the same bytes.
     return writer.close(
         lineage=Lineage(last.lineage),
         producers=producers,

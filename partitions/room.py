@@ -1,4 +1,4 @@
-"""Memory that threads take turns with: together they have at most so many bytes of it."""
+"""Memory that threads share: together they hold at most a given number of bytes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Room:
 
     @contextmanager
     def of(self, size_bytes: int) -> Iterator[None]:
-        """Wait until there are so many bytes, and hold them inside; who wants more than there are waits for all.
-        Whoever holds some must not ask for more."""
+        """Wait for ``size_bytes`` bytes, and hold them inside; a request for more than the whole waits for the
+        whole. A thread that holds some must not ask for more."""
         wanted = min(size_bytes, self._size_bytes)
         with self._changed:
             self._changed.wait_for(lambda: self._taken + wanted <= self._size_bytes)

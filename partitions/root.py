@@ -55,7 +55,7 @@ def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
     what = f"{store.uri_of(paths.BROKER_FILE)} is no broker.json"
     found = decode_json(data, BrokerFile, what)
     if not is_id(found.directory_id):
-        raise CorruptionError(f"{what}: its directory id {found.directory_id[:80]!r} is none")
+        raise CorruptionError(f"{what}: {found.directory_id[:80]!r} is no directory id")
     return found
 
 

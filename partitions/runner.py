@@ -143,7 +143,7 @@ class _Run(Generic[T, R]):
         """Of all threads. Two that add to it at once may lose a part, which does no harm."""
 
     def call(self, helpers: int, *, late: bool) -> None:
-        """Let so many others work, too, as far as there are any; or ``late``, once they are needed."""
+        """Call up to ``helpers`` idle threads to work, too; ``late``: each begins only once it is needed."""
         with self._calling:
             for _ in range(min(helpers, self._to_call)):
                 self._to_call -= 1

@@ -169,7 +169,7 @@ def _read_parquet_footer(
 
 @contextmanager
 def naming(stored: StoredObject) -> Iterator[None]:
-    """What is found damaged inside is this file."""
+    """Damage that is found inside is of this file."""
     try:
         yield
     except CorruptSegmentError as error:

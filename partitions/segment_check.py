@@ -1,14 +1,14 @@
 """Every byte of a data file against its checksums.
 
-    copied      ``check_copy``: what passed by on the way, before it gets a name. No request, no second read
-    stored      ``verify_bytes``: one sequential read, nothing decoded. For whoever wants to know *whether*
-    stored      ``check_segment``: one sequential read, every page decoded. For whoever wants to know *which
-                records* of a damaged file are lost, and whether the good ones have the right offsets
+    copied      ``check_copy``: the bytes on their way, before the copy gets a name. No request, no second read
+    stored      ``verify_bytes``: one sequential read, nothing decoded. It finds *whether* a file is damaged
+    stored      ``check_segment``: one sequential read, every page decoded. It finds *which records* of a damaged
+                file are lost, and whether the good ones have the right offsets
 
-Parquet's footer vouches for itself, says where everything lies and what all other bytes come to, and is looked
-at first. ``check_segment`` has a row group at a time in memory, which is of bounded size. What is wrong it tells
-with the offsets of the records that it takes along, as small a range as a file can tell: a row group's, or the
-whole file's.
+Parquet's footer vouches for itself, says where everything lies and which checksum all other bytes have, and is
+inspected first. ``check_segment`` has a row group at a time in memory, which is of bounded size. It reports damage
+with the offsets of the lost records, in the smallest range that a file can tell: a row group's, or the whole
+file's.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class CheckedSegment:
 
     segment: Segment
     bad: tuple[BadRange, ...]
-    """What is damaged, by offset, not touching each other; empty for a good file."""
+    """The damaged ranges, by offset, not touching each other; empty for a good file."""
 
 
 def check_copy(source: Readable, segment: Segment, copied: StagedCopy) -> None:
@@ -155,7 +155,7 @@ class _Regions:
 
 
 def _check_row_group(segment: Segment, found: _RowGroup, what: str) -> CorruptSegmentError | None:
-    """What is wrong with a row group, if anything: every page's checksum, and the offsets of its records."""
+    """The damage of a row group, None for a good one: of a page's checksum, or of the offsets of its records."""
     try:
         table = decode_row_group(segment, found.index, found.data)
     except CorruptSegmentError as error:

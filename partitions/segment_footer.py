@@ -4,9 +4,9 @@ The footer tells what listings cannot: the end of an append, the producer state 
 it was written under, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
 
 Every byte has a checksum. Pages have Parquet's own, by which readers find damage in the records they read. Ours,
-under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: whoever moves a file, and
-decodes nothing, compares what passes by with ``file_crc32``, which the last bytes of the file are enough to know.
-The page index has one of its own, for readers that skip pages by it and read few of the rest (``segment_tail``).
+under the key ``log.segment.crc``, are of Parquet's footer and of all bytes before it: a copy, which decodes
+nothing, compares the bytes that pass by with ``file_crc32``, which stands in the last bytes of the file. The page
+index has one of its own, for readers that skip pages by it and read few of the rest (``segment_tail``).
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
     """Of an append in a transaction, and of a marker. None for all others, and in merged segments: their records
     say by themselves what became of them."""
     last_transactional_offset: Int64 | None = None
-    """Where the last such append up to this file's end begins, of the whole partition; None: there is none."""
+    """Where the last such append up to this file's end begins, of the whole partition; None without one."""
     markers: tuple[TransactionPart, ...] = ()
     """Of a merged segment: the markers in it that end transactions which began before it."""
 
@@ -102,7 +102,7 @@ def decode_footer(data: bytes) -> SegmentFooter:
 
 
 def checksum_at(footer: bytearray | memoryview) -> int:
-    """Where in Parquet's footer the checksums stand. Raises: ValueError when there are none."""
+    """Where in Parquet's footer the checksums stand. Raises: ValueError for a footer without them."""
     try:
         return value_at(footer, CHECKSUM_KEY)
     except ValueError as error:

@@ -21,7 +21,7 @@ _PIECE_BYTES = 8 * 1024 * 1024
 
 
 def tag_at(footer: bytes | bytearray | memoryview) -> int | None:
-    """Where in Parquet's footer the tag stands; None where there is none."""
+    """Where in Parquet's footer the tag stands; None without one."""
     try:
         at = value_at(footer, TAG_KEY)
     except ValueError:
@@ -52,7 +52,7 @@ def check_signature_of(key: ClusterKey | None, kind: str, name: str, data: bytes
 
 
 def _stated(file: BinaryIO) -> tuple[bytes, str]:
-    """What a file's tag is of, and the tag; an empty one where there is none that could be read."""
+    """The bytes that a file's tag vouches for, and the tag; an empty one where no tag can be read."""
     size_bytes = file.seek(0, io.SEEK_END)
     file.seek(max(0, size_bytes - SUFFIX_BYTES))
     suffix = file.read(SUFFIX_BYTES)

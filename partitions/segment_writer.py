@@ -157,7 +157,7 @@ class SegmentWriter:
         footer, under its checksum; it is asked for when every record's bytes are in the sink.
 
         Raises: ValueError when no record was written; InvalidCallError for a footer that could not be read again,
-            since one of its numbers is none, or it is too long.
+            since one of its numbers is no integer of 64 bits, or it is too long.
         """
         if self.next_offset == self._base_offset:
             raise ValueError("a segment holds at least one record")

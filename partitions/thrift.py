@@ -1,9 +1,9 @@
 """Thrift's compact protocol, read from bytes of anybody: Parquet's footers and page headers are made of it.
 
-Whoever reads says which fields a struct has (``Field``), and how long its lists may be. A field of another kind
-than that, one that comes twice, a number that its kind cannot hold: ValueError, for readers would not agree on
-what it means. Fields that are not known are passed over, as the protocol has it. Nothing is kept of what was not
-asked for, nothing nests deeper than ``MOST_NESTED``, and a length is believed only where the bytes are there.
+The caller says which fields a struct has (``Field``), and how long its lists may be. A field of another kind than
+that, one that comes twice, a number that its kind cannot hold: ValueError, for readers would not agree on what it
+means. Unknown fields are passed over, as the protocol has it. Only requested fields are kept, nothing nests deeper
+than ``MOST_NESTED``, and a length is believed only where the bytes are there.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class CompactReader:
     def struct(self, at: int, field: Field) -> tuple[Any, int]:
         """The struct that begins at a byte, and where it ends.
 
-        Raises: ValueError for what is none.
+        Raises: ValueError for bytes that are no such struct.
         """
         try:
             return self._struct(at, field, 0)

@@ -63,8 +63,8 @@ class LogTransactions:
 def transactions_of(log: ReplicaLog, footer_of: FooterOf, start: int = 0) -> LogTransactions:
     """The transactions of a log from ``start`` on, below its high watermark.
 
-    Of a log without transactions this looks at one footer: that of the last file below the high watermark that is
-    no merged segment, which whoever lists the log knows mostly. Raises: as ``footer_of``.
+    For a log without transactions this reads one footer: that of the last file below the high watermark that is no
+    merged segment, which the caller mostly has in memory. Raises: as ``footer_of``.
     """
     committed = [link for link in log.chain if link.start < log.high_watermark]
     unmerged = [link for link in committed if not link.name.merged and link.end > start]

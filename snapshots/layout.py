@@ -76,7 +76,7 @@ def decode_mark(metadata: Mapping[bytes, bytes], what: str) -> Mark:
 
 
 def check_version(version: int, what: str) -> None:
-    """Raises: CorruptionError for a version that is none of ours."""
+    """Raises: CorruptionError for a version that this release does not read."""
     if version != VERSION:
         raise CorruptionError(
             f"{what} is a snapshot of version {version}, and this release reads version {VERSION}: use the "

@@ -41,20 +41,20 @@ class SnapshotPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinceSnapshot:
-    """What has happened since the latest snapshot."""
+    """The changes since the latest snapshot."""
 
     latest: SnapshotId
-    """The latest snapshot; ``EMPTY`` when there is none."""
+    """The latest snapshot; ``EMPTY`` before the first one."""
     next: SnapshotId
     """What a new one would be: the greatest batch boundary up to the high watermark."""
     log_bytes: int
     """Size of the log between the two."""
     snapshot_records: int
-    """How many records the latest one holds; 0 when there is none."""
+    """How many records the latest one holds; 0 before the first one."""
     changed_records: int
     """How many records of snapshots were changed or deleted since: see ``changed_records``."""
     age_ms: int
-    """How long ago the latest one was made; where there is none, how long ago the log began."""
+    """How long ago the latest one was made; before the first one, how long ago the log began."""
 
 
 def reason_to_wait(policy: SnapshotPolicy, since: SinceSnapshot, *, by_hand: bool = False) -> str | None:
@@ -86,8 +86,8 @@ def is_old(policy: SnapshotPolicy, age_ms: int) -> bool:
 
 def counts_as_changed(touched: int, *, held: bool) -> bool:
     """Whether a record that the log has written or deleted ``touched`` times since the latest snapshot counts
-    as changed, ``held`` by that snapshot or not. What is only new does not; what is new and was then changed or
-    deleted, does.
+    as changed, ``held`` by that snapshot or not. A new record does not; a new record that was then changed or
+    deleted does.
     """
     return touched > 0 if held else touched > 1
 

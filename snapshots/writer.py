@@ -21,8 +21,8 @@ from stratalog.snapshots.snapshot_id import SnapshotId, lineage_up_to
 
 
 class SnapshotWriter:
-    """Writes one snapshot into ``folder``. Until ``freeze`` nothing of it can be seen, and whoever stops leaves
-    nothing behind; as a context it gives up at its end whatever was not frozen by then.
+    """Writes one snapshot into ``folder``. Nothing of it is visible until ``freeze``. As a context it drops, at
+    its end, a snapshot that was not frozen.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class SnapshotWriter:
         of which the snapshot keeps the part up to its end; ``schema`` the physical one of the topic;
         ``producers`` the producer state at the snapshot's end; ``sign`` as of ``SegmentWriter``.
 
-        Raises: InvalidCallError when ``lineage`` says that the last contained record has another epoch, or that
-            there is none; StorageError.
+        Raises: InvalidCallError when ``lineage`` says that the last contained record has another epoch, or does
+            not exist; StorageError.
         """
         before = lineage_up_to(snapshot_id.end_offset, lineage)
         if not before.entries or before.latest_epoch != snapshot_id.epoch:

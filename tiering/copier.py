@@ -3,10 +3,10 @@
 Runs in a task, and only creates a file: the driver commits what came of it, in batches. A repeated,
 speculative or late upload is harmless, for names are exclusive and the table decides what counts.
 
-What is verified when
-    * while copying: the store reads the listed object and no other; what it gave out, byte by byte, has the
-      CRC-32 that the file's footer states, before there is an object of that name (the leader's storage is
-      damaged otherwise). S3 checks the CRC-32 of all that it receives, each part by itself. A rewritten run is
+Verification
+    * while copying: the store reads the listed object and no other; the bytes that it gave out have the CRC-32
+      that the file's footer states, before there is an object of that name (otherwise the leader's storage is
+      damaged). S3 checks the CRC-32 of all that it receives, each part by itself. A rewritten run is
       read page by page, each against its own checksum;
     * before the name appears: the leader is listed again, and the run is still in its log (protocol
       section 3, step 4);
@@ -14,10 +14,10 @@ What is verified when
       checksum, is the one that was copied or written;
     * a file that was there already (of a run that crashed before its commit, of another driver): all of it is
       read back, against the CRC-32 that its footer states. A copy must have the leader's, too: equal footers state
-      equal ones. No cheaper proof is as good. Size and footer say nothing of the pages between; whoever put the
-      object there is not known, so that its parts were checked when they arrived is not known either; the
-      checksums that S3 keeps besides are an option that not every such store has. It costs little: only what was
-      uploaded and not committed is read back, the last seconds of a run that crashed.
+      equal ones. No cheaper proof is as good. Size and footer say nothing of the pages between. The author of the
+      object is unknown, and so is whether its parts were checked on arrival. Not every such store keeps S3's own
+      checksums. It costs little: a driver reads back only uploads without a commit, the last seconds of a run that
+      crashed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The log of a table, looked at before delta-rs reads it: whoever writes there may have left anything.
+"""The log of a table, checked before delta-rs reads it: other writers may have left anything there.
 
 delta-rs ends the process where JSON nests some ten thousands deep, also JSON inside of its strings (statistics,
 schemas), and reads whatever size an entry, a checkpoint or a file of checksums has. So these are listed, and what
@@ -13,9 +13,9 @@ Of entries, those after the latest checkpoint count (or after the one before the
 others nobody reads. A table that is refused is no more than that table's failure, and names the file and the
 remedy.
 
-What is not defended: delta-rs reads by itself a moment later, and may find another entry by then, or a link; the
-values of a checkpoint that a dictionary repeats are not counted. Spark's own reader of Delta tables is not ours:
-such an entry is an error of the query there, and of its memory.
+Limits: delta-rs reads by itself a moment later, and may then find another entry, or a link; the values of a
+checkpoint that a dictionary repeats are not counted. Spark's own reader of Delta tables is not ours: such an entry
+is an error of the query there, and of its memory.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _check(remote: Store, one: StoredObject) -> None:
             else:
                 check_nesting(source.read(ENTRY_BYTES))
     except (FileNotFoundError, SourceChangedError):
-        return  # whoever cleans the log has taken it, and delta-rs will not find it either
+        return  # a cleanup of the log has removed it, and delta-rs will not find it either
     except ValueError as error:
         raise _refused(remote, one, f"cannot be read: {error}") from error
 

@@ -2,8 +2,8 @@
 
 A commit is planned on one version and becomes the next one or nothing: the conditional put of the log
 entry decides, with the application transaction ``stratalog`` (its version is the table's) as a second lock
-for writers that rebase. Whoever loses reads the table again and drops what the winner has committed by
-then. So does whoever got no answer: the table itself says whether a commit has landed.
+for writers that rebase. A writer that lost the race, or got no answer, reads the table again and drops the part of
+its batch that is committed now: the table itself says whether a commit has landed.
 
 Every version that is made here lists a whole remote log and nothing else: before a commit a rewrite by others
 (``delta_reader``) is taken back, in a version of its own that changes no data.
@@ -75,7 +75,7 @@ class DeltaTopicTable(DeltaTopicReader):
         return log if log.rewrite is None else self._commit(lambda log: log)[0]
 
     def ensure(self, schema: pa.Schema) -> None:
-        """Create the table if there is none; ``schema`` is the physical schema of the topic's segments. A table
+        """Create the table if it is missing; ``schema`` is the physical schema of the topic's segments. A table
         with a narrower one grows (``delta_schema``), one with a wider one stays.
 
         Raises: InvalidRecordError when the table there has another schema; StorageError; as ``load``.

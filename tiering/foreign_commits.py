@@ -13,7 +13,7 @@ was; the table is a remote log there. What follows is judged by Delta's own word
                                         table is no log any more, and is refused until somebody restores it
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
-prove that they are not: a rewrite that changes the number of records is none.
+prove that they are not: a rewrite keeps the number of records.
 """
 
 from __future__ import annotations

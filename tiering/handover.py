@@ -1,4 +1,4 @@
-"""Who may commit to a table: the cluster that its properties name. A restored cluster takes it over.
+"""Only the cluster that a table's properties name may commit to it. A restored cluster takes it over.
 
 The property is changed by a commit like any other, so it decides between two clusters: whatever the former one
 has committed before is in the table that the restored one reads afterwards; whatever it tries to commit later

@@ -33,8 +33,8 @@ class CopyLag:
     size_bytes: int
 
     def eligible(self, run: Run, newer_bytes: int, now_ms: int, latest_ms: LatestMs) -> bool:
-        """Whether a sealed run may go that has so many bytes of the log behind it. One with a timestamp in the
-        future goes: it would have to wait for it.
+        """Whether a sealed run may go that has ``newer_bytes`` bytes of the log behind it. A run with a timestamp
+        in the future goes at once: it would have to wait until then.
         """
         if self.ms == 0 or (self.size_bytes != UNLIMITED and newer_bytes >= self.size_bytes):
             return True
@@ -76,10 +76,10 @@ class UploadPlan:
 def earliest_pending_upload(log: ReplicaLog, remote: Sequence[RemoteSegment], log_start: int, what: str) -> int:
     """The offset on the leader that is the next to be uploaded (KIP-1023, "ListOffsets API").
 
-    It is the end of the remote log, unless that is none of the log any more: nothing was ever tiered, or
-    tiering was off for so long that "the leader's Log-Start-Offset is much ahead of the highest offset on
-    the remote storage" (KIP-1023, "ReplicaFetcher Changes"); then it is the first offset that the leader
-    has, and the old remote segments must go in the same commit (``expiry.expired_segments``).
+    It is the end of the remote log, if the log still reaches back that far. Otherwise it is the first offset that
+    the leader has, and the old remote segments must go in the same commit (``expiry.expired_segments``): nothing
+    was ever tiered, or tiering was off for so long that "the leader's Log-Start-Offset is much ahead of the
+    highest offset on the remote storage" (KIP-1023, "ReplicaFetcher Changes").
 
     Raises: CorruptionError when the remote holds another history than the leader (an unclean election);
         LogGapError when the leader has deleted what the remote lacks: its store is another one than before, or
@@ -129,7 +129,7 @@ def plan_uploads(
     """The uploads that are due of the leader's log from ``start`` on, the ``earliest_pending_upload`` (of what was
     remote after the leader was listed). An active tail that has expired on the brokers, for it is older than
     ``expires_ms``, is sealed: it may leave them only when it is remote. ``latest_ms`` is asked only where that, or
-    ``lag``, is a time. ``transactions`` are those of the log from there on; None where there are none.
+    ``lag``, is a time. ``transactions`` are those of the log from there on; None without any.
 
     Raises: as ``latest_ms``.
     """

@@ -3,8 +3,8 @@ written in place of it.
 
 Nothing that lies there is deleted or changed. What was damaged stays under its name until the table has
 forgotten it and its delay is over; what is rebuilt gets a name of its own. Only an object that is gone
-altogether is put back under the very name, where its very bytes are to be had: then every version of the table
-that lists it can be read again.
+altogether is put back under its old name, where its old bytes still exist: then every version of the table that
+lists it can be read again.
 """
 
 from __future__ import annotations

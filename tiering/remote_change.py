@@ -63,8 +63,7 @@ def decide(
     log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
 ) -> Change | Committed:
     """Steps 2 and 3 of ``DeltaTopicTable.commit``, on the table as it was just read: the change that the next
-    version has to make, or, where there is none, what became of the batch. Who leads is asked only where there is
-    one.
+    version has to make, or the outcome of the batch where it changes nothing. Only a change asks who leads.
 
     Raises: LogGapError, CorruptionError when the batch would break the log; InvalidCallError, as
         ``Histories.check``.
@@ -96,7 +95,7 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
 
 def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> Change | Committed:
     """As ``decide``, of segments that are rebuilt: they take the place of the lost ones, where these are still
-    listed. Where not, retention, or another heal, was faster. Who leads is no question: the records are the same.
+    listed. Where not, retention, or another heal, was faster. Any leader will do: the records are the same.
 
     Raises: LogGapError, CorruptionError when the batch would break the log.
     """

@@ -26,7 +26,7 @@ class RemoteLog:
     what: str
     """The table, for messages."""
     version: int
-    """The version of the table; -1 when there is none yet."""
+    """The version of the table; -1 before the first one."""
     segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
     rewrite: Rewrite | None = None
     """What others have put in the place of some of them; None where the table lists exactly them."""

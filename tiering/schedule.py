@@ -29,7 +29,7 @@ MOST_BYTES = 128 * 1024 * 1024
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A partition on the list. What is not known is as it is by default."""
+    """A partition on the list. Unknown fields have their defaults."""
 
     leader_epoch: Int64
     due_ms: Int64 = 0
@@ -60,7 +60,7 @@ class Intervals:
     jitter: float
 
     def after_failure(self, attempts: int, draw: float) -> int:
-        """How long to wait after so many failures in a row (from 1 on); ``draw`` is from [0, 1)."""
+        """How long to wait after ``attempts`` failures in a row (from 1 on); ``draw`` is from [0, 1)."""
         doubled = self.retry_ms * 2.0 ** min(attempts - 1, 62)
         factor = 1 - self.jitter + 2 * self.jitter * draw
         return round(min(doubled * factor, self.retry_max_ms))
@@ -154,7 +154,7 @@ def failed(
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What is written: partitions and entries by topic id."""
+    """The file's content: partitions and entries by topic id."""
 
     version: int
     topics: dict[str, list[tuple[Int64, Entry]]]

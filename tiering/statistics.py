@@ -83,7 +83,7 @@ def listed_statistics(
 
 
 def _listed(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """What is known, in JSON's forms; the bounds were cut and rounded when they were written."""
+    """The known statistics, in JSON's forms; the bounds were cut and rounded when they were written."""
     known: dict[str, Any] = {}
     for name, value in tree.items():
         match value:

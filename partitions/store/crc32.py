@@ -50,7 +50,7 @@ def combined(first: int, second: int, second_bytes: int) -> int:
 
 @lru_cache(maxsize=1024)
 def _shift(size_bytes: int) -> int:
-    """x to the power of the bits of so many bytes."""
+    """x to the power of the number of bits in ``size_bytes`` bytes."""
     power, square, exponent = _ONE, _X, 8 * size_bytes
     while exponent:
         if exponent & 1:

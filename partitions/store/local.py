@@ -218,8 +218,8 @@ class LocalStore:
         check_exclusive_create(self, probe_name(self._new_id()))
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
-        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. What is no file
-        was put there by somebody else, and stays."""
+        """See ``Store.sweep_staging``. A writer that is alive after all fails with StorageError. Anything but a
+        file was put there by somebody else, and stays."""
         before_ms = self._clock.now_ms() - older_than_ms
         removed = 0
         with (

@@ -1,12 +1,12 @@
 """The folders below a root as descriptors: no link is followed, no other volume is entered.
 
-Whoever can write to a root can put a link, a FIFO or a device where a name of ours is looked for. So each name is
-walked from the root, folder by folder (``openat`` with ``O_NOFOLLOW``), and anew for each call: a descriptor that
-was kept would follow a folder that was moved away, and keep a volume from being unmounted. Only the address of the
+Anybody with write access to a root can put a link, a FIFO or a device under a name of ours. So each name is walked
+from the root, folder by folder (``openat`` with ``O_NOFOLLOW``), and anew for each call: a descriptor that was
+kept would follow a folder that was moved away, and keep a volume from being unmounted. Only the address of the
 root itself is configuration: it may lead over links and mounts.
 
-What is there instead of a file or a folder is named (``SpecialFileError``) and left alone. Files are opened
-without waiting for a writer, and only regular ones are read.
+An error (``SpecialFileError``) names anything that is there instead of a file or a folder, and it is left alone.
+Files are opened without waiting for a writer, and only regular ones are read.
 
 Left to others: engines that read by path (Spark, delta-rs) would follow what takes the place of a file after it
 was listed; and a folder of the same volume that is mounted below the root looks like any other, but what two
@@ -75,8 +75,8 @@ class RootFolder:
 
     def open_folder(self, name: str, flags: int = SEARCHED, *, make: bool = False) -> int:
         """A descriptor of a folder, to be closed. ``make``: it and those above it, but for the root, are made
-        where they are missing, and each survives a power cut. Those found in place are synced too, once: whoever
-        made them may not have come to that.
+        where they are missing, and each survives a power cut. Those found in place are synced too, once: their
+        maker may have crashed before it did.
 
         Raises: FileNotFoundError; NotADirectoryError where a file has the name of a folder; SpecialFileError;
             OSError.

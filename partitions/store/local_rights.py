@@ -1,4 +1,4 @@
-"""What a file system refuses, told apart: a fault, or a right that whoever asks does not have."""
+"""Refusals of a file system, told apart: a fault, or a missing right of the caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def failure_of(action: str, path: str, error: OSError) -> StorageError:
 
 
 def not_allowed(right: Right, path: str, what: str) -> StorageAuthorizationError:
-    """The error of whoever lacks a right; ``what`` failed for it."""
+    """The error of a caller who lacks a right; ``what`` failed for it."""
     return StorageAuthorizationError(
         f"{what}: let the user that runs this {right} there, or run it as another one", right, path
     )

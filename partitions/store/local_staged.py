@@ -131,8 +131,7 @@ class StagedFile:
             os.link(self._temporary, last, src_dir_fd=self._staging, dst_dir_fd=above, follow_symlinks=False)
         except FileExistsError:
             # NFS repeats a request whose answer was lost, and is told of its own success: both names are of one
-            # file. (Their number tells nothing: whoever copies a root by hard links gives the temporary file more
-            # of them.)
+            # file. (The number of links tells nothing: a copy of the root by hard links adds some.)
             ours = os.stat(self._temporary, dir_fd=self._staging, follow_symlinks=False)
             return os.path.samestat(ours, os.stat(last, dir_fd=above, follow_symlinks=False))
         except OSError as error:

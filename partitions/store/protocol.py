@@ -111,9 +111,8 @@ class StagedCopy(Staged, Protocol):
     @property
     def crc32(self) -> int:
         """CRC-32 of all bytes, taken of the very buffers that were written or sent (or told by a server of what it
-        has copied itself). Whoever knows what it has to be (``stratalog.partitions.segment_check``) compares
-        before ``commit``: storage that gave out other bytes than were written is found here, and nothing gets the
-        name.
+        has copied itself). ``stratalog.partitions.segment_check`` compares it with the expected one before
+        ``commit``: storage that gave out other bytes than were written is found here, and nothing gets the name.
         """
         ...
 
@@ -237,7 +236,7 @@ class Store(Protocol):
         ...
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete in bulk; a name that is not there is no error. What is no file stays.
+        """Delete files in bulk; a name that is not there is no error. Anything but a file stays.
 
         Raises: StorageError naming what could not be deleted; the others are gone.
         """

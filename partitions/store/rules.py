@@ -205,8 +205,8 @@ def check_exclusive_create(store: Store, probe: str) -> None:
 
 
 def drop_probes(store: Store, probes: Sequence[str]) -> None:
-    """Delete what was created to find out how a store behaves. Whoever may not delete leaves it there, for
-    ``vacuum``, and the log says so: a few bytes under a name that means nothing to anybody.
+    """Delete the files that were created to find out how a store behaves. A caller without the right to delete
+    leaves them to ``vacuum``, and the log says so: a few bytes under a name without meaning.
 
     Raises: StorageError.
     """

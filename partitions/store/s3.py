@@ -107,7 +107,7 @@ class S3Store:
 
     def create(self, name: str, data: bytes) -> bool:
         """See ``Store.create``. False may be the echo of this call's own success, when an answer was lost
-        on the way: whoever is told that a name is taken looks what is there."""
+        on the way: read a name that is taken before you take it for another's."""
         return put_exclusively(self._place(name), data)
 
     def stage_writer(self, name: str) -> StagedWriter:

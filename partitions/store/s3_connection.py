@@ -122,7 +122,7 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store kn
             )
         if code in NOT_ALLOWED or code == "403":
             unless = "" if code != "403" else ", or they are wrong; it does not say which"
-            hidden = "; or nothing is there, and whoever may not list is not told" if right == "read" else ""
+            hidden = "; or nothing is there, which only those who may list are told" if right == "read" else ""
             return StorageAuthorizationError(
                 f"{what}: {self}: the credentials do not allow it{unless}{hidden}: let their owner {right} there "
                 f"({_ACTIONS[right]}), or use others",

@@ -17,7 +17,7 @@ from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.partitions.store.s3_upload import Place, crc32_text, name_exclusively
 
 LARGEST_PUT_BYTES = 512 * 1024 * 1024
-"""What is larger goes up in parts: of a request that fails, all bytes are sent again. (S3 takes up to 5 GB.)"""
+"""A larger object goes up in parts, since a failed request sends all its bytes again. (S3 takes up to 5 GB.)"""
 
 _BUFFER_BYTES = 1024 * 1024
 

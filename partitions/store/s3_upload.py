@@ -7,10 +7,10 @@ A server that completes uploads exclusively only while nobody races (SeaweedFS 4
 one name may both succeed) is asked differently: the upload is completed under a name in ``.staging``,
 and ``CopyObject`` with ``If-None-Match: *``, which is atomic there, gives the name.
 
-What is verified when: every part and every ``PUT`` carries its CRC-32, and the server refuses bytes that have
-another one. Parts that the server copies itself count only where it tells their CRC-32. So
-``StagedCopy.crc32`` is of the bytes that the server has, before they have a name. What a server does inside of
-itself, when it completes an upload or copies a staged object to its name, nobody tells: ``verify_bytes`` reads it.
+Verification: every part and every ``PUT`` carries its CRC-32, and the server refuses bytes that have another one.
+Parts that the server copies itself count only where it tells their CRC-32. So ``StagedCopy.crc32`` is of the bytes
+that the server has, before they have a name. A server does not report how it completes an upload or copies a
+staged object to its name: ``verify_bytes`` reads the result.
 """
 
 from __future__ import annotations
@@ -425,7 +425,7 @@ class _PartStream(io.RawIOBase):
         return len(view)
 
     def take(self) -> bytes:
-        """What is left of the last part; the stream is closed by it."""
+        """The rest of the last part. Closes the stream."""
         self.close()
         rest = bytes(self._buffer)
         self._buffer.clear()
