@@ -13,7 +13,10 @@ was; the table is a remote log there. What follows is judged by Delta's own word
                                         table is no log any more, and is refused until somebody restores it
 
 Statistics cannot prove that records are the same (an UPDATE keeps their number, offsets and times), but they can
-prove that they are not: a rewrite keeps the number of records.
+prove that they are not: a rewrite keeps the number of records. There is one exception. delta-rs 1.6.6 commits an
+OPTIMIZE although files that it removes have left the table since it read them, if they left without a change of
+data, as by another OPTIMIZE or when this product takes one back. The records of those files are in the table twice
+then. The commit is known by what it removes, and is taken back as any rewrite: it holds no new record.
 """
 
 from __future__ import annotations
@@ -99,12 +102,19 @@ class Rewrite:
     """Segments of the remote log that the table does not list any more. A VACUUM may delete them."""
     files: tuple[ListedFile, ...]
     """What it lists instead."""
+    twice: bool = False
+    """Some records are in the table twice: a commit has removed files that were not there any more."""
 
     def __str__(self) -> str:
         """What has happened, for people."""
         files, segments = _count(len(self.files), "foreign file"), _count(len(self.lacking), "segment")
+        records = (
+            "but an older version of it, so that records are there twice"
+            if self.twice
+            else "with the same records"
+        )
         return (
-            f"somebody else has rewritten the table, with the same records ({'; '.join(map(str, self.commits))}): "
+            f"somebody else has rewritten the table, {records} ({'; '.join(map(str, self.commits))}): "
             f"{files} for {segments}, which any VACUUM may delete"
         )
 
@@ -163,7 +173,9 @@ def rewrite_of(
     """
     data = [commit for commit in commits if commit.changes_data]
     records = None if any(file.records is None for file in listed) else sum(file.records or 0 for file in listed)
-    if data or records not in (None, sum(segment.records for segment in ours)):
+    once = sum(segment.records for segment in ours)
+    twice = records is not None and records > once and _removes_what_has_left(ours, commits)
+    if data or not (twice or records in (None, once)):
         before = commits[0].version - 1
         said = "; ".join(map(str, data or commits))
         raise CorruptionError(
@@ -178,6 +190,7 @@ def rewrite_of(
         tuple(commits),
         tuple(segment for segment in ours if sizes.get(segment.path) != segment.size_bytes),
         tuple(file for file in listed if file.path not in paths_of_ours),
+        twice,
     )
 
 
@@ -193,6 +206,16 @@ def _when(timestamp_ms: object) -> str | None:
         return (_EPOCH + timedelta(milliseconds=timestamp_ms)).isoformat(timespec="seconds")
     except OverflowError:
         return None
+
+
+def _removes_what_has_left(ours: Iterable[RemoteSegment], commits: Iterable[ForeignCommit]) -> bool:
+    """Whether a commit after a remote log of these segments removes a file that is not listed any more."""
+    listed = {segment.path for segment in ours}
+    for commit in commits:
+        if not commit.removed <= listed:
+            return True
+        listed = (listed - commit.removed) | commit.added.keys()
+    return False
 
 
 def standing(ours: Iterable[RemoteSegment], commits: Sequence[ForeignCommit]) -> list[ForeignCommit]:
