@@ -85,5 +85,5 @@ def _type_name(schema: str | None) -> str:
         if isinstance(found, dict) and found["type"] == "struct":
             return f"struct of {', '.join(field['name'] for field in found['fields'])}"
         return found if isinstance(found, str) else str(found["type"])
-    except (ValueError, KeyError, TypeError):  # of a stranger: whoever creates a topic declares what can be read
+    except (ValueError, KeyError, TypeError):  # of foreign origin: ``create_topic`` only declares readable types
         return "unreadable"

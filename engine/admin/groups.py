@@ -88,9 +88,9 @@ def reset_offsets(
     dry_run: bool = False,
 ) -> Report:
     """Move what a group has committed for the topics (those that it has committed for when None), in all their
-    partitions or in these: ``to`` a place, ``shift_by`` so many records (back where negative), or
-    ``by_duration``, to where the log was so long ago. What is out of range is moved to the nearest end of the log,
-    and noted. One row per partition, with the old and the new offset; ``dry_run`` changes nothing.
+    partitions or in these: ``to`` a place, by ``shift_by`` records (back where negative), or by ``by_duration``,
+    to where the log was that long ago. A place out of range becomes the nearest end of the log, and is noted. One
+    row per partition, with the old and the new offset; ``dry_run`` changes nothing.
 
     Raises: InvalidGroupIdError, GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError (for a
         shift of what was never committed, too): nothing was changed; as ``groups.commit``.

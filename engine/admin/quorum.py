@@ -7,7 +7,7 @@ Voters change one at a time; a voter that lost its storage is removed and added 
 3. one commit: it is no voter with its old storage
 4. one commit: it is one with the new
 
-Whoever dies between two of these leaves a quorum that works, and a replacement that can be repeated.
+A crash between two of these leaves a quorum that works, and a replacement that can be repeated.
 """
 
 from __future__ import annotations

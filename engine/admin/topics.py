@@ -92,7 +92,7 @@ def alter_topic(
 
 
 def create_partitions(context: Context, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
-    """Let a topic have so many partitions; ``dry_run`` only tells which brokers the new ones would be on.
+    """Grow a topic to ``partitions`` partitions; ``dry_run`` only tells which brokers the new ones would be on.
 
     Raises: as ``CreatePartitions.decide``.
     """
@@ -177,8 +177,8 @@ def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:
         raise StorageAuthorizationError(what, error.right, error.path) from error
     except RetriableError as error:
         raise StorageError(
-            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be told first, or it would "
-            "be kept for ever. Try again when the remote tier is back"
+            f"topic {topic.name!r} was not deleted: {error}; its remote table has to be marked first, or nothing "
+            "would ever delete it. Try again when the remote tier is back"
         ) from error
 
 

@@ -33,9 +33,9 @@ def format_cluster(
     prober: Prober | None = None,
     key: ClusterKey | None = None,
 ) -> Context:
-    """Format all roots, begin the metadata log, register the brokers. What is done already stays as it is: where
-    it stopped half-way, calling it again finishes it. ``tasks`` is as of ``open_context``. With ``key``, all of it
-    is signed.
+    """Format all roots, begin the metadata log, register the brokers. Finished steps stay as they are: a second
+    call completes one that stopped half-way. ``tasks`` is as of ``open_context``. With ``key``, all of it is
+    signed.
 
     Raises: InconsistentClusterIdError, LogDirError for roots of somebody else; UnsupportedStoreError for storage
         without exclusive create; InvalidCallError where the metadata log was lost; NoMajorityError;

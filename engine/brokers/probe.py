@@ -73,8 +73,8 @@ def settle_brokers(context: Context, image: ClusterImage | None = None) -> Settl
 
 
 def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
-    """``work`` on the metadata as it is. Where a leader cannot be reached, or is none any more, it is done once
-    more after the brokers were looked at: what is gone is fenced by then, and others lead.
+    """``work`` on the metadata as it is. If a leader cannot be reached, or leads no longer, the brokers are
+    probed, which fences the missing ones and elects others, and ``work`` is done once more.
 
     Raises: what ``work`` raises; as ``settle_brokers``.
     """

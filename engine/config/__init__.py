@@ -1,5 +1,5 @@
-"""What is configured, and where: the cluster file, and the configs of topics and of the cluster. Pure, but for the
-two files that are read.
+"""Configuration: the cluster file, and the configs of topics and of the cluster. Pure, but for the two files that
+are read.
 
     cluster_file          ``cluster.toml``: the brokers, their roots, the voters, the remote tier
     key_source            where a process has the cluster's key from

@@ -62,7 +62,7 @@ class ClusterFile:
     client_rack: str | None = None
     """Where readers are that do not say it themselves; see ``stratalog.engine.reading.client``."""
     warnings: tuple[str, ...] = ()
-    """What is allowed, and probably not meant."""
+    """Values that are allowed, and probably not meant."""
 
     def broker(self, broker_id: int) -> BrokerEntry | None:
         """The entry of a broker, None when the file does not name it."""
@@ -257,6 +257,7 @@ def _check_code_apart(roots: Sequence[tuple[str, str]]) -> None:
             for who, root in roots:
                 if f"file://{resolved}/".startswith(f"{root.rstrip('/')}/"):
                     raise EnvironmentUnusableError(
-                        f"Python imports from {resolved}, which is storage of {who}: whoever writes there would "
-                        "run code here. Start this in another folder, and take storage off sys.path and PYTHONPATH"
+                        f"Python imports from {resolved}, which is storage of {who}: anybody who may write there "
+                        "could run code here. Start this in another folder, and take storage off sys.path and "
+                        "PYTHONPATH"
                     )

@@ -10,7 +10,7 @@ _NO_LIMIT = (
     "an append is one file a partition, however large, and no fetch has to hold it whole; a record may "
     "take 96 MiB, for readers make room for that: refuse what is too large for you before you append it"
 )
-_ANY_TIME = "timestamps are taken as they are; one in the future keeps no file for ever"
+_ANY_TIME = "timestamps are taken as they are; one in the future does not keep its file from deletion"
 _NO_COMPACTION = "logs are not compacted in place: cleanup.policy=snapshot keeps the latest record of each key"
 _BY_REASSIGN = "it is an option of the run: reassign --throttle"
 

@@ -57,8 +57,8 @@ def read_key(cluster_id: str, source: KeySource) -> ClusterKey | None:
     words = text.replace(",", " ").split()
     if not words:
         raise ClusterKeyError(
-            f"the key of cluster {cluster_id!r} is empty: unset {KEY_VARIABLE} where there is none, for an empty "
-            "one would be none without saying so"
+            f"the key of cluster {cluster_id!r} is empty: unset {KEY_VARIABLE} for a cluster without a key; an "
+            "empty value might be a key that was lost on the way"
         )
     return ClusterKey(cluster_id, [_secret(cluster_id, word, number) for number, word in enumerate(words, 1)])
 

@@ -23,7 +23,7 @@ _SEVEN_DAYS_MS = 7 * _DAY_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """What applies to a topic. A limit of -1 is none.
+    """The configs that apply to a topic. A limit of -1 means unlimited.
 
     ``stratalog.engine.config.settings.topic_config`` makes it. Local retention is resolved there (no -2), and
     never above total retention. So is the copy lag (no -1), which is above local retention only where that has no

@@ -1,5 +1,5 @@
-"""What this driver has begun to append as producers that were named: a sequence above that is none that it tries
-again, and nobody needs to be asked about earlier attempts of it."""
+"""The sequences that this driver has begun to append for named producers: a greater one is no retry, and needs no
+look for earlier attempts."""
 
 from __future__ import annotations
 

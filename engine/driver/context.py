@@ -39,11 +39,11 @@ class Progress(Protocol):
     bytes there are in all is known only to the tasks: they list the logs."""
 
     def start(self, operation: str, items: int, unit: str) -> None:
-        """Work on so many items begins; ``unit`` is their plural."""
+        """Work on ``items`` items begins; ``unit`` is their plural."""
         ...
 
     def advance(self, size_bytes: int = 0) -> None:
-        """One more item is done, with so many bytes."""
+        """One more item is done, with ``size_bytes`` bytes."""
         ...
 
     def finish(self) -> None:
@@ -136,7 +136,7 @@ class Context:
     begun_sequences: BegunSequences = field(default_factory=BegunSequences)
     """This driver, as the producers that were named."""
     fetching: Fetching = field(default_factory=Fetching)
-    """This driver's fetches: their threads, and what they have read of late."""
+    """This driver's fetches: their thread pools and caches."""
     selector: CurrentSelector = field(default_factory=CurrentSelector)
     """Which replicas are read from."""
     snapshot_metrics: SnapshotMetrics = field(default_factory=SnapshotMetrics)

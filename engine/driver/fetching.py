@@ -2,8 +2,8 @@
 have to handle remote storage operations in dedicated threads pools").
 
 A fetch is asked first where its records are, which takes a listing of the leader, by a thread for local work; if
-they are remote, it goes on by one of those for remote work. Whoever asked gets the answers as they come. A leader
-that hangs leaves half of the threads to the others, and what nobody waits for any more is not begun.
+they are remote, it goes on by one of those for remote work. The caller gets the answers as they come. A leader
+that hangs leaves half of the threads to the others, and a fetch that nobody waits for any more is not begun.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Remotely = Callable[[], R]
 
 
 class Fetching:
-    """What one driver keeps for its fetches: threads, and what was read of late."""
+    """The thread pools and caches of one driver's fetches."""
 
     def __init__(self) -> None:
         self.reader = RecordReader()

@@ -1,4 +1,4 @@
-"""The metadata for whoever only looks: without a majority of voters, what was known last, and a word about it."""
+"""The metadata for operations that only look: without a majority of voters, the last known state, and a note."""
 
 from __future__ import annotations
 

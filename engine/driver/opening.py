@@ -69,7 +69,7 @@ def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
 def strangers(
     file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober
 ) -> list[StratalogError]:
-    """What is wrong with those roots of these brokers that belong to somebody else."""
+    """An error for each root of these brokers that belongs to somebody else."""
 
     def check(broker_id: int) -> None:
         found = read_broker_file(stores[broker_id])

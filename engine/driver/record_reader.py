@@ -25,9 +25,9 @@ _COLUMNS = [*READ_COLUMNS, "control"]
 
 FOOTER_BYTES = 128 * 1024 * 1024
 _KEPT_BYTES = 1024 * 1024
-"""So much a part may keep in memory besides its own records."""
+"""Most memory that a part may keep besides its own records."""
 ROW_GROUP_BYTES = 256 * 1024 * 1024
-"""Bounds of the cache: footers, and row groups, of so many bytes in memory. (Kafka keeps up to
+"""Bounds of the cache, in bytes of memory: footers, and row groups. (Kafka keeps up to
 1 GiB of indexes of remote segments, remote.log.index.file.cache.total.size.bytes.)"""
 
 _File = tuple[str, str, int, str]
@@ -128,7 +128,7 @@ def _key(store: Store, file: DataFile) -> _File:
 
 
 def _fitting(records: pa.Table, max_bytes: int) -> int:
-    """How many of the first records take at most so many bytes in memory."""
+    """How many of the first records take at most ``max_bytes`` bytes in memory."""
     low, high = 0, int(records.num_rows)
     if records.nbytes <= max_bytes:
         return high

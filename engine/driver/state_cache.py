@@ -23,7 +23,7 @@ _MOST_APPENDS = 1000
 
 @dataclass(frozen=True, slots=True)
 class ReadState(Generic[M]):
-    """A state of a partition as it was read, and the epoch of the last record in it: whoever has another epoch
+    """A state of a partition as it was read, and the epoch of the last record in it: a log with another epoch
     there has another history.
     """
 
@@ -93,7 +93,7 @@ class OwnProducer:
             self._waiting.append(wanted)
         try:
             with self._turn:
-                # Whoever had the turn before may have taken this one along.
+                # The thread that had the turn before may have appended this one with its own.
                 while not wanted.over:
                     self._append_waiting(make)
         finally:

@@ -1,9 +1,9 @@
-"""Who appends where no producer is named: this driver, under few ids that are used again and again.
+"""The producers of appends that name none: this driver, under few ids that are used again and again.
 
-Step 2 of an append needs a producer, and what is known of it stays in the footer of every later file until it
-expires. A fresh one for each append would make every append dearer than the one before; so an id goes from append
-to append, with the next sequence, and a log knows as many of them as its drivers ever appended at once. An id
-whose append has an unknown outcome belongs to whoever was told of it.
+Step 2 of an append needs a producer, whose state stays in the footer of every later file until it expires. A fresh
+one for each append would make every append dearer than the one before; so an id goes from append to append, with
+the next sequence, and a log knows as many of them as its drivers ever appended at once. An id whose append has an
+unknown outcome belongs to the caller that was told of it.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def encode(description: ClusterDescription) -> bytes:
 
 
 def decode(data: bytes, what: str) -> ClusterDescription:
-    """Raises: CorruptionError, naming ``what``, for anything that is none of ours, or of a later version."""
+    """Raises: CorruptionError, naming ``what``, for anything but a description, or for one of a later version."""
     found = decode_json(
         data, ClusterDescription, f"{what} is no description of a cluster, or one of a later version"
     )

@@ -63,7 +63,7 @@ def encode(record: SnapshotRecord) -> bytes:
 def decode(data: bytes) -> SnapshotRecord:
     """The record of a JSON text.
 
-    Raises: CorruptionError for anything that is none of ours, is of a later version, or contradicts itself.
+    Raises: CorruptionError for a text that is no such record, is of a later version, or contradicts itself.
     """
     found: SnapshotRecord = decode_json(
         data,
@@ -184,7 +184,7 @@ class _Loading:
 
 def count_changes(before: ClusterImage, after: ClusterImage) -> tuple[int, int]:
     """How many things (brokers, topics, partitions, configs) the image ``before`` holds, and how many of them are
-    others in ``after``, or gone. What is new counts for neither (KIP-630, "When to Snapshot").
+    others in ``after``, or gone. New things do not count (KIP-630, "When to Snapshot").
     """
     held = len(before.configs) + len(before.brokers)
     changed = sum(after.configs.get(key) != value for key, value in before.configs.items())

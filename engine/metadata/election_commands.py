@@ -22,7 +22,7 @@ from stratalog.partitions.errors import (
 
 @dataclass(frozen=True, slots=True)
 class Election:
-    """Who shall lead one partition, and how. ``unclean`` and ``resign`` exclude each other."""
+    """The wanted leader of one partition, and how it is elected. ``unclean`` and ``resign`` exclude each other."""
 
     topic_id: str
     partition: int

@@ -53,8 +53,8 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_dir: str
     fenced: bool
     home: str
-    """The folder below the root in which its replicas are. Another one for each incarnation, so that whoever
-    still writes for an earlier one does so where nobody reads (protocol section 1)."""
+    """The folder below the root in which its replicas are. Each incarnation has its own, so that late writers of
+    an earlier one write where nobody reads (protocol section 1)."""
     root: str = ""
     """See ``Incarnation``."""
     held: bool = False
@@ -96,7 +96,7 @@ class PartitionImage(
     partition_epoch: Int64
     """Grows by one on every change of this value."""
     target: tuple[Int64, ...] = ()
-    """The replicas, in order of preference, that the reassignment in progress leads to; empty: there is none.
+    """The replicas, in order of preference, that the reassignment in progress leads to; empty without one.
     Among ``replicas``; distinct."""
     joining: tuple[Int64, ...] = ()
     """The replicas that are here only because of the reassignment: the last ones of ``replicas``, all of them
@@ -143,13 +143,13 @@ class TopicImage(msgspec.Struct, frozen=True, kw_only=True, gc=False, forbid_unk
     partitions: tuple[PartitionImage, ...] = ()
     """Partition ``i`` at index ``i``."""
     configs: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """What is set on the topic itself, as text; see ``stratalog.engine.config.settings`` for what applies."""
+    """The configs of the topic itself, as text; ``stratalog.engine.config.settings`` adds the defaults."""
     grown: bool = False
-    """It may be that it had fewer partitions once."""
+    """True if partitions may have been added after creation."""
 
     @property
     def first(self) -> PartitionImage:
-        """Its first partition. Raises: CorruptionError where there is none: no command makes such a topic."""
+        """Its first partition. Raises: CorruptionError for a topic without partitions, which no command makes."""
         if not self.partitions:
             raise CorruptionError(
                 f"the metadata holds topic {self.name!r} without any partition: delete it, and create it again"
@@ -211,7 +211,7 @@ class ClusterImage:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     """By name; exactly the names of ``topics``."""
     configs: Mapping[str, str] = field(default_factory=dict)
-    """What is set on the cluster: its own configs, and defaults of topics."""
+    """The configs of the cluster: its own, and defaults of topics."""
     next_offset: int = 0
     """The metadata offset up to which (exclusive) records are folded in."""
 

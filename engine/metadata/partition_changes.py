@@ -14,7 +14,7 @@ Value = TypeVar("Value")
 
 
 def first_candidate(order: Sequence[int], isr: Container[int], brokers: Mapping[int, BrokerImage]) -> int | None:
-    """Who leads by a clean election: the first in order of preference that is in the ISR and not fenced."""
+    """The leader by a clean election: the first in order of preference that is in the ISR and not fenced."""
     return next((broker for broker in order if broker in isr and not brokers[broker].fenced), None)
 
 

@@ -53,7 +53,7 @@ PartitionAnswer = Altered | Refused
 
 
 class Request(Protocol):
-    """What is asked of one partition."""
+    """A request for one partition."""
 
     @property
     def topic_id(self) -> str: ...

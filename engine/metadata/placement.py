@@ -89,7 +89,7 @@ class Placer:
         return max(candidates, key=lambda b: (used[self._racks[b]], self._replicas[b], self._rng.random()))
 
     def leader(self, candidates: Sequence[int]) -> int:
-        """Who of the candidates leads least, the preferred ones first."""
+        """The candidate that leads least, the preferred ones first."""
         return min(candidates, key=lambda b: (self._leaders[b], self._rack_leaders[self._racks[b]]))
 
     def _take(self, broker_id: int, rack: str | None, chosen: list[int], used: Counter[str | None]) -> None:

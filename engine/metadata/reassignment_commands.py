@@ -31,8 +31,8 @@ class AlterPartitionReassignments:
     NO_REASSIGNMENT_IN_PROGRESS or INVALID_UPDATE_VERSION (the second for its partition in one batch).
 
     Newcomers are *joining* until all of them are in the ISR; ``AlterPartition`` completes the reassignment
-    then. Who has nobody to wait for is done at once. Whatever happens in between, the replicas are the
-    original ones and those joining, so that to cancel leaves the partition as it would be without.
+    then. A reassignment without newcomers completes immediately. Whatever happens in between, the replicas are the
+    original ones and those joining, so that a cancel leaves the partition as it would be without.
     """
 
     reassignments: tuple[Reassignment, ...]

@@ -192,7 +192,7 @@ def encode(record: MetadataRecord) -> bytes:
 def decode(data: bytes) -> MetadataRecord:
     """The record of a JSON text.
 
-    Raises: CorruptionError for anything that is none of ours, or is of a later version.
+    Raises: CorruptionError for a text that is no such record, or is of a later version.
     """
     found: MetadataRecord = decode_json(
         data, MetadataRecord, f"not a metadata record, or one of a later version: {data[:120]!r}"
@@ -201,8 +201,8 @@ def decode(data: bytes) -> MetadataRecord:
 
 
 def check_readable(record: MetadataRecord) -> None:
-    """Raises: InvalidCallError unless what is written of the record is read again as it is. One that is not (its
-    broker is 2.0, say, and not 2) would keep everybody from the metadata for ever.
+    """Raises: InvalidCallError unless the written record reads back as it is. Another one (its broker is 2.0, say,
+    and not 2) would make the metadata unreadable for good.
     """
     try:
         text = encode(record)

@@ -120,7 +120,7 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class PartitionsCreated:
-    """The topic has so many partitions; ``added`` are the new ones, each with its replicas."""
+    """The topic has ``partitions`` partitions; ``added`` are the new ones, each with its replicas."""
 
     partitions: int
     added: Mapping[int, tuple[int, ...]]

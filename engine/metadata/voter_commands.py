@@ -48,8 +48,8 @@ class AddVoter:
 
 @dataclass(frozen=True, slots=True)
 class RemoveVoter:
-    """A broker is no voter any more; its storage stays as it is. Nothing to do when it is none. ``returning``:
-    it will be added again with other storage. Answer: the voters.
+    """A broker is no longer a voter; its storage stays as it is. Changes nothing for a broker that is no voter.
+    ``returning``: it will be added again with other storage. Answer: the voters.
     """
 
     broker_id: int

@@ -1,7 +1,7 @@
 """The metadata log: a majority of passive voters, one claimant an epoch (protocol section 5).
 
 Purpose
-    To commit batches of metadata records, each at one offset for ever, and to read all that is committed,
+    To commit batches of metadata records, each at its final offset, and to read all that is committed,
     with any number of drivers at once, some of them zombies, and no server.
 
         batch        one committed batch: a data file of ``partitions``, one row per record
@@ -9,11 +9,11 @@ Purpose
         state        a log up to its end, and who shows it; snapshots count as log
         checkpoints  snapshots in the folders of voters: written, read, copied
         contents     the greatest log of some voters, and copies of it for those that lack it
-        finding      the greatest log on some roots, whoever's voters they are
+        finding      the greatest log on some roots, of any cluster's voters
         damage       voters whose files cannot be believed, and what a majority shows without them
         electorate   who the voters are, and looks at a majority of them; why they may change
         refusals     voters that let this driver read, and not write
-        proof        what looks prove to be committed, for whoever may not write
+        proof        the log that looks prove to be committed, for drivers without the right to write
         patience     how long drivers wait for each other
         claim        an epoch that a driver has claimed, and what it goes on from
         log          claim an epoch, commit a batch, read linearizably
@@ -48,10 +48,10 @@ Drivers in each other's way
     who goes on; the others look at that voter alone, now and then, until the claimant has committed, rests, or
     seems to have died (``patience``). All this is for speed: no wait, and no clock, makes anything safe.
 
-Who may only read
-    A read writes where others have left something undone. Whoever may not answers what looks at all voters prove
-    (``proof``), a command that may not be committed is refused at once, and the error names right and path. One
-    voter that refuses is done without, as one that is away.
+Drivers without the right to write
+    A read writes where others have left something undone. A driver without that right answers with the log that
+    looks at all voters prove (``proof``); a command that it cannot commit is refused at once, and the error names
+    right and path. One voter that refuses is done without, as one that is away.
 
 Where this differs from the protocol's text
     * A voter counts when its last file is the tail and it has *every* file of the log, not the tail alone:
@@ -73,11 +73,12 @@ Whose files they are
     epoch: then it is nobody's on that voter (``VoterLook.disputed``). A driver without the key reads what is
     signed, as it is, and neither claims, nor commits, nor copies: what it took for the log might be a stranger's.
 
-What is not guarded against
+Limits
     A voter's root that was put back from an older copy still has its directory id, and with it its vote. Together
-    with a voter that lags it shows an old log to whoever reaches these two alone. The metadata know the identity
-    of each broker's root (``BrokerImage.root``), but a vote is not made to depend on it: object stores have none;
-    where all roots are moved at once, a copied cluster or the only voter, no majority would be left to read by, or
-    to commit the registration that says so; and a file system that numbers its files anew would stop every voter
-    at the same moment. Remove such a voter and add it again (``stratalog quorum``) before others go away.
+    with a voter that lags it shows an old log to a driver that reaches these two alone. The metadata know the
+    identity of each broker's root (``BrokerImage.root``), but a vote is not made to depend on it: object stores
+    have none; where all roots are moved at once, a copied cluster or the only voter, no majority would be left to
+    read by, or to commit the registration that says so; and a file system that numbers its files anew would stop
+    every voter at the same moment. Remove such a voter and add it again (``stratalog quorum``) before others go
+    away.
 """

@@ -33,11 +33,11 @@ KIND = "batch"
 """Of the tags of batches."""
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""A batch has at most so many bytes as a file, and"""
+"""Most bytes of a batch as a file."""
 DECODED_BYTES = 160 * 1024 * 1024
-"""... without compression, and"""
+"""Most bytes of a batch without compression."""
 MOST_RECORDS = 2_000_000
-"""... so many records: one commit may change each of a million partitions."""
+"""Most records of a batch: one commit may change each of a million partitions."""
 _BESIDE_VALUE_BYTES = 32
 """What the other columns have of a record, at most."""
 

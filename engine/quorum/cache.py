@@ -29,7 +29,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 
 SAVE_AFTER = 50
-"""A cache that spares all but so many records of the log is not written anew."""
+"""A cache is written anew once it lacks more than this number of the log's records."""
 
 _DIGEST_BYTES = 16
 
@@ -86,7 +86,7 @@ def save_cache(folder: Path, cluster_id: str, state: LogState, note: Note) -> No
 
 
 def load_cache(folder: Path, cluster_id: str, note: Note) -> LogState:
-    """The log that was remembered; an empty one where there is none, or none that is whole."""
+    """The log in the cache; an empty one where the cache is missing or damaged."""
     path = cache_file(folder, cluster_id)
     try:
         return _decode(path.read_bytes(), cluster_id)

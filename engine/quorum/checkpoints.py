@@ -97,10 +97,9 @@ def _signature(voter: Voter) -> Check:
 def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName, target: Voter) -> None:
     """Give ``target`` a snapshot that ``source`` was listed with, and that is verified there first.
 
-    Of a small one the very bytes that were verified are written down: storage may give out others when it is read
-    again, and whoever can write to one voter would spoil another one. A larger one is fetched in chunks
-    (KIP-630, "Fetching Snapshots"), so that whoever comes after an interruption goes on where it was; its parts
-    are verified as one file before they get its name.
+    A small snapshot is written from the very bytes that were verified: a second read may return others, and a
+    writer of one voter would spoil another one. A larger one is fetched in chunks (KIP-630, "Fetching Snapshots"),
+    so that an interrupted copy resumes where it was; its parts are verified as one file before they get its name.
 
     Raises: as ``read_checkpoint``; OutcomeUnknownError.
     """
@@ -109,7 +108,7 @@ def copy_checkpoint(cluster_id: str, source: VoterListing, name: CheckpointName,
     if stored.size_bytes <= RESPONSE_MAX_BYTES:
         target.store.create(target.path(name), snapshot.content())
         return
-    # A voter serves what it has, whoever leads: a snapshot is of committed records only.
+    # A voter serves its snapshots under any leader: they hold committed records only.
     found = Source(source.voter.store, source.voter.folder, SnapshotId.of(name))
     fetch_snapshot(
         target.store,

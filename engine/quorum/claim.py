@@ -34,8 +34,8 @@ class Claim:
         """An epoch that goes on from a log, by looks at the majority that it was claimed on.
 
         Its lineage tells of what is below the log start of all of these no more than the epoch of the last record
-        there, the snapshot's: it would grow with every claim there ever was. Of any majority one voter starts so
-        late, and whoever reads from further back finds a snapshot there.
+        there, the snapshot's: it would grow with every claim there ever was. Every majority has a voter that
+        starts that late, and a reader from further back finds a snapshot there.
         """
         start = min(look.log_start for look in looks)
         lineage = state.lineage.continued_by(epoch, state.end).truncated_from_start(max(start - 1, 0))

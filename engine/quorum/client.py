@@ -140,7 +140,7 @@ class MetadataClient:
             self._waiting.append(mine)
         try:
             with self._turn:
-                # Whoever had the turn before may have taken this command along.
+                # The thread that had the turn before may have committed this command with its own.
                 while mine.outcome is None:
                     self._commit_waiting()
         finally:

@@ -25,8 +25,7 @@ from stratalog.partitions.paths import CheckpointName, DataName
 from stratalog.partitions.segment_signature import check_signature_of
 
 SNAPSHOT_SAVES = 1000
-"""A reader that knows a part of the log loads a later snapshot only where that saves it reading so many
-batches."""
+"""A reader that knows a part of the log loads a later snapshot only to save this number of batches."""
 
 Note = Callable[[str], None]
 """Told what was found to be wrong and could be done without."""
@@ -84,7 +83,7 @@ class Contents:
         return self._folded(found, known)
 
     def _check_kept(self, known: LogState, looks: Sequence[VoterLook]) -> None:
-        """What was committed is on a majority for ever, as files or under a snapshot."""
+        """Committed batches stay on a majority, as files or under a snapshot."""
         covered = max((look.snapshot_end for look in looks), default=0)
         missing = known.files.difference(*(look.files for look in looks))
         gone = [name for name in missing if name.base_offset >= covered]
@@ -217,9 +216,9 @@ class Contents:
     def bring_up(self, state: LogState, look: VoterLook, sources: Iterable[VoterLook]) -> None:
         """Give a voter what it lacks of a log, oldest first: a snapshot where files are not enough, files.
 
-        What was created is not read back. A batch goes from memory, where its digest was right, to a file that is
-        durable before it has its name; where the medium damages it later, whoever reads it sees that, and takes
-        another voter's. (Of a snapshot every copy is read back: the log below it is deleted on its strength.)
+        A new batch is not read back. It goes from memory, where its digest was right, to a file that is durable
+        before it has its name; where the medium damages it later, a reader sees that, and takes another voter's.
+        (Of a snapshot every copy is read back: the log below it is deleted on its strength.)
 
         Raises: RetriableError, CorruptionError kinds; OutcomeUnknownError.
         """

@@ -1,18 +1,18 @@
 """Voters whose files cannot be believed, and what a majority shows without them.
 
-One voter's root may hold anything: names of epochs that nobody claimed, files that are none, snapshots of other
-histories. Such a voter is left out *as a whole*, as if it could not be reached. So nothing that is safe rests on
-who is found to be damaged: what is counted is a majority that is not, and any two of these meet in a voter of
-which both have believed all they saw. To mend it is left to a person (``stratalog quorum``): to delete what is
-named, or to replace the voter.
+One voter's root may hold anything: names of epochs that nobody claimed, folders under names of files, snapshots of
+other histories. Such a voter is left out *as a whole*, as if it could not be reached. So safety does not depend on
+which voters are found damaged: only a majority of undamaged voters counts, and any two such majorities share a
+voter of which both have believed all they saw. The mend needs an operator (``stratalog quorum``): delete the files
+that the error names, or replace the voter.
 
 Far ahead
     An honest epoch is one above what its claimant saw, so those of a voter are as far above the others' as there
     were claims while these were away. A minority alone, which is what may be in the hands of a stranger, does not
     show how far that is; the greatest epoch that one voter more than a minority reaches does, and the one of the
     log that is known to be committed. A voter that is ``FAR_AHEAD`` of both is damaged: nobody follows its epochs,
-    and the ten digits of names last. Who leaves an honest voter out by this, for the others were away for
-    a million claims, finds no majority until one that was not comes back.
+    and the ten digits of names last. If this leaves out an honest voter, since the others were away for a million
+    claims, no majority is found until another honest voter comes back.
 
 Another history
     A snapshot is of what is committed. One that ends inside the log with another epoch than the log's, or beyond

@@ -1,7 +1,7 @@
 """The voters of a metadata log: who they are, and looks at a majority of them.
 
-Who the voters are
-    The log says it: the latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.
+The electorate
+    The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.
     It changes by one voter at a time, so majorities of the electorates before and after a change have a voter
     in common, and everything that rests on two majorities meeting holds across a change, as in Raft's
     single-server change:
@@ -145,7 +145,7 @@ class Electorate:
                     state = contents.greatest(tuple(looks.values()), known, hint)
                 except DAMAGED as error:
                     if not looked_again:
-                        # What is damaged on one of these voters another one may have whole, or have by now.
+                        # Another voter may have a whole copy of the damaged file, or have received one meanwhile.
                         everybody = looked_again = True
                         looks.clear()
                         continue
@@ -207,8 +207,8 @@ class Electorate:
 
 
 def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogState) -> LogState:
-    """What a survey proves to be committed, to whoever may not write. What is left when batches are taken away may
-    end with a file that cannot be read: then without the voter that has it, as if that were away.
+    """The log that a survey proves to be committed, for a driver that may not write. If the log without its last
+    batches ends with a file that cannot be read, the voter that has it is left out, as if it were away.
 
     Raises: UnprovenError; RetriableError kinds.
     """

@@ -1,4 +1,4 @@
-"""The greatest metadata log on some roots, whoever's voters they are."""
+"""The greatest metadata log on some roots, of any cluster's voters."""
 
 from __future__ import annotations
 

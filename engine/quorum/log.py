@@ -182,7 +182,7 @@ class MetadataLog:
                     except UnprovenError as error:
                         unproven = str(error)
                 if attempt >= self._patience.courtesy and not refused and not self.lacks_key:
-                    # Claims are in the way, and whoever made them does not go on.
+                    # Claims are in the way, and their drivers do not go on.
                     self._claim = None
                     self.claim()
                     self.commit((NoOpRecord(),))

@@ -14,7 +14,7 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.metadata.overlay import Overlay
 
 PARTITIONS_PER_PAGE = 512
-"""A page is full with so many; a topic is never split."""
+"""A page with this number of partitions is full; a topic is never split."""
 
 _codec = pa.Codec("zstd", compression_level=1)
 _encoder = msgspec.msgpack.Encoder()

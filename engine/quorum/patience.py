@@ -12,8 +12,8 @@ from stratalog.partitions.clock import Clock
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long to try. Waits are random, up to a limit that doubles, but not often: where it grows far, whoever
-    has waited long looks rarely, and those that come and go take turns before its eyes."""
+    """How long to try. Waits are random, up to a limit that doubles, but not often: under a high limit, a driver
+    that has waited long would look rarely, while newer ones take turns."""
 
     attempts: int = 60
     first_wait_s: float = 0.08
@@ -36,9 +36,9 @@ class Patience:
 class Courtesy:
     """Of a driver that wants to claim, towards the one that has.
 
-    One that has not committed yet is about to. One that was seen to commit may have more to commit, and whoever
-    claims then makes its next commit fail. Attempts are counted for each claimant from its first one on: one that
-    has died, or never rests, stops nobody for longer.
+    A claimant that has not committed yet is about to. One that was seen to commit may have more to commit, and a
+    new claim would make its next commit fail. Attempts are counted for each claimant from its first one on: one
+    that has died, or never rests, stops nobody for longer.
     """
 
     def __init__(self, patience: Patience) -> None:

@@ -1,8 +1,8 @@
-"""What looks at the voters prove to be committed, for whoever may not write.
+"""The log that looks at the voters prove to be committed, for drivers without the right to write.
 
-A linearizable read finishes what others left undone: it copies their last batch on, or claims an epoch and commits
-an empty batch. Whoever is not allowed to do either may still know enough to answer. Two things have to be known of
-a log; all looks are from after the read began.
+A linearizable read finishes the work that others left undone: it copies their last batch on, or claims an epoch
+and commits an empty batch. A driver that may do neither can still know enough to answer. Two things have to be
+known of a log; all looks are from after the read began.
 
 *Nothing beyond it was committed before the read began.* What is committed is on a majority of the voters, as files
 or under a snapshot, and stays there. So a batch was not committed yet where the voters that have it, with those
@@ -39,7 +39,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 
 MOST_EPOCHS = 16
-"""With so many claims above a log, drivers are at work: another look tells more than so many batches."""
+"""With this number of claims above a log, drivers are at work: another look tells more than reading on."""
 
 
 class UnprovenError(Exception):
@@ -117,4 +117,4 @@ def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterI
     there = f"whether {last} is committed is not known: it is on {', '.join(having)}"
     if away:
         return f"{there}, and {away} of {len(electorate)} voters cannot be looked at"
-    return f"{there}, and whoever has claimed epoch {claimed} has not gone on from it yet"
+    return f"{there}, and the claimant of epoch {claimed} has not gone on from it yet"

@@ -1,10 +1,9 @@
 """Signing the metadata log of a cluster that was not signed, or whose key was lost.
 
-It takes somebody's word: what a majority of the voters shows now is trusted, whoever wrote it. Two snapshots are
-taken, signed, each with a signed batch before it, so that the log start of every voter that is there moves above
-all that is not signed, with the latest snapshot to spare (``upkeep``). Drivers without the key, that claimed
-before, are fenced by the first of these batches; from then on they read that the log is signed, and write nothing
-more.
+It trusts the log that a majority of the voters shows now, of any author. Two snapshots are taken, signed, each
+with a signed batch before it, so that the log start of every voter that is there moves above all unsigned files,
+with the latest snapshot to spare (``upkeep``). The first of these batches fences drivers without the key that
+claimed before; from then on they read that the log is signed, and write nothing more.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
     """
     done: Upkeep | None = None
     for _ in range(_SNAPSHOTS):
-        with suppress(NotControllerError, OutcomeUnknownError):  # whoever was faster has committed something
+        with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver has committed something
             log.claim()
             log.commit((NoOpRecord(),))
         done = keep_up(log, clock, lag_ms=_NEVER_MS)

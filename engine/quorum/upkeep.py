@@ -22,9 +22,8 @@ Why it is safe
     A voter loses nothing that its own snapshot, verified, does not stand for: whatever counted it as a holder
     of the log still may. A name that a deletion has freed and a zombie creates again lies below that snapshot,
     and is in nobody's log; a claim below the greatest is worth nothing. And a run that comes late deletes only
-    names below an end offset that is covered for ever. A snapshot is never replaced: a damaged copy is
-    superseded by the next one, and deleted as any older one, for a deletion by name might hit its repaired
-    successor.
+    names below an end offset that stays covered. A snapshot is never replaced: a damaged copy is superseded by the
+    next one, and deleted as any older one, for a deletion by name might hit its repaired successor.
 """
 
 from __future__ import annotations
@@ -107,7 +106,7 @@ class Looked:
     """The metadata log and its latest snapshot, as they were found."""
 
     latest: SnapshotId
-    """``EMPTY`` when there is none."""
+    """``EMPTY`` before the first one."""
     size_bytes: int
     """SnapshotSizeBytes: of the latest one."""
     log_start: int
@@ -150,8 +149,8 @@ def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
 
 
 def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | CheckpointName | ChunkName | ClaimName]:
-    """What may go on a voter when the log starts there: live or dead, what lies below is history for ever.
-    Never the latest snapshot, and never the greatest claim. Pure.
+    """The names that may go on a voter when the log starts at ``log_start``: every name below is final history,
+    live or dead. Never the latest snapshot, and never the greatest claim. Pure.
     """
     if log_start > listing.snapshot_end:
         return []
@@ -222,7 +221,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     log.check_may_write()
     voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
     if _is_damaged(log, settled):
-        with suppress(NotControllerError, OutcomeUnknownError):  # whoever was faster commits something, too
+        with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver commits something, too
             log.claim()
             log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
         settled = log.settle()

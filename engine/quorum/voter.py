@@ -80,8 +80,8 @@ class VoterLook:
         return any(name.tag for name in self.claim_names)
 
     def disputed(self, epoch: int) -> bool:
-        """Whether more than one has claimed the epoch here, each under a name of his own: their keys differ. It is
-        nobody's then, whoever is right: of two that look after they have claimed, one at least sees the other.
+        """Whether several drivers have claimed the epoch here, each under a name of its own: their keys differ.
+        Then the epoch is nobody's: of two that look after they have claimed, one at least sees the other.
         """
         return sum(name.epoch == epoch for name in self.claim_names) > 1
 
@@ -92,7 +92,7 @@ class VoterLook:
 
     @property
     def last_epoch(self) -> int:
-        """The epoch of the last file, 0 when there is none."""
+        """The epoch of the last file; 0 without files."""
         return 0 if self.last is None else self.last.epoch
 
     @property
@@ -109,7 +109,7 @@ class VoterLook:
 
     @property
     def snapshot_end(self) -> int:
-        """Up to where the latest snapshot stands for the log here, 0 when there is none."""
+        """The end of the latest snapshot here; 0 without one."""
         return max((name.end_offset for name in self.checkpoints), default=0)
 
 
@@ -223,7 +223,7 @@ class Voter:
             return False
 
     def claimant_of(self, epoch: int) -> str:
-        """Who has claimed an epoch here; empty when nobody has, or it cannot be read."""
+        """The name of the driver that claimed an epoch here; empty without a claim that can be read."""
         try:
             name = self.path(self.claim_name(epoch))
             return read_bounded(self.store, name, CLAIM_BYTES).decode(errors="replace")
@@ -271,6 +271,6 @@ def _chunks(names: Iterable[Name | None]) -> tuple[ChunkName, ...]:
 
 
 def last_of(files: Iterable[DataName], checkpoints: Iterable[CheckpointName]) -> DataName | CheckpointName | None:
-    """The file with the greatest position; None where there is none."""
+    """The file with the greatest position; None without files."""
     names: Iterable[DataName | CheckpointName] = chain(files, checkpoints)
     return max(names, key=position_of, default=None)

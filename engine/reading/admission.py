@@ -42,7 +42,7 @@ class Backlog:
         return sum(_part_bytes(extent, self.start, min(offset, self.end)) for extent in self.extents)
 
     def offset_within(self, budget_bytes: int) -> int:
-        """How far so many bytes reach: past one record at least, where there is one."""
+        """The offset up to which ``budget_bytes`` reach: past one record at least, if there is one."""
         reached, left = self.start, budget_bytes
         for extent in self.extents:
             size = _part_bytes(extent, reached, self.end)

@@ -4,7 +4,7 @@ A bound that is a place (an offset, a named position, how far a group has come, 
 that is a time bounds the records' timestamps, whatever their order in the log: ``start`` and ``end`` as times are
 the records *of* these times. The two go together: from a group's offset on, but only up to a time.
 
-What is wrong with a call whatever the log holds is found here, before anything is listed.
+Errors of a call that do not depend on the log are found here, before anything is listed.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ class ReadQuery:
     def chosen(self, names: Collection[str], internal: Collection[str]) -> list[str]:
         """The topics that are read, each once; a pattern chooses among ``names``, and matches no internal one.
 
-        Raises: UnknownTopicOrPartitionError when it matches none; InvalidCallError when it is none.
+        Raises: UnknownTopicOrPartitionError when it matches no topic; InvalidCallError for a pattern that is no
+            regular expression.
         """
         if self.pattern is None:
             return list(dict.fromkeys(self.topics))
@@ -135,7 +136,7 @@ class ReadQuery:
                 check_has_come(place, name, now_ms)
 
     def named(self, topics: Sequence[str]) -> dict[str, dict[str, dict[int, Place]]]:
-        """What is given by partition: ``start`` and ``end``, each by topic.
+        """The bounds that are given by partition: ``start`` and ``end``, each by topic.
 
         Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition of these topics.
         """
@@ -147,7 +148,7 @@ class ReadQuery:
 
 
 def check_some(partitions: Sequence[int] | None) -> None:
-    """Raises: InvalidCallError for a choice of no partitions: whoever followed them would wait for ever."""
+    """Raises: InvalidCallError for a choice of no partitions: a reader that follows them would never end."""
     if partitions is not None and not len(partitions):
         raise InvalidCallError("partitions is empty: name some, or leave it out to read all of the topic")
 

@@ -1,4 +1,4 @@
-"""Who reads, and from where: what a replica selector is told of a reader (KIP-392, "Consumer API")."""
+"""The reader and its place, as a replica selector is told (KIP-392, "Consumer API")."""
 
 from __future__ import annotations
 

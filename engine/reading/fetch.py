@@ -9,10 +9,10 @@ For consumers of small ranges: no Spark, no plan of files. A fetch answers from 
        the fetch ends with LOG_TRUNCATION (KIP-320)
     3. the offset is local: files of the nearest replica, or of the leader where that one cannot serve it after
        all; else the remote segment that holds it. Ranged reads of the footer and of the row groups that are
-       needed; what was read of late is remembered
-    3a. what is damaged there is read from any other copy: of a follower that knows it to be committed, or of the
+       needed; recent reads are cached
+    3a. damaged records are read from any other copy: of a follower that knows them to be committed, or of the
        remote tier; only where no copy is good it is an error
-    4. what fails and may pass is tried again, after 1, with exponential back-off, until the time-out (KIP-405,
+    4. transient errors are retried, from 1 on, with exponential back-off, until the time-out (KIP-405,
        "Remote Storage Fetcher Thread Pool", 2.3)
 A segment that was deleted meanwhile is an error at once: OFFSET_OUT_OF_RANGE, where the log start has passed it,
 else REMOTE_OBJECT_MISSING (2.2). So is what the fetch quota leaves no room for before the time-out, and an offset
@@ -96,11 +96,11 @@ class Fetched:
     remote: bool
     """Whether the records came from the remote tier."""
     broker: int | None
-    """Who served them; None: the remote tier, which is in no rack."""
+    """The broker that served them; None: the remote tier, which is in no rack."""
     crossed_racks: bool
     """Whether the broker is in another rack than the reader; not where either is in none."""
     read_bytes: int
-    """What was read of row groups in storage for it; 0 where they were remembered."""
+    """Bytes of row groups read from storage for it; 0 where they were cached."""
     damage: tuple[str, ...] = ()
     """Copies of these records that were found damaged on the way to a good one: one line each, with what to do."""
 
@@ -175,10 +175,10 @@ def fetch_many(
 ) -> Iterator[Outcome[TopicPartition, Fetched]]:
     """Fetch from several partitions at once, ``max_bytes`` of each: an outcome for each, as they come, local ones
     without waiting for remote ones. The fetches begin with the call, and end ``timeout_s`` after it. ``known`` is
-    the metadata, where the caller has read it of late: it is read again only where something fails.
+    the metadata, where the caller has just read it: it is read again only where something fails.
 
     Raises: InvalidCallError, also where there is nothing to fetch; UnknownTopicOrPartitionError for a key that is
-        no partition; what keeps the metadata from being read.
+        no partition; errors of reading the metadata.
     """
     positions = check_offsets(offsets, least=None)
     if not positions:
@@ -267,8 +267,8 @@ class _Fetch:
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
     def _of_a_follower(self, seen: _Seen, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
-        """The records from a follower that knows them to be committed, and whose copy is good; None: there is none
-        but those that were ``tried``."""
+        """The records from a follower that knows them to be committed, and whose copy is good; None without such a
+        follower besides those in ``tried``."""
         site = self.context.site(seen.view)
         for broker in site.followers:
             if broker in tried:

@@ -14,8 +14,8 @@ _COLUMNS = ["offset", "control"]
 
 
 def start_of_last(state: PartitionState, records: int, end: int, isolation: Isolation) -> int:
-    """The offset from which on such a reader gets so many records below ``end``; the log start where there are
-    fewer. Of files that may hold what it does not see, ``control`` is read.
+    """The offset from which on such a reader gets ``records`` records below ``end``; the log start where there are
+    fewer. Reads ``control`` of files that may hold records that the reader does not see.
 
     Raises: CorruptSegmentError, SourceChangedError.
     """

@@ -41,8 +41,8 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     """The answer for one partition, with the leader epoch of the offset. For readers of committed records LATEST
     is the last stable offset, and a look-up by time finds nothing from there on (KIP-98, "ListOffsetRequest").
 
-    Raises: OffsetNotAvailableError for LATEST, and a time that no record is known to have reached, while the
-        leader, elected of late, does not know all that is committed (KIP-207).
+    Raises: OffsetNotAvailableError for LATEST, and for a time that no known record has reached, while the recently
+        elected leader does not yet know the high watermark (KIP-207).
     """
     end = state.latest(isolation) if spec is OffsetSpec.LATEST else state.end(isolation)
     if isinstance(spec, FirstAt):

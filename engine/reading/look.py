@@ -55,15 +55,15 @@ class PartitionState:
         return max(self.transactions.end(isolation, self.log), self.positions.log_start)
 
     def latest(self, isolation: Isolation) -> int:
-        """The same, as an answer to whoever asks for the end of the log: it never goes back (KIP-207).
+        """The same, as an answer to a caller that asks for the end of the log: it never goes back (KIP-207).
 
-        Raises: OffsetNotAvailableError while the leader, elected of late, does not know all that is committed.
+        Raises: OffsetNotAvailableError while the recently elected leader does not yet know the high watermark.
         """
         check_knows_end(f"{self.view.topic}-{self.view.partition}", self.log, self.view.leader_epoch)
         return self.end(isolation)
 
     def readable_by(self, isolation: Isolation) -> PartitionPieces:
-        """What is readable, without the files of which such a reader gets nothing."""
+        """The readable pieces, without the files of which such a reader gets nothing."""
         return replace(self.readable, hidden=self.transactions.hidden(isolation))
 
 
@@ -80,11 +80,11 @@ class SeenLeader:
 
 
 TakesRemote = Callable[[SeenLeader], bool]
-"""Whether what is wanted of a partition takes the remote tier, also to find out where it is."""
+"""Whether a request needs the remote tier of a partition, also to find out where its records are."""
 
 
 def always(_: SeenLeader) -> bool:
-    """Who wants to know all."""
+    """Every request needs it."""
     return True
 
 
@@ -127,9 +127,9 @@ def glance(
     takes_remote: TakesRemote = always,
     client: ClientMetadata = NOWHERE,
 ) -> list[PartitionState]:
-    """As ``look`` does it, once, of several topics, in their order and by partition. Where an append ends is
-    inferred from what follows it: whoever reads the file checks that (``check_end``). What leaders have in common
-    with followers in the client's rack is read there.
+    """As ``look``, once, of several topics, in their order and by partition. The end of an append is inferred from
+    the file that follows it: the reader of the file checks that (``check_end``). Files that leaders have in common
+    with followers in the client's rack are read there.
 
     Raises: as ``look``.
     """
@@ -216,7 +216,7 @@ def _state(
 
 
 def known_ends(log: ReplicaLog) -> dict[DataName, int]:
-    """Where the last file of a replica's log ends: whoever resolved the log has looked there."""
+    """The end of the last file of a replica's log, which is known since the log was resolved."""
     return {log.chain[-1].name: log.log_end} if log.chain else {}
 
 

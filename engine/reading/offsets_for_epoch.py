@@ -22,9 +22,9 @@ def offset_for_leader_epoch(
     """The end of ``leader_epoch`` in the leader's log, at most the high watermark. ``current_leader_epoch`` is the
     one that the caller takes for the partition's.
 
-    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the leader,
-        elected of late, does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
-        ``current_leader_epoch`` is another one; InvalidCallError; what keeps the leader from being listed.
+    Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while the recently
+        elected leader does not yet know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+        ``current_leader_epoch`` is another one; InvalidCallError; errors of listing the leader.
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = context.metadata.image()

@@ -253,7 +253,7 @@ class _Asked:
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
-        """The offset of a bound; None where there is none. Raises: OffsetNotAvailableError as ``latest``."""
+        """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError as ``latest``."""
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][state.view.topic].get(state.view.partition)
         match bound:
@@ -288,7 +288,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Who reads, and what of it."""
+    """The reader, and the records that it gets."""
 
     client: ClientMetadata
     isolation: Isolation

@@ -34,8 +34,8 @@ _EXAMPLES = "2013-06-01 or 2013-06-01T12:00:00Z, UTC where it names no zone"
 @dataclass(frozen=True, slots=True)
 class FirstAt:
     """Kafka's look-up by time (offsetsForTimes), as a place: the first record, by offset, of each partition whose
-    timestamp is at or after ``time``, a datetime or text; the end where there is none. Later records may be of
-    earlier times. Raises: InvalidCallError for what is no time.
+    timestamp is at or after ``time``, a datetime or text; the end where no record has such a time. Later records
+    may be of earlier times. Raises: InvalidCallError unless ``time`` is a time.
     """
 
     time: datetime | str
@@ -111,9 +111,9 @@ PLACES = f"an offset, {SPECS}"
 
 
 def spec_of(given: object, what: str) -> Spec:
-    """What ListOffsets is asked for: a named position, or a look-up by time.
+    """A question to ListOffsets: a named position, or a look-up by time.
 
-    Raises: InvalidCallError for anything else; an offset is none.
+    Raises: InvalidCallError for anything else, also for an offset.
     """
     match given:
         case OffsetSpec() | FirstAt():
@@ -153,8 +153,8 @@ def offset_of(given: SupportsIndex, what: str) -> int:
 
 
 def check_has_come(place: object, what: str, now_ms: int) -> None:
-    """Raises: InvalidCallError for a look-up of a time that has not come: whoever begins at its end misses what is
-    appended until then.
+    """Raises: InvalidCallError for a look-up of a future time: a reader that begins at its end would miss the
+    records that are appended until then.
     """
     if isinstance(place, FirstAt) and place.timestamp_us > now_ms * 1000 + 999:
         raise InvalidCallError(

@@ -19,7 +19,7 @@ from stratalog.partitions.printable import printable
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is read of one partition: the offsets ``[start, end)``."""
+    """The read of one partition: the offsets ``[start, end)``."""
 
     topic: str
     topic_id: str

@@ -143,8 +143,8 @@ class LogBounds:
 
     @property
     def latest(self) -> int:
-        """The end, for whoever begins or stops there. Raises: OffsetNotAvailableError while the leader, elected of
-        late, does not know all that is committed (KIP-207).
+        """The end, as a place to begin or stop. Raises: OffsetNotAvailableError while the recently elected leader
+        does not yet know the high watermark (KIP-207).
         """
         check_knows_end(self.what, self.log, self.leader_epoch)
         return self.end

@@ -1,7 +1,7 @@
 """The options of a stream, by the names of Spark's Kafka source where it has them. Pure.
 
 Spark passes options as text; names are compared without case. Nothing secret belongs into them: stores take
-credentials from the environment of whoever reads them.
+credentials from the environment of the reading process.
 """
 
 from __future__ import annotations

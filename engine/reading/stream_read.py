@@ -42,7 +42,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
     """The records of a task's parts, in their order, row group by row group; ``columns`` as Parquet names them.
     A file that has gone since the plan was made is found in its successor, in either tier.
 
-    Raises: SourceChangedError when there is none; CorruptSegmentError naming the offsets that are damaged;
+    Raises: SourceChangedError without a successor; CorruptSegmentError naming the damaged offsets;
         LogGapError and other CorruptionError kinds, StorageError.
     """
     wanted = list(dict.fromkeys([*columns, _CONTROL]))

@@ -5,7 +5,7 @@
     plan               a batch: the files of [start, end), in either tier, of the closest replica, shared out to
                        tasks (``stratalog.engine.reading.stream_read``)
 
-A range of offsets is replayed with the same records whatever became of its files since: offsets are for ever.
+A range of offsets is replayed with the same records whatever became of its files since: offsets never change.
 A leader that cannot be reached is fenced, where that is due, and the one after it asked.
 """
 
@@ -206,7 +206,7 @@ class StreamSource:
 
     def _starts(self, seen: _Seen) -> dict[TopicPartition, int]:
         """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError;
-        OffsetNotAvailableError for one that the leader, elected of late, does not know to be committed.
+        OffsetNotAvailableError for a place that the recently elected leader does not yet know to be committed.
         """
         start = self._options.start
         given = start if isinstance(start, Mapping) else dict.fromkeys(seen.leaders, start)
@@ -298,8 +298,8 @@ class StreamSource:
         what = leader.bounds.what
         if high > leader.bounds.end and self._options.isolation is Isolation.READ_COMMITTED:
             raise OffsetNotAvailableError(
-                f"{what}: offsets up to {high} are to be read, and the leader, elected of late, knows them to be "
-                f"committed up to {leader.bounds.end}; try again after an append, or run replicate"
+                f"{what}: offsets up to {high} are to be read, and the recently elected leader only knows offsets "
+                f"up to {leader.bounds.end} to be committed; try again after an append, or run replicate"
             )
         cold: list[Piece] = []
         if table is not None and remote is not None:
@@ -315,7 +315,7 @@ class StreamSource:
         return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
 
     def _near(self, leader: _Leader, low: int, ends: LogTransactions) -> NearPieces | None:
-        """The closest replica (KIP-392). What is undecided about transactions only the leader tells."""
+        """The closest replica (KIP-392). Only the leader knows about undecided transactions."""
         chosen = nearest(self._context, leader.view, leader.log, self._client, low)
         if chosen.is_leader or ends.fates:
             return None

@@ -31,7 +31,7 @@ def part(partition: int, piece: Piece) -> Part:
 
 
 def task_bytes(total_bytes: int, min_partitions: int | None) -> int:
-    """How much one task should read of so many bytes."""
+    """How many of ``total_bytes`` one task should read."""
     usual = min(max(total_bytes // _USUAL_TASKS, LEAST_TASK_BYTES), MOST_TASK_BYTES)
     return usual if min_partitions is None else max(1, min(usual, total_bytes // min_partitions))
 

@@ -32,9 +32,9 @@ class Subscription:
         return ReadQuery(topics=self.names, pattern=self.pattern).chosen(names, internal)
 
     def matches(self, topic: str) -> bool:
-        """Whether the pattern does; no name does where there is none."""
+        """Whether the pattern matches a topic; False without a pattern."""
         return self.pattern is not None and re.fullmatch(self.pattern, topic) is not None
 
     def partitions(self, topic: str, count: int) -> Sequence[int]:
-        """Those of a topic, which has so many, that are read; assigned ones need not be there."""
+        """The partitions of a topic with ``count`` partitions that are read; assigned ones need not exist."""
         return range(count) if self.assigned is None else self.assigned[topic]

@@ -67,7 +67,7 @@ class TailOptions:
     """How to tail. Raises: InvalidCallError."""
 
     follow: bool = True
-    """Go on for ever; else end at the high watermarks, of committed records at the last stable offsets, as they
+    """Go on without end; else end at the high watermarks, of committed records at the last stable offsets, as they
     were at the beginning."""
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     """Which records it hands on (isolation.level)."""
@@ -111,8 +111,8 @@ class Served:
 
 class Tail:
     """Arrow tables of ``partition, offset, timestamp, key, value, headers``, each of one partition, in order and
-    without gaps. Whoever iterates gets them for ever, or as ``follow`` says; to iterate again, also after an
-    error, is to go on at ``positions``. One thread iterates; any may ``stop``.
+    without gaps. The iteration has no end, or ends as ``follow`` says; another iteration, also after an error,
+    goes on at ``positions``. One thread iterates; any may ``stop``.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class Tail:
         options: TailOptions = TailOptions(),
         client: ClientMetadata = NOWHERE,
     ) -> None:
-        """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin so many
+        """Looks at the partitions, all of the topic when None, and fetches nothing yet. ``last``: begin that many
         records before the end of each, instead of at ``start``.
 
         Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError; OffsetNotAvailableError
-            where it takes the end of a log whose leader, elected of late, does not know it; what keeps the
-            partitions from being looked at.
+            where it needs the end of a log whose recently elected leader does not yet know it; errors of looking
+            at the partitions.
         """
         self._context = context
         self._topic = topic
@@ -163,7 +163,7 @@ class Tail:
         return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
 
     def stop(self) -> None:
-        """Let whoever iterates come to an end, soon."""
+        """End the iteration soon."""
         self._stopped.set()
 
     def report(self) -> Report:
@@ -176,8 +176,8 @@ class Tail:
         return Report("tail", rows, totals=totals, notes=tuple(self._damage))
 
     def __iter__(self) -> Iterator[pa.Table]:
-        """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is none;
-        UnknownTopicOrPartitionError when the topic is deleted; what fails for longer than ``timeout_s``."""
+        """Raises: OffsetOutOfRangeError, LogTruncationError where ``auto_offset_reset`` is ``none``;
+        UnknownTopicOrPartitionError when the topic is deleted; errors that last longer than ``timeout_s``."""
         clock, options = self._context.clock, self._options
         pause_s, idle_since_s = options.first_poll_s, clock.monotonic_s()
         while not self._stopped.is_set():
@@ -196,8 +196,8 @@ class Tail:
                 return
             if not options.follow and idle_s >= options.timeout_s:
                 raise OffsetNotAvailableError(
-                    f"{self._topic}: the leaders of partitions {self._wanted()}, elected of late, do not know all "
-                    "to be committed that was when this began; try again after an append, or run replicate"
+                    f"{self._topic}: the leaders of partitions {self._wanted()} were elected recently, and do not "
+                    "yet know all that was committed at the beginning; try again after an append, or run replicate"
                 )
             if pause_s:
                 self._wait(pause_s)
@@ -412,7 +412,7 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
     """Where to go on from an offset that may not be in the log any more. Where the leader epoch is known, a fetch
     tells whether the history is; not to one that ends here, and may have nothing to fetch.
 
-    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is none; UnknownLeaderEpochError.
+    Raises: OffsetOutOfRangeError when ``auto_offset_reset`` is ``none``; UnknownLeaderEpochError.
     """
     positions, reset = state.positions, options.auto_offset_reset
     if at.leader_epoch is not None and not options.follow:

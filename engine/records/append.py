@@ -16,11 +16,11 @@ The outcome of each partition is one of
     unknown        it may be in the log, or come into it later, of this call or an earlier one: run it again with
                    the same producer and sequence
 
-A sequence of a named producer stands for one set of records. Who tries it again with other ones is refused
-(OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: where partitions have it already these come first
-(``earlier``), and compare. What one lacks, and the others have, is taken for the rest of an attempt that was cut
-short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random ones,
-takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
+A sequence of a named producer stands for one set of records. A retry with other records is refused
+(OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is stored: partitions that have the sequence already come first
+(``earlier``), and compare. A partition that lacks it, while others have it, gets the rest of an attempt that was
+cut short. ``on_changed_replay="accept"``, for records that cannot be computed again as they were, such as random
+ones, takes whatever comes under the sequence for what was appended: the log has each record of one attempt or of
 another, partition by partition, and that is not exactly once.
 """
 
@@ -234,7 +234,7 @@ def _append_by_turns(
         for partition in earlier.partitions - states.keys():
             error = ChangedReplayError(
                 f"{topic.name}-{partition}: sequence {who.sequence} of producer {who.producer_id!r} was appended "
-                "before with records for this partition, now there are none; nothing of it is stored"
+                "before with records for this partition, and now without; nothing of it is stored"
             )
             states[partition] = PendingAppend(image.view(topic.topic_id, partition), error=error)
     others = [p.partition for p in topic.partitions if p.partition not in earlier.partitions]

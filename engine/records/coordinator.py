@@ -2,8 +2,8 @@
 
 Decide on the state as it was read, append what was decided, look whether it counted (``stratalog.engine.state``).
 Of two drivers that decided on the same state, the first in the log has decided; the other decides anew. How a
-transaction ends is decided by one record here; then its markers are written, then it is complete. Whoever comes
-next does what is left of that, so nobody has to be there all the time.
+transaction ends is decided by one record here; then its markers are written, then it is complete. The next driver
+does the rest of an unfinished one, so that nobody has to be there all the time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Decide = Callable[[Transaction | None], Transaction | None]
 
 
 def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_000) -> Transaction:
-    """Take a transactional id over: fence whoever has it, and get its producer id with the next producer epoch.
+    """Take a transactional id over: fence its holder, and get its producer id with the next producer epoch.
     A transaction that was left open is aborted first, one that was decided is completed. The first call of a
     cluster creates ``__transaction_state``.
 
@@ -148,7 +148,7 @@ def abort(context: Context, transactional_id: str) -> Transaction:
 
 def finish(context: Context, ended: Transaction) -> MarkersWritten:
     """Bring a transaction that was decided to its end: its markers, then it is complete. Any number of drivers
-    may do so at once. Where a marker cannot be written it stays as it is, for whoever comes next.
+    may do so at once. Where a marker cannot be written it stays as it is, for the next driver.
 
     Raises: as ``append_state``.
     """
@@ -173,8 +173,8 @@ def present_state(context: Context, transactional_id: str) -> Transaction | None
 
 def end_overdue(context: Context, view: PartitionView) -> int:
     """Abort the transactions of one partition of ``__transaction_state`` that have run into their timeout, and
-    forget the ids that nobody has used for ``transactional.id.expiration.ms``; for how many ids that was decided.
-    Whoever takes an id a step on meanwhile was faster, and what was decided here counts for nothing.
+    forget the ids that nobody has used for ``transactional.id.expiration.ms``. Returns for how many ids that was
+    decided. If another driver takes an id a step on meanwhile, the decision here does not count.
 
     Raises: as ``read_state`` and ``append_state``.
     """
@@ -209,7 +209,7 @@ def _complete(context: Context, present: Transaction | None, ended: Transaction)
 
 def _changed(context: Context, transactional_id: str, decide: Decide) -> Transaction:
     after = _change(context, _topic(context), transactional_id, decide)
-    assert after is not None  # whoever decides on no state at all raises
+    assert after is not None  # ``decide`` raises where there is no state at all
     return after
 
 

@@ -41,8 +41,8 @@ class EarlierTries:
 def earlier_tries(
     context: Context, image: ClusterImage, topic: TopicImage, who: ProducerAppend | None
 ) -> EarlierTries:
-    """Of an append of ``who``; of one that names no producer, or is in a transaction, there are none. Partitions
-    that cannot be asked are left out, but where the topic has grown.
+    """Earlier tries of an append of ``who``; empty for one that names no producer, or is in a transaction.
+    Partitions that cannot be asked are left out, but where the topic has grown.
 
     Raises: what keeps a leader's log from being looked at, of a topic that has grown: it may be the one that knows
         how the rows were dealt out.

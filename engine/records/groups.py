@@ -274,8 +274,8 @@ def _records(
 
 
 def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogEnds:
-    """``known``: also the high watermark, which a leader that was elected of late may not know. Raises:
-    OffsetNotAvailableError where it does not.
+    """``known``: also the high watermark. Raises: OffsetNotAvailableError while a recently elected leader does not
+    yet know that.
     """
     site = context.site(view)
     replica = site.leader

@@ -1,8 +1,8 @@
 """Markers: the end of a transaction in each of its partitions (KIP-98, "WriteTxnMarkers").
 
 An append of one record to each partition with acks=all, all partitions at once. Of a partition of
-``__consumer_offsets`` it is a record of its state. Both are written once, whoever writes them and how often: each
-carries the raised producer epoch, and counts only where none of that epoch is there yet.
+``__consumer_offsets`` it is a record of its state. Each carries the raised producer epoch, and counts only where
+the partition has no marker of that epoch yet: any number of writers have the effect of one.
 """
 
 from __future__ import annotations

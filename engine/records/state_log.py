@@ -1,4 +1,4 @@
-"""The engine's own topics as logs of state: created by whoever needs them first, read, appended to."""
+"""The engine's own topics as logs of state: created at their first use, read, appended to."""
 
 from __future__ import annotations
 

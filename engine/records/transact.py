@@ -1,12 +1,12 @@
 """A transaction as its producer sees it: appends to any partitions, and offsets of groups, all or none (KIP-98).
 
-    1. begin: the transactional id is taken over; whoever had it is fenced, what it left open is aborted
+    1. begin: the transactional id is taken over; its holder is fenced, and its open transaction aborted
     2. before the first append to a partition: the partition is among those of the transaction
     3. appends with the producer's id and epoch, synced and acknowledged as any other; offsets, pending
     4. commit: one record of ``__transaction_state`` decides; the markers follow in all partitions; it is complete
 A crash before 4 leaves an open transaction: the next producer of the id aborts it, or its timeout does. A crash
-after the record leaves the markers to whoever comes next. An append that failed, or of which that is not known,
-cannot be committed any more: some of it might be in the log, or come into it.
+after the record leaves the markers to the next driver. A transaction with an append that failed, or may have
+failed, cannot be committed any more: some of it might be in the log, or come into it.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class BatchTransaction:
 
     @contextmanager
     def _appending(self, image: ClusterImage, partitions: Iterable[TopicIdPartition]) -> Iterator[None]:
-        """Step 2, then 3 inside, under one image: a topic that is created anew meanwhile is another one. What is
-        wrong with a call is found before anything is written."""
+        """Step 2, then 3 inside, under one image: a topic that is created anew meanwhile is another one. Errors of
+        a call are found before anything is written."""
         self._check_open()
         if isinstance(self._failed, FencedError):
             raise self._failed
@@ -145,7 +145,7 @@ class BatchTransaction:
 
     def commit(self) -> Report:
         """Commit. Once this returns the transaction is committed for good; where a marker could not be written yet
-        (a failure in the report), readers of committed records of that partition wait for whoever comes next.
+        (a failure in the report), readers of committed records of that partition wait until the next driver does.
 
         Raises: InvalidTxnStateError when something of it has failed, and it is aborted; ProducerFencedError when
             a newer producer came, or the timeout was over, and it was aborted; OutcomeUnknownError: its state

@@ -1,9 +1,9 @@
-"""Looking after transactions: list them, end what was left behind, find what hangs (KIP-664).
+"""Upkeep of transactions: list them, end the abandoned ones, find the hanging ones (KIP-664).
 
-What was left behind is ended by whoever looks: ``finish_transactions`` in a job, ``finish_due`` at the end of
-every ``replicate``, the next producer of the id. A transaction *hangs* when it is open in a log and not in
-``__transaction_state``: an unclean election has lost its marker there, and readers of committed records wait for
-ever. It is ended as it was decided, where that is still known, else aborted.
+An abandoned transaction is ended by ``finish_transactions`` in a job, by ``finish_due`` at the end of every
+``replicate``, or by the next producer of the id. A transaction *hangs* when it is open in a log and not in
+``__transaction_state``: an unclean election has lost its marker there, and readers of committed records would wait
+without end. It is ended as it was decided, where that is still known, else aborted.
 """
 
 from __future__ import annotations
@@ -223,8 +223,9 @@ def _end_hanging(
 def _hanging(
     context: Context, topics: Sequence[str] | None
 ) -> tuple[list[tuple[OpenInLog, Transaction | None]], list[Failure]]:
-    """What is open in logs and not in progress, with what is known of its transactional id. The logs first: what
-    is open there was begun before; and again, for what is over by now.
+    """Transactions that are open in logs and not in progress, each with the state of its transactional id. The
+    logs are read first, so that all open ones began before; and once more, to drop those that have ended
+    meanwhile.
     """
     image = context.metadata.image()
     views = [
@@ -257,7 +258,7 @@ def _in_progress(one: OpenInLog, known: Transaction | None) -> bool:
 
 
 def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[list[OpenInLog], list[Failure]]:
-    """What is open in the logs of these partitions, as their leaders have them."""
+    """The open transactions in the leaders' logs of these partitions."""
 
     def look(view: PartitionView) -> list[OpenInLog]:
         leader = context.site(view).leader

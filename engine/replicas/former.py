@@ -1,9 +1,9 @@
 """Former replicas: folders of partitions that the metadata gives to nobody any more.
 
-A reassignment leaves one, as does a root that is another incarnation by now. What is in it is in the log, as a
-rule; but where the broker was away, and an unclean election has gone on without it, there may be the only copy of
-what was acknowledged. So ``history`` and ``recover`` look through it as through a replica, and ``vacuum`` keeps
-what is of another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
+A reassignment leaves one, and so does a root that has become another incarnation. Its records are in the log, as a
+rule; but where the broker was away, and an unclean election has gone on without it, it may hold the only copy of
+acknowledged records. So ``history`` and ``recover`` look through it as through a replica, and ``vacuum`` keeps its
+files of another history than the leader's until ``file.delete.delay.ms`` have passed since it closed the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.store import StoredObject
 
 CLOSED = EpochName(9_999_999_999)
-"""What a replica has joined that is none any more: no leader epoch is ever as great."""
+"""The epoch that a former replica has joined: no leader epoch is ever as great."""
 
 
 def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int, str]]:

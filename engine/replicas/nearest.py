@@ -61,10 +61,10 @@ def nearest(
     context: Context, view: PartitionView, leader: ReplicaLog, client: ClientMetadata, offset: int
 ) -> Chosen:
     """The replica from which this client reads the partition from ``offset`` on, up to ``Chosen.high_watermark``;
-    what is committed above that is to be had of the leader. ``leader`` is the leader's log, listed under ``view``.
-    A follower that is chosen holds the offset, and knows that it is committed.
+    read anything above it from the leader. ``leader`` is the leader's log, listed under ``view``. A follower that
+    is chosen holds the offset, and knows that it is committed.
 
-    Raises: LeaderNotAvailableError; InvalidConfigError for a selector that is not to be had or raises.
+    Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
     site = context.site(view)
     image = context.metadata.last_known.image  # the view came with it, or with an older one
@@ -122,9 +122,9 @@ def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaL
 
 
 def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> FooterOf:
-    """What files of the leader say of themselves, as a follower in the reader's rack tells that has the same ones,
-    and the leader where there is none: of a small append, the footer is the file, which need not cross racks. One
-    that is damaged on the leader is read from any follower that has the same file.
+    """Footers of the leader's files, read from a follower in the reader's rack that has the same files, otherwise
+    from the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
+    damaged on the leader is read from any follower that has the same file.
     """
     leader = site.leader
     selector = context.selector.of(context.metadata.last_known.image.configs)
@@ -189,7 +189,7 @@ def follower_log(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
         replica = site.replica(broker)
         log = replica.log()
         if log.joined_epoch > leader.joined_epoch:
-            return None  # the leader that was listed is none any more
+            return None  # the listed leader leads no longer
         if log.lineage != leader.lineage:  # what it has beyond their common history is as good as gone
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         check_whole(replica, log)

@@ -27,16 +27,16 @@ def end_for_consumers(
     """The end of ``leader_epoch`` in the log of a leader, whose own is ``current_leader_epoch``. Not known: of an
     epoch that the log has not seen yet.
 
-    Raises: OffsetNotAvailableError where the end is above the high watermark, and that is not known yet: the
-        leader was elected of late, and what was committed before may reach further.
+    Raises: OffsetNotAvailableError where the end is above the known high watermark of a recently elected leader:
+        more may have been committed before.
     """
     if leader_epoch > log.lineage.latest_epoch:
         return UnknownOffset(f"leader epoch {leader_epoch} is above the log's latest, {log.lineage.latest_epoch}")
     end = _end(log.lineage, leader_epoch, log.log_end)
     if end > log.high_watermark and not knows_high_watermark(log, current_leader_epoch):
         raise OffsetNotAvailableError(
-            f"{what}: the leader, elected of late, knows offsets up to {log.high_watermark} to be committed, and "
-            f"leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or run replicate"
+            f"{what}: the recently elected leader only knows offsets up to {log.high_watermark} to be committed, "
+            f"and leader epoch {leader_epoch} ends at or below {end}; ask again after an append, or run replicate"
         )
     floor = _floor(log.lineage, leader_epoch)
     return EpochEndOffset(leader_epoch if floor is None else floor.epoch, min(end, log.high_watermark))
@@ -57,8 +57,8 @@ def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
     """
     if not knows_high_watermark(log, max(leader_epoch, log.joined_epoch)):
         raise OffsetNotAvailableError(
-            f"{what}: the leader, elected of late, knows offsets up to {log.high_watermark} to be committed, and "
-            "the log may end further; ask again after an append, or run replicate"
+            f"{what}: the recently elected leader only knows offsets up to {log.high_watermark} to be committed, "
+            "and the log may end further; ask again after an append, or run replicate"
         )
 
 

@@ -23,7 +23,7 @@ class FetchAnswer(Enum):
     NOTHING_YET = auto()
     """The end of what is committed: no records, and no error."""
     OFFSET_NOT_AVAILABLE = auto()
-    """Not even the leader, elected of late, knows the record to be committed."""
+    """Not even the recently elected leader knows the record to be committed."""
     BELOW_LOG_START = auto()
     """OFFSET_OUT_OF_RANGE: deleted, wherever a replica may still have it."""
     BEYOND_LOG_END = auto()

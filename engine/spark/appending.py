@@ -38,7 +38,7 @@ class RecordColumns:
     """Which expressions of a DataFrame make the records. ``value`` None: all columns that are declared
     (typed topics), or the column ``value``.
 
-    Who does not know that the topic's schema has grown goes on: columns that were added may be absent, structs may
+    Callers of an older schema go on after the topic's schema has grown: added columns may be absent, structs may
     lack their last nullable fields, and records have null there.
     """
 

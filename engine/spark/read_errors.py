@@ -1,9 +1,9 @@
-"""What Spark says of a file that it cannot read, in our words: topic, partition, offsets, and what to do.
+"""Spark's errors about a file that it cannot read, in our words: topic, partition, offsets, and what to do.
 
-A DataFrame is evaluated by whoever has it, long after it was made, and then the error is Spark's own: a
+A DataFrame is evaluated by its owner, long after it was made, and then the error is Spark's own: a
 ``FAILED_READ_FILE`` that names a file, from the JVM. It is caught where the engine and the jobs evaluate, and for
-everybody else by ``Cluster.read_errors``. What is wrong with the file is not taken from Spark's text: it is read
-again, and checked.
+other callers by ``Cluster.read_errors``. Our error does not rely on Spark's text: the file is read again, and
+checked.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError:
 def _checked(
     store: Store, path: str, topic: str, partition: int, name: paths.DataName | paths.CheckpointName
 ) -> StratalogError:
-    """What is wrong with the file, by a look at all of it."""
+    """The error of the file, found by reading all of it."""
     what, uri = f"{topic}-{partition}", store.uri_of(path)
     if isinstance(name, paths.CheckpointName):
         return CorruptSegmentError(

@@ -34,8 +34,8 @@ _TRIES = 5
 
 
 def read_frame(context: Context, spark: SparkSession, plan: ReadPlan) -> DataFrame:
-    """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. What is deleted
-    and may be left out is warned of.
+    """The records of a plan: columns ``topic, partition, offset, timestamp, key, value, headers``. Warns of
+    deleted records that may be left out.
 
     Raises: as ``plan_again`` where files are gone since; SourceChangedError when they go faster than they are
     found; as ``check_tails``.

@@ -5,8 +5,8 @@ batch id as its sequence, and Spark runs a batch that was cut short again under 
 rows under the id are refused: the checkpoint has gone back behind the log, and what Spark has planned anew from
 there would be taken for what is there. So is a batch that was appended so long ago that nothing can be compared.
 The producer id holds the query's id, which lives in the checkpoint: a query with a new checkpoint counts its
-batches from 0 again, and must not be taken for the old one, whose batches are in the log. What is known of a
-producer is forgotten ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
+batches from 0 again, and must not be taken for the old one, whose batches are in the log. The state of a producer
+expires ``producer.id.expiration.ms`` after its last append: a query must be run again before that.
 
 ``StreamWriter`` (``foreachBatch``) appends from executors, batches of any size. ``StreamSink``
 (``writeStream.format``) cannot: Spark gives a task rows of all partitions, in as many tasks as the source likes,
@@ -210,7 +210,7 @@ class StreamSink(DataSourceStreamArrowWriter):
 
 
 def by_partition(rows: pa.Table, topic: str) -> dict[int, list[pa.RecordBatch]]:
-    """Rows as batches of the record columns, by partition; null where there is none.
+    """Rows as batches of the record columns, by partition; absent columns are null.
 
     Raises: InvalidRecordError for a row without a partition.
     """

@@ -1,9 +1,9 @@
-"""What ``spark.sql`` knows a read by: a view, and a table function of ranges of it.
+"""The names of a read in ``spark.sql``: a view, and a table function of ranges of it.
 
 The function is one of SQL, not of Python: Spark inlines it, so that a call is a filter on the scan of the view,
-which reaches Parquet as any other does. What is not pruned is the list of files: those of the whole view are
-opened, and all row groups and pages outside the range skipped by their statistics. Where files are many and
-ranges small, a read or a view of the range itself (``start``, ``end``) leaves the other files out.
+which reaches Parquet as any other does. The list of files is not pruned: all files of the view are opened, and row
+groups and pages outside the range are skipped by their statistics. Where files are many and ranges small, a read
+or a view of the range itself (``start``, ``end``) leaves the other files out.
 
 What a call names and the read has not is an error, not an empty answer. SQL functions cannot raise; a query of one
 row can, and of a call that is right the optimizer leaves nothing of it.

@@ -1,9 +1,9 @@
 """``__consumer_offsets``: what groups have committed, as a fold over one partition of it. Pure.
 
-A commit is judged where it stands in the log: one by a member whose epoch is below the greatest that the group
-has committed with counts for nothing, whoever wrote it and however late it came. To forget is judged there, too:
-whoever decides that a group is dead says up to which of its commits he has seen, and where it has committed since,
-nothing is forgotten. Nobody has to hold a lock between the look and the append.
+A commit is judged where it stands in the log: one by a member whose epoch is below the greatest that the group has
+committed with does not count, however late it came. So is the record that forgets a dead group: it says up to
+which commit its driver has seen the group, and where the group has committed since, nothing is forgotten. No lock
+is needed between the look and the append.
 
 A group is dead when its latest commit has expired, whichever partition that was for: while it lives it keeps the
 offsets of partitions in which nothing happens (KIP-211).
@@ -133,7 +133,7 @@ OffsetsRecord = (
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """What is known of one group."""
+    """The state of one group."""
 
     offsets: Mapping[TopicIdPartition, OffsetCommit]
     latest_commit: int
@@ -150,7 +150,7 @@ GroupPartition = tuple[str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """What is known of one transactional producer."""
+    """The state of one transactional producer."""
 
     epoch: int
     """Of its transaction, of which something is pending; without that, the epoch of the next one."""
@@ -380,8 +380,8 @@ _encoder = msgspec.json.Encoder()
 
 def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
     """Key and value in the log. The key is the JSON array of the group and, where the record is about one
-    partition, its topic id and number: later records of a key take the place of earlier ones. What is pending is
-    the producer's besides; a record about a producer is of no group.
+    partition, its topic id and number: later records of a key take the place of earlier ones. The key of a pending
+    commit also names the producer; a record about a producer is of no group.
     """
     match record:
         case EndTransaction() | ForgetProducer() | ProducerMetadata():
@@ -398,7 +398,7 @@ def encode(record: OffsetsRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | None, value: bytes | None) -> OffsetsRecord:
     """The record of a key and a value.
 
-    Raises: CorruptionError for anything that is none of ours, or of a later version.
+    Raises: CorruptionError for a key and value that are no such record, or of a later version.
     """
     try:
         if value is not None:

@@ -48,8 +48,8 @@ def check_member_epoch(group: str, member_epoch: object) -> int:
 def check_offsets(
     offsets: Mapping[TopicPartition, OffsetAndMetadata | int], *, least: int | None = 0
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What is to be committed, or where to fetch, in plain numbers, by topic and partition in their order; offsets
-    from ``least`` on (None: the log is to say what is out of its range).
+    """Offsets to commit, or to fetch from, in plain numbers, by topic and partition in their order; each at least
+    ``least`` (None: the log says which are out of its range).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError for a key that is no partition.
     """

@@ -20,7 +20,7 @@ _SMALLEST_INT = -(1 << 31)
 
 @dataclass(frozen=True, slots=True)
 class InternalTopic:
-    """How an internal topic is created, by whoever needs it first."""
+    """How an internal topic is created at its first use."""
 
     name: str
     partitions: int

@@ -50,7 +50,7 @@ class StateFormat(Generic[M, R]):
 
     def apply_batches(self, machine: M, offset: int, batches: Iterable[pa.RecordBatch]) -> M:
         """The machine after the records of these batches (columns ``key`` and ``value``), the first of which
-        stands at ``offset``. Raises: CorruptionError for records that are none of the machine's.
+        stands at ``offset``. Raises: CorruptionError for records that the machine does not know.
         """
         for batch in batches:
             keys, contents = (batch.column(name).to_pylist() for name in ("key", "value"))

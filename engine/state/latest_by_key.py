@@ -99,8 +99,8 @@ def reduced(earlier: pa.Table, later: pa.Table) -> Reduced:
 
 
 def without_tombstones(table: pa.Table, until_us: int) -> pa.Table:
-    """Without the tombstones whose timestamp is ``until_us`` or earlier (microseconds). Whoever reads the rows
-    as *key -> value* cannot tell the difference.
+    """Without the tombstones whose timestamp is ``until_us`` or earlier (microseconds). Read as *key -> value*,
+    the rows are the same.
     """
     old = pc.less_equal(table.column("timestamp").cast(pa.int64()), until_us)
     gone = pc.and_(pc.is_null(table.column("value")), pc.fill_null(old, False))

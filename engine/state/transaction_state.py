@@ -1,8 +1,8 @@
 """``__transaction_state``: transactional ids and where their transactions are (KIP-98), as a fold. Pure.
 
 A record is the whole state of its transactional id, and says on which record of the log it rests. It counts if
-that one still is the id's present state, and if the step between them is legal; else it counts for nothing,
-whoever wrote it. So of two drivers that decided on the same state, the first in the log has decided.
+that one still is the id's present state, and if the step between them is legal; else it does not count. So of two
+drivers that decided on the same state, the first in the log has decided.
 
     Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing, Empty, Dead
                      -> PrepareAbort  -> CompleteAbort  -> Ongoing, Empty, Dead
@@ -152,7 +152,7 @@ def encode(record: TransactionRecord) -> tuple[bytes, bytes | None]:
 def decode(key: bytes | None, value: bytes | None) -> TransactionRecord:
     """The record of a key and a value.
 
-    Raises: CorruptionError for anything that is none of ours, or of a later version.
+    Raises: CorruptionError for a key and value that are no such record, or of a later version.
     """
     try:
         name = (key or b"").decode()

@@ -2,8 +2,8 @@
 
 Kafka's rules (KIP-98, KIP-360). None as an answer: it is as was asked for already.
 
-Each transaction has a producer epoch of its own (KIP-890): whoever decides how it ends, its producer, a newer one
-or the timeout, raises the epoch by one, and that is the epoch of the markers. The producer goes on with it.
+Each transaction has a producer epoch of its own (KIP-890): the decision how it ends (by its producer, a newer one
+or the timeout) raises the epoch by one, and that is the epoch of the markers. The producer goes on with it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import TopicIdPartition
 
 LAST_EPOCH = 32_766
-"""Of a producer id; whoever takes the transactional id over after it gets a new producer id."""
+"""The last epoch of a producer id; the next producer of the transactional id gets a new producer id."""
 
 _COMMITTED = (State.PREPARE_COMMIT, State.COMPLETE_COMMIT)
 _ABORTED = (State.PREPARE_ABORT, State.COMPLETE_ABORT)

@@ -200,7 +200,9 @@ def test_whoever_would_import_from_storage_is_told_so_before_anything_is_importe
     file = write(tmp_path, GOOD.replace('log_dir = "one"', 'log_dir = "data"'))
     with monkeypatch.context() as there:
         there.chdir(tmp_path / folder)
-        with pytest.raises(EnvironmentUnusableError, match="which is storage of broker 1: whoever writes there"):
+        with pytest.raises(
+            EnvironmentUnusableError, match="which is storage of broker 1: anybody who may write there"
+        ):
             load_cluster_file(file)
     with monkeypatch.context() as there:
         there.syspath_prepend(str(tmp_path / folder))

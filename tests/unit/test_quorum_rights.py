@@ -120,7 +120,7 @@ def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell()
     quorum.log().claim()
     began_s = quorum.clock.monotonic_s()
     assert knowing.read().configs == BEFORE
-    with pytest.raises(StorageAuthorizationError, match=r"whoever has claimed epoch 3 has not gone on from it"):
+    with pytest.raises(StorageAuthorizationError, match=r"the claimant of epoch 3 has not gone on from it"):
         reader(quorum).read()
     assert quorum.clock.monotonic_s() - began_s < 15
 
@@ -144,7 +144,7 @@ def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -
     for voter in quorum.voters:
         assert {ClaimName(3), DataName(1, None, 2)} <= {*map(ClaimName, voter.look().claims), *voter.look().files}
         voter.store.delete([voter.path(ClaimName(3))])
-    with pytest.raises(StorageAuthorizationError, match="whoever has claimed epoch 4"):
+    with pytest.raises(StorageAuthorizationError, match="the claimant of epoch 4"):
         reader(quorum).read()
 
 

@@ -1,4 +1,4 @@
-"""A leader that was elected of late and does not know all that is committed: no answer says that the log ends
+"""A recently elected leader that does not yet know the high watermark: no answer says that the log ends
 below what was acknowledged (KIP-207)."""
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def test_the_end_is_not_available_until_somebody_has_found_it_out(live: LiveClus
     elect_unaware(live)
     with (
         live.unchanged(),
-        pytest.raises(OffsetNotAvailableError, match=r"t-0: .*elected of late.*run replicate") as e,
+        pytest.raises(OffsetNotAvailableError, match=r"t-0: .*recently elected leader.*run replicate") as e,
     ):
         door(live.cluster)
     assert isinstance(e.value, RetriableError)
@@ -111,7 +111,7 @@ def test_a_stream_that_begins_or_stops_at_the_end_says_so_and_one_that_runs_goes
 def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: LiveCluster) -> None:
     """As a fetch there; beyond the end of the log there is nothing to wait for."""
     elect_unaware(live)
-    with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*elected of late.*run replicate"):
+    with pytest.raises(OffsetNotAvailableError, match=r"t-0: .*recently elected leader.*run replicate"):
         source(live, "t", startingOffsets='{"0": 4}').initial()
     with pytest.raises(OffsetOutOfRangeError, match="t-0: startingOffsets says 5"):
         source(live, "t", startingOffsets='{"0": 5}').initial()
