@@ -43,7 +43,9 @@ METADATA_TOPIC = "__cluster_metadata"
 DELTA_LOG = "_delta_log"
 """The folder of a Delta table's log, in that of the table."""
 DESCRIPTIONS = "_clusters"
-MAX_TOPIC_LENGTH = 249
+MAX_TOPIC_LENGTH = 222
+"""Kafka's is 249, with room for a partition's number. Here a folder's name has 33 characters of the topic id, and
+no file system takes more than 255. Object storage would, but a restore may move a topic from it to folders."""
 GREATEST_OFFSET = 9 * 10**18 - 1
 """In a name: of 64 bits."""
 
@@ -209,7 +211,7 @@ def may_be_ours(text: str) -> bool:
 
 
 def check_topic_name(topic: str) -> None:
-    """Kafka's rules for names of topics.
+    """Kafka's rules for names of topics, within ``MAX_TOPIC_LENGTH``.
 
     Raises: InvalidTopicError.
     """

@@ -23,9 +23,14 @@ def test_a_name_that_is_none_is_refused(both: Both, name: str) -> None:
     assert both.same(lambda log: [log.create_topic(name)]) == ["INVALID_TOPIC_EXCEPTION"]
 
 
-@pytest.mark.parametrize("name", ["...", "-", "_", "n" * 249, "A.z_0-9", "__of-users"])
+@pytest.mark.parametrize("name", ["...", "-", "_", "n" * 222, "A.z_0-9", "__of-users"])
 def test_other_names_are_taken(both: Both, name: str) -> None:
     assert both.same(lambda log: [log.create_topic(name)]) == [None]
+
+
+def test_a_name_that_leaves_no_room_for_the_topic_id_is_refused_here(both: Both) -> None:
+    """A folder is called by both. In Kafka's folders stands the number of the partition."""
+    assert both.each(lambda log: [log.create_topic("n" * 249)]) == (["INVALID_TOPIC_EXCEPTION"], [None])
 
 
 def test_the_log_of_the_metadata_is_no_topic_of_users(both: Both) -> None:

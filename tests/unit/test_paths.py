@@ -169,12 +169,12 @@ def test_incarnation_and_assignment_stand_in_the_path() -> None:
     assert replica_path("a" * 32, "events", "b" * 32, 3, 18) != first
 
 
-@pytest.mark.parametrize("topic", ["events", "a.b_c-D9", "a" * 249])
+@pytest.mark.parametrize("topic", ["events", "a.b_c-D9", "a" * 222])
 def test_kafkas_topic_names_are_valid(topic: str) -> None:
     check_topic_name(topic)
 
 
-@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "a" * 250, "événements", "a\n"])
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "a b", "a" * 223, "événements", "a\n"])
 def test_other_topic_names_are_refused_by_name(topic: str) -> None:
     """INVALID_TOPIC_EXCEPTION, as in Kafka."""
     with pytest.raises(InvalidTopicError) as refused:
