@@ -26,7 +26,7 @@ from stratalog.partitions.store import Store
 RECOVERED_KEY = b"stratalog.recovered"
 MANIFEST = "manifest.json"
 MOST_FOOTER_BYTES = 16 * 1024 * 1024
-"""Of an exported file's Parquet footer. Who writes to the folder may leave any."""
+"""Most bytes of an exported file's Parquet footer. Other writers may leave any file in the folder."""
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
@@ -97,7 +97,7 @@ def _content(what: Recovered) -> tuple[object, ...]:
 
 
 def described(target: Store, path: str) -> Recovered | None:
-    """What an exported file says of itself; None when it is none of ours."""
+    """The description in an exported file; None for a foreign file."""
     try:
         stored = target.stat(path)
         with target.open(stored) as source:

@@ -45,7 +45,7 @@ class Relic:
     discarded: Discarded
     next_offset: int | None
     former: bool = False
-    """Whether the replica is none of the partition any more."""
+    """Whether the folder is a former replica's."""
 
 
 def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
@@ -70,7 +70,7 @@ def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Str
 
 
 def leaders_lineage(site: Site) -> tuple[Lineage, int]:
-    """The lineage of the leader, and when it took it on; an empty one where there is none to be had."""
+    """The lineage of the leader, and when it took it on; an empty one where none can be read."""
     if site.view.leader is None:
         return Lineage(), 0
     try:

@@ -1,10 +1,11 @@
-"""What a heal may do to a partition: who steps aside first, and which verified file replaces what. Pure.
+"""The plan of a heal for a partition: the replicas that step aside first, and the verified file for each damaged
+one. Pure.
 
-A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found
-whole; where there is none, and it is the last member once the damaged others have left, it stays, and is
-mended in place. Sources are files of which this very run has read every byte, also those that a merged segment
-hides: where it is the segment that is damaged, and its very copy is nowhere, they come to life as it goes. Where
-offsets cannot be had from any of them, nothing of the partition is touched.
+A damaged replica leaves the ISR before it is touched. A damaged leader resigns to a member that was found whole.
+If no member is, and the leader is the last member once the damaged others have left, it stays, and is mended in
+place. Sources are files of which this very run has read every byte, also those that a merged segment hides: if
+that segment is damaged everywhere, they become live as it goes. If some offsets are in no source, nothing of the
+partition is touched.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ class HealPlan:
     """What to do with one partition."""
 
     leader: int
-    """Who leads when all have stepped aside."""
+    """The leader when all have stepped aside."""
     resigns: bool
     """The present leader resigns to that one."""
     leaving: tuple[int, ...]
-    """Other members that leave the ISR, or are no longer being added: who is damaged, and, where the leader is
-    mended in place, whoever was being added."""
+    """Other members that leave the ISR, or are no longer being added: the damaged ones, and, where the leader is
+    mended in place, all that were being added."""
     in_place: bool
     """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
     repairs: tuple[Repair, ...]
@@ -200,7 +201,7 @@ class _Sources:
         return self._looks[self._leader].local_start
 
     def register_of(self, broker: int, damage: Damage, unread: Collection[int]) -> int | None:
-        """Who has the register that a leader which stays has lost: those of an epoch are byte copies of one.
+        """A broker with the register that a staying leader has lost: registers of an epoch are byte copies of one.
 
         Raises: CorruptionError when nobody has it.
         """

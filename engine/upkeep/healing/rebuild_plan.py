@@ -41,7 +41,7 @@ class RebuildPlan:
     """None where the table does not list the offsets: an older copy of it was put back."""
     pieces: tuple[Piece, ...]
     from_table: bool = False
-    """The records are to be had only from what others have written into the table in place of the segment."""
+    """The records exist only in the files that others have put into the table in place of the segment."""
 
     @property
     def start(self) -> int:

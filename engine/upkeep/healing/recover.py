@@ -3,8 +3,8 @@
     1. tasks: find what the replicas of a partition hold of other histories; verify it, every byte; export it
     2. driver: the manifest
 
-The log is not touched. Whoever wants the records back appends them again, as new ones. What is exported
-already stays as it is, so running it again is harmless.
+The log is not touched. To get the records back, append them again, as new ones. Exported files stay as they are,
+so that running it again is harmless.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who holds what, and who leads.
+"""Replicas and leaders.
 
 replicate      leaders to followers, the high watermark, the expansion of the ISR
 merge          small appends into segments

@@ -6,7 +6,7 @@
        ``follower.fetch.last.tiered.offset.enable`` is set and that is possible; then they join the ISR
     4. while the remote is not ready for one of them, 3 again, a few times, with growing pauses (KIP-1023,
        "ReplicaFetcher Changes": "the partition can be retried after some time")
-What is not done when the run ends the next ``replicate`` goes on with.
+The next ``replicate`` goes on with the rest when the run ends.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _replicate(context: Context, topics: Sequence[str] | None, brokers: Sequence
 
 
 def _both(first: Report, second: Report, later_s: float) -> Report:
-    """Two runs as one; the second began so many seconds after the first."""
+    """Two runs as one; the second began ``later_s`` seconds after the first."""
     before = {(row["topic"], row["partition"]): row for row in first.rows}
     counted = ("copied_files", "copied_bytes", "avoided_bytes")
     rows: list[dict[str, Value]] = []

@@ -1,4 +1,4 @@
-"""Who could lead a partition whose ISR is lost: its replicas as storage has them, for unclean elections.
+"""Candidates for an unclean election: the replicas in storage of a partition whose ISR is lost.
 
 A leader has to hold the log from the log start on, or find it in the remote tier, or in a snapshot. So a replica
 that ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing

@@ -32,7 +32,7 @@ _WAITS = (
 
 @dataclass(frozen=True, slots=True)
 class _Chosen:
-    """Who is to lead a partition, and what that costs."""
+    """The chosen leader of a partition, and what that costs."""
 
     view: PartitionView
     leader: int

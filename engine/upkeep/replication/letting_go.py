@@ -63,7 +63,7 @@ def plan_stand(
     target: tuple[int, ...],
     notes: list[str],
 ) -> StandWork | None:
-    """What is to be read before the partition has the replicas ``target``; None when nobody goes.
+    """The files to read before the partition has the replicas ``target``; None when no replica goes.
 
     Raises: as ``remote_parts``.
     """
@@ -88,8 +88,8 @@ def plan_stand(
 def check_joins(
     context: Context, joins: Mapping[TopicIdPartition, tuple[Site, Collection[int]]], notes: list[str]
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
-    """Read what is to stand for those who go when these newcomers join the ISR, and so complete a reassignment.
-    What is wrong, by partition: with the newcomer that the error blames, or with all of them.
+    """Read the files that stand for the replicas that go when these newcomers join the ISR, and so complete a
+    reassignment. Errors, by partition: of the newcomer that the error blames, or of all of them.
     """
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:

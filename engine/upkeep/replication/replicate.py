@@ -409,7 +409,7 @@ def _expand(
             again.append(replace(work, site=states[key].site, followers=tuple(newcomers[key])))
     if again:
         _sync_all(context, again, states)
-    # 3. In the ISR: those that were reached again. Who goes then has been read elsewhere.
+    # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
     joins = {key: (states[key].site, brokers) for key, brokers in reached.items()}
     for key, error in check_joins(context, joins, notes):

@@ -40,9 +40,9 @@ def thin_last(order: Sequence[int], held: Mapping[int, int]) -> list[int]:
 def preferred_leaders(
     context: Context, image: ClusterImage, views: Iterable[PartitionView], failures: list[Failure]
 ) -> dict[TopicIdPartition, int]:
-    """Who should lead, of the partitions where it is decided by what the replicas hold: the first in order of
-    preference that is in the ISR, not fenced, and not thin; the preferred one where all are. A partition whose
-    replicas cannot be looked at is a failure.
+    """The preferred leaders of the partitions where the files of the replicas decide: the first in order of
+    preference that is in the ISR, not fenced, and not thin; the preferred one where all are thin. A partition
+    whose replicas cannot be looked at is a failure.
     """
     works = [
         DescribeWork(context.site(view))

@@ -69,9 +69,9 @@ class RestorePlan:
     """Ids of the topics that have, or shall have, a table."""
     partitions: tuple[RestoredPartition, ...]
     notes: tuple[str, ...]
-    """What is lost."""
+    """The losses."""
     failures: tuple[Failure, ...]
-    """What cannot be restored; while there are some, nothing is."""
+    """Items that cannot be restored; with any of them, nothing is restored."""
 
 
 FAR_AHEAD = 10**15
@@ -97,7 +97,7 @@ def plan_restore(
     into. With ``key``, which is that of ``former``, its description has to be signed.
 
     Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
-        damaged; StorageError kinds. What is wrong with a topic is a failure in the plan.
+        damaged; StorageError kinds. An error of one topic is a failure in the plan.
     """
     description = read_description(remote, former, key)
     topics: list[TopicDescription] = []

@@ -31,9 +31,9 @@ _NO_HISTORY = Lineage()
 def remote_parts(
     context: Context, topic: TopicImage, failures: list[Failure], notes: list[str], *, dry_run: bool
 ) -> dict[int, RemotePart]:
-    """What is remote of every partition of a tiered topic. Objects that the table lists and the store lacks are a
-    failure of the topic. What others have rewritten is taken back first, and noted: until then anybody's VACUUM
-    may delete what the brokers are about to rely on.
+    """The remote part of every partition of a tiered topic. Objects that the table lists and the store lacks are a
+    failure of the topic. A rewrite by others is taken back first, and noted: until then anybody's VACUUM may
+    delete the objects that the brokers are about to rely on.
 
     Raises: as ``DeltaTopicTable.undo_rewrites``.
     """

@@ -86,8 +86,8 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
 def _still_bad(
     context: Context, image: ClusterImage, work: RetainWork, bad: Mapping[str, StratalogError]
 ) -> list[StratalogError]:
-    """What is wrong with remote segments. One that was gone when its turn came is not missing where the table does
-    not list it any more: another run has let it expire.
+    """The errors of remote segments. One that was gone when its turn came is not missing where the table does not
+    list it any more: another run has let it expire.
     """
     gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
     if gone:
@@ -190,7 +190,7 @@ def _commit_log_starts(
     log_starts: dict[TopicIdPartition, int],
     failures: list[Failure],
 ) -> set[TopicIdPartition]:
-    """Step 2. What is refused leaves ``log_starts``, and is returned."""
+    """Step 2. Refused partitions leave ``log_starts``, and are returned."""
     changes = tuple(
         LogStart(*key, start, wanted[key][0].site.view.leader_epoch) for key, start in log_starts.items()
     )

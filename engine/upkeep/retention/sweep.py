@@ -6,12 +6,12 @@ otherwise, take over its own epoch a second time, and copy a second history of t
 both views have in common. So one small file stays of each removed replica until its topic is deleted: the
 lineage of an epoch above all others, which tells everybody that their view is out of date.
 
-What a former replica holds of another history than the leader's may be the only copy of acknowledged records. It
-stays until ``file.delete.delay.ms`` have passed since its folder was closed, and as long as no leader says what
-the history is (``stratalog.engine.replicas.former``).
+Files of a former replica that are of another history than the leader's may be the only copy of acknowledged
+records. They stay until ``file.delete.delay.ms`` have passed since the folder was closed, and as long as no leader
+tells the history (``stratalog.engine.replicas.former``).
 
-What others have put beside our folders, or into those that are owned, is theirs and stays. What is no file, a link
-or a FIFO, stays everywhere, and is named: it may keep an operation from its work.
+Foreign files beside our folders, or inside owned ones, stay. Links, FIFOs and the like stay everywhere, and are
+named: they may keep an operation from its work.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def sweep_roots(
     """Delete what nobody owns; how many files. A root that cannot be listed, or a folder that cannot be swept, is
     a failure. ``older_than_ms`` is how long what a crash has left under a name of its own has to lie there.
 
-    The roots are listed first and the metadata is read afterwards: whoever writes to a folder knows it from
-    the metadata, so a folder that was seen and is not owned then is nobody's any more.
+    The roots are listed first and the metadata is read afterwards: a writer of a folder knows it from the
+    metadata, so a folder that was seen and is not owned afterwards is nobody's any more.
     """
     seen: dict[int, Sequence[StoredObject]] = {}
     for broker_id, store in context.stores.items():
@@ -93,7 +93,7 @@ def sweep_roots(
 
 
 def special_files(where: str, store: Store, objects: Sequence[StoredObject]) -> list[Failure]:
-    """What is no file among the objects of a root, by one failure for each of the first ones."""
+    """The first links, FIFOs and the like among the objects of a root, each as a failure."""
     found = [stored for stored in objects if stored.special]
     more = f"; there are {len(found)} such things" if len(found) > 1 else ""
     return [

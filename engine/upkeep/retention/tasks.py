@@ -11,7 +11,7 @@ driver, once more when the files go at last, ``file.delete.delay.ms`` later.
 And before a replica lets go of the files that a merge has made superfluous: the segment that holds their records
 was read on that very replica, all of it. That is once, for then they are gone.
 
-What is found damaged is named, and what it was to stand for stays, so that ``heal`` can make it anew from that.
+A damaged file is named, and the files that it was to stand for stay, so that ``heal`` can make it anew from them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class RemotePart:
-    """What is remote of one partition."""
+    """The remote part of one partition."""
 
     store: Store
     listed: tuple[RemoteSegment, ...]

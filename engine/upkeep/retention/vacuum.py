@@ -109,8 +109,8 @@ class _Vacuum:
     def _walk(
         self, remote: Store, names: Sequence[str] | None
     ) -> tuple[dict[str, list[StoredObject]], list[StoredObject]]:
-        """The objects by top folder, and those in none: everything, or the folders of these topics. What is no
-        file is a failure."""
+        """The objects by top folder, and those in no folder: everything, or the folders of these topics. Anything
+        but a file is a failure."""
         if names is None:
             objects = remote.walk("")
         else:

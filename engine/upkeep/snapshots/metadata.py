@@ -1,7 +1,7 @@
 """The metadata log as one of the logs that snapshots keep short: by the same policy, with the same metrics.
 
-What is done to it on its voters is ``stratalog.engine.quorum.upkeep``'s; here is when, and how it is told: as one
-row beside those of the topics, or (``stratalog.engine.admin.quorum``) one for each voter.
+``stratalog.engine.quorum.upkeep`` does the work on the voters; here is decided when, and how it is reported: as
+one row beside those of the topics, or (``stratalog.engine.admin.quorum``) one for each voter.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Snapshots of one partition: what a new one would hold, and making it on the leader (KIP-630, "Snapshot Format").
 
-A snapshot is made of what is committed below the last stable offset, up to a batch boundary, on the folder of the
-leader; the others get its bytes. What is read is at most ``memory_bytes``, uncompressed; a larger partition of a
-topic of a user is left to Spark (``stratalog.engine.spark.reducing``).
+A snapshot is made of the committed records below the last stable offset, up to a batch boundary, in the folder of
+the leader; the others get its bytes. It reads at most ``memory_bytes``, uncompressed; a larger partition of a
+user's topic is left to Spark (``stratalog.engine.spark.reducing``).
 """
 
 from __future__ import annotations
@@ -226,8 +226,7 @@ def reason_not_to(work: SnapshotWork, planned: Planned, earlier: Snapshot | None
 
 
 def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Planned, Snapshot | None]:
-    """What is to be made of the leader's log as it was listed, as far as names tell; and its latest usable
-    snapshot.
+    """The plan for the leader's log as it was listed, as far as names tell; and its latest usable snapshot.
 
     Raises: LogGapError when the log starts behind that one.
     """

@@ -53,7 +53,7 @@ MEMORY_BYTES = 256 * 1024 * 1024
 """What a task may read of a partition, uncompressed; a larger one is Spark's."""
 
 VIEWS = 3
-"""Under so many views a partition is tried in one run."""
+"""The number of views under which a partition is tried in one run."""
 
 _EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
 """What time does to the state of internal topics; how many records say so."""

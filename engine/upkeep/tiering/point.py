@@ -111,8 +111,8 @@ def _signed(description: ClusterDescription, offset: int, key: ClusterKey | None
 def read_description(remote: Store, cluster_id: str, key: ClusterKey | None = None) -> ClusterDescription:
     """The latest description of a cluster. With ``key``, which is that cluster's, it has to be signed.
 
-    Raises: InvalidCallError when there is none, naming the clusters that have one; CorruptionError when it is
-        damaged, UnsignedError; StorageError kinds.
+    Raises: InvalidCallError for a cluster without a description, naming the clusters that have one;
+        CorruptionError when it is damaged, UnsignedError; StorageError kinds.
     """
     present = _listed(remote, cluster_id)
     if not present:

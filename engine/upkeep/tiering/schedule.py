@@ -1,9 +1,9 @@
 """Where the list of due partitions lives (``stratalog.tiering.schedule``): on the cluster's own storage, never in
 the remote tier, for it must tell when to try again while the remote is down.
 
-One list a cluster, in the root of the first broker that answers, in versions: whoever ran last has written the
-greatest. A driver that finds its version taken puts what it did on top of what the other one wrote. A list that
-is lost, torn or out of date costs only looks at partitions that would not have been due.
+One list a cluster, in the root of the first broker that answers, in versions: the latest run has written the
+greatest. A driver that finds its version taken puts its changes on top of the other driver's. A list that is lost,
+torn or out of date costs only looks at partitions that would not have been due.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Kept:
 
 
 def load_schedule(context: Context, image: ClusterImage) -> Kept:
-    """The list as it was written last; an empty one where there is none, or none can be read."""
+    """The latest list; an empty one where no list can be read."""
     for place in _places(context, image):
         with suppress(StratalogError):
             return _newest(place)

@@ -30,10 +30,10 @@ class PlanWork(SiteWork):
     """Find out what is due of one partition."""
 
     entry: Entry
-    """What the list of due partitions says of it."""
+    """Its entry in the list of due partitions."""
     segments: tuple[RemoteSegment, ...] | None
-    """What is remote of it already: its last segment, or all of them where that is not of the leader's history.
-    None where the remote log cannot be read: then the backlog is measured from where the list last saw it end."""
+    """Its remote log: the last segment, or all segments where that is not of the leader's history. None where the
+    remote log cannot be read: then the backlog is measured from where the list last saw it end."""
     policy: MergePolicy
     lag: CopyLag
     expires_ms: int
@@ -43,7 +43,7 @@ class PlanWork(SiteWork):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is due, and what is not yet."""
+    """The uploads that are due, and the size of the rest."""
 
     plan: UploadPlan
     pending_bytes: int

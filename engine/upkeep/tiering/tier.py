@@ -112,7 +112,7 @@ def _tiered(
 def _not_copied(
     image: ClusterImage, topics: Sequence[str], tiered: Collection[str], failures: Sequence[Failure]
 ) -> list[str]:
-    """Whoever names a topic wants to know why nothing happens to it."""
+    """A note for each named topic that is not copied, with the reason."""
     failed = {failure.item for failure in failures}
     return [
         f"{topic}: is not copied to the remote tier, by remote.storage.enable or remote.log.copy.disable"

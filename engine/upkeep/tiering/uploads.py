@@ -172,9 +172,9 @@ class Uploads:
             self._failed(topic, batch, error)
 
     def _put(self, topic: TopicTiering, batch: Batch) -> None:
-        """One version of the table. Remote segments that a log start has passed leave it in the same one: what
-        is uploaded now need not follow them. What was copied from a leader that is none any more stays out: it
-        lies there, and the next run finds it.
+        """One version of the table. Remote segments that a log start has passed leave it in the same one: the new
+        uploads need not follow them. Copies from a former leader stay out: they lie there, and the next run finds
+        them.
         """
         assert topic.table is not None
         assert topic.remote is not None
