@@ -75,10 +75,9 @@ def _keys() -> Iterator[str]:
 
 @cache
 def _code() -> griffe.GriffeLoader:
-    """The packages that the page of the API names, and those that they take names from."""
+    """The package, with all that it takes names from."""
     loader = griffe.GriffeLoader(search_paths=[str(ROOT)])
-    for package in ("partitions", "engine", "jobs"):
-        loader.load(package)
+    loader.load("stratalog")
     loader.resolve_aliases()
     return loader
 
