@@ -310,7 +310,13 @@ class MetadataLog:
                 if is_majority(_ids(looks), ids_of(survey.voters)):
                     # A change of voters that was not finished may be on a voter of before alone.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
-                    state = self._contents.greatest(latest, self._committed, self._hint)
+                    try:
+                        state = self._contents.greatest(latest, self._committed, self._hint)
+                    except DAMAGED:
+                        # A voter that a majority can do without is left out of this look, and of the claim after
+                        # it: in any attempt, for the damage may be below the log by then, and other damage above.
+                        survey, rival = self._survey(everybody=True), None
+                        continue
                     if is_majority(_ids(looks), ids_of(self._electorate.of(state))):
                         self._claim = Claim.of(epoch, state, latest, survey.damaged)
                         self._courtesy = Courtesy(self._patience)
@@ -318,10 +324,6 @@ class MetadataLog:
                 survey = None
             except SourceChangedError:
                 survey = rival = None
-            except DAMAGED:
-                # A voter that a majority can do without is left out of this look, and of the claim after it: in
-                # any attempt, for what is damaged there may be below the log by then, and something else above it.
-                survey, rival = self._survey(everybody=True), None
         raise NotControllerError(
             f"no metadata epoch could be claimed in {self._patience.attempts} attempts: others are faster; "
             "try again"

@@ -8,12 +8,14 @@ known of a log; all looks are from after the read began.
 or under a snapshot, and stays there. So a batch was not committed yet where the voters that have it, with those
 that could not be looked at, are no majority. It may be committed later, which makes the answer no less true: it
 is of a moment after the read began. Of such a last batch the looks are taken as if it were not there; and so on,
-down to the first log whose last file may be on a majority.
+down to the first log whose last file may be on a majority. A snapshot at the end that too few voters have says
+nothing of its own: the looks are taken as if it were not there, where the batches below it end where it does.
 
 *It is committed*, by any of these:
 
 * this driver has known it to be committed before;
-* a snapshot of it is on a voter: they are made of nothing else;
+* a snapshot of it is on one voter more than a minority: snapshots are made of nothing else, and a stranger, who
+  gives a file any name, may have a minority in his hands;
 * a majority of its voters holds it, and of every epoch above its own, up to the greatest claimed on each of them,
   a batch is seen whose lineage includes it. (Nothing is claimed above it: the usual linearizable read.) Then no
   claimant has left it out, or ever will: take the first one that did. It had claimed its epoch on one of this
@@ -36,7 +38,7 @@ from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.quorum.state import LogState, greatest_of, is_majority
 from stratalog.engine.quorum.voter import VoterLook, last_of
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.paths import DataName
+from stratalog.partitions.paths import CheckpointName, DataName
 
 MOST_EPOCHS = 16
 """With this number of claims above a log, drivers are at work: another look tells more than reading on."""
@@ -64,15 +66,23 @@ def committed_of(
         state = greatest(seen)
         if state.end == 0 or set(state.image.voters) != set(electorate):
             raise UnprovenError("the voters are about to change")
-        if is_known(state) or any(state.snapshot in look.checkpoints for look in seen):
+        if is_known(state) or _is_frozen(state.snapshot, seen, electorate):
             return state
         if _is_kept(state, seen, electorate, lineage_of):
             return state
         last = greatest_of(seen)
-        assert isinstance(last, DataName), "what a snapshot ends is committed"
-        if _may_be_committed(last, seen, electorate):
+        assert last is not None
+        if isinstance(last, DataName) and _may_be_committed(last, seen, electorate):
             raise UnprovenError(_why(last, looks, electorate))
         seen = [_without(last, look) for look in seen]
+        if isinstance(last, CheckpointName) and greatest(seen).position != state.position:
+            raise UnprovenError(f"the log ends with {last}, which {_having(last, looks)} alone shows")
+
+
+def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
+    """Whether a voter that no stranger writes to has the snapshot."""
+    having = {look.voter.id for look in looks if name in look.checkpoints}
+    return len(having & set(electorate)) > (len(electorate) - 1) // 2
 
 
 def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
@@ -81,12 +91,11 @@ def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Se
     return is_majority([voter for voter in electorate if voter not in lacking], electorate)
 
 
-def _without(name: DataName, look: VoterLook) -> VoterLook:
-    """The look as if the batch were not there."""
-    if name not in look.files:
-        return look
-    files = frozenset(look.files) - {name}
-    return replace(look, files=files, last=last_of(files, look.checkpoints))
+def _without(name: DataName | CheckpointName, look: VoterLook) -> VoterLook:
+    """The look as if the batch, or the snapshot, were not there."""
+    files = frozenset(file for file in look.files if file != name)
+    checkpoints = frozenset(checkpoint for checkpoint in look.checkpoints if checkpoint != name)
+    return replace(look, files=files, checkpoints=checkpoints, last=last_of(files, checkpoints))
 
 
 def _is_kept(
@@ -111,10 +120,13 @@ def _includes(state: LogState, lineage: Lineage | None) -> bool:
 
 
 def _why(last: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> str:
-    having = [str(look.voter) for look in looks if last in look.files]
     claimed = max(look.claimed_epoch for look in looks)
     away = len(electorate) - len({look.voter.id for look in looks} & set(electorate))
-    there = f"whether {last} is committed is not known: it is on {', '.join(having)}"
+    there = f"whether {last} is committed is not known: it is on {_having(last, looks)}"
     if away:
         return f"{there}, and {away} of {len(electorate)} voters cannot be looked at"
     return f"{there}, and the claimant of epoch {claimed} has not gone on from it yet"
+
+
+def _having(name: DataName | CheckpointName, looks: Sequence[VoterLook]) -> str:
+    return ", ".join(str(look.voter) for look in looks if name in look.files or name in look.checkpoints)

@@ -237,6 +237,13 @@ MUTATIONS: Sequence[Mutation] = (
         shaped=with_readers,
     ),
     Mutation(
+        "one voter's snapshot is believed",
+        "read alone: a snapshot of it is on one voter more than a minority",
+        patched(stratalog.engine.quorum.proof, "_is_frozen", variants.frozen_by_anybody),
+        first=48_117_504,
+        seeds=1,
+    ),
+    Mutation(
         "hints are believed",
         "a hint is believed where the log goes on from it",
         patched(stratalog.engine.quorum.contents, "_lies_on", variants.always),

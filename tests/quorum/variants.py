@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.metadata.records import MetadataRecord
+from stratalog.engine.metadata.records import MetadataRecord, VoterId
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum import upkeep
 from stratalog.engine.quorum.client import MetadataClient
@@ -53,6 +53,10 @@ def everywhere(original: Any, variant: Any) -> Callable[[], AbstractContextManag
 
 def always(*_: object, **__: object) -> bool:
     return True
+
+
+def frozen_by_anybody(name: CheckpointName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
+    return any(name in look.checkpoints for look in looks)
 
 
 def never(*_: object, **__: object) -> bool:

@@ -9,8 +9,14 @@ import pytest
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.quorum.inspection import inspect
 from stratalog.engine.quorum.log import MetadataLog
-from stratalog.partitions.errors import NotControllerError, OutcomeUnknownError, StorageAuthorizationError
-from stratalog.partitions.paths import ClaimName, DataName
+from stratalog.engine.quorum.upkeep import keep_up
+from stratalog.partitions.errors import (
+    CorruptionError,
+    NotControllerError,
+    OutcomeUnknownError,
+    StorageAuthorizationError,
+)
+from stratalog.partitions.paths import CheckpointName, ClaimName, DataName, parse_name
 from tests.unit.quorum_harness import (
     IMPATIENT,
     HookedStore,
@@ -21,6 +27,7 @@ from tests.unit.quorum_harness import (
     once,
     unreachable,
 )
+from tests.unit.quorum_snapshots import LAG_MS, takes_no_snapshot
 
 CHANGES = {"create", "stage_writer", "stage_copy", "commit", "replace", "delete"}
 
@@ -74,6 +81,53 @@ def test_a_batch_on_one_of_three_that_all_answer_is_not_committed_yet() -> None:
     assert inspect(log).unsettled is None
     quorum.log().read()  # whoever may write finishes it
     assert log.read().configs == {"segment.bytes": "1"}
+
+
+def test_a_snapshot_that_one_voter_has_proves_nothing() -> None:
+    """A stranger who writes to that voter gives a file the name that the next snapshot will have."""
+    quorum = Quorum(3)
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    commit_on_voter_1(quorum)
+    name = max(filter(None, map(parse_name, filter(data, quorum.names(1)))), key=str)
+    assert isinstance(name, DataName)
+    forged = CheckpointName(name.base_offset + 1, name.epoch)
+    assert quorum.stores[1].create(f"{quorum.voters[0].folder}/{forged}", b"x")
+    assert reader(quorum).read().configs == BEFORE
+
+
+def begun_with_the_snapshot_of_voter_1(quorum: Quorum) -> tuple[MetadataLog, list[HookedStore]]:
+    """A reader of three voters, and its stores. The snapshot did not come to the other voters yet."""
+    quorum.client().submit(AlterConfigs(None, BEFORE))
+    through = quorum.hooked()
+    for store in through[1:]:
+        store.hook = takes_no_snapshot
+    keep_up(quorum.log(through=through), quorum.clock, lag_ms=LAG_MS)
+    stores = read_only(quorum)
+    log = quorum.log(1, through=stores)
+    assert log.read().configs == BEFORE
+    return log, stores
+
+
+def test_a_reader_that_began_with_the_snapshot_of_one_voter_goes_on_without_that_voter() -> None:
+    """The other voters have the files that the snapshot stands for."""
+    quorum = Quorum(3)
+    log, stores = begun_with_the_snapshot_of_voter_1(quorum)
+    stores[0].hook = unreachable
+    assert log.read().configs == BEFORE
+    quorum.client().submit(AlterConfigs(None, {"segment.bytes": "6"}))
+    assert log.read().configs == {"segment.bytes": "6"}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_voters_that_lost_a_file_below_that_snapshot_have_lost_what_was_committed(lost: int) -> None:
+    quorum = Quorum(3)
+    log, stores = begun_with_the_snapshot_of_voter_1(quorum)
+    stores[0].hook = unreachable
+    for broker in (2, 3):
+        (name,) = (name for name in quorum.names(broker) if name.startswith(f"{lost:020d}.") and data(name))
+        quorum.stores[broker].delete([f"{quorum.voters[broker - 1].folder}/{name}"])
+    with pytest.raises(CorruptionError, match=r"lacks what was committed|gap at offset"):
+        log.read()
 
 
 def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -> None:
