@@ -14,7 +14,7 @@ import msgspec
 from stratalog.partitions.bounded import parse_json
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.numbers import Epoch, Natural
-from stratalog.partitions.register import sealed, unsealed
+from stratalog.partitions.register import EPOCH_BYTES, sealed, unsealed
 
 
 class EpochStart(NamedTuple):
@@ -84,9 +84,12 @@ class Lineage:
         """
         return Lineage(self.entries[max(bisect_right(self._starts, log_start_offset) - 1, 0) :])
 
-    def to_json(self) -> bytes:
-        """The content of an ``.epoch`` file, with its checksum."""
-        return sealed(msgspec.json.encode(self.entries))
+    def to_json(self, most: int = EPOCH_BYTES) -> bytes:
+        """The content of an ``.epoch`` file, with its checksum.
+
+        Raises: InvalidCallError when it has more than ``most`` bytes.
+        """
+        return sealed(msgspec.json.encode(self.entries), most)
 
     @classmethod
     def from_json(cls, data: bytes, what: str) -> Lineage:
@@ -94,6 +97,8 @@ class Lineage:
 
         Raises: CorruptionError.
         """
+        if len(data) > EPOCH_BYTES:
+            raise CorruptionError(f"{what} is no lineage: it has {len(data)} bytes, more than {EPOCH_BYTES}")
         try:
             return cls(parse_json(unsealed(data), list[tuple[Epoch, Natural]]))
         except (ValueError, CorruptionError) as error:

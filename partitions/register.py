@@ -10,15 +10,17 @@ from isal import isal_zlib
 from stratalog.partitions.errors import InvalidCallError
 
 REGISTER_BYTES = 16 * 1024 * 1024
-"""At most: half a million elections of one partition, or a hundred thousand producers of it."""
+"""At most: a hundred thousand producers of one partition."""
+EPOCH_BYTES = 1024 * 1024
+"""At most of an ``.epoch`` register: forty thousand elections of one partition, 12 MB in memory."""
 
 
-def sealed(line: bytes) -> bytes:
+def sealed(line: bytes, most: int = REGISTER_BYTES) -> bytes:
     """The content of a register with that line: a second one is its CRC-32, in hexadecimal.
 
     Raises: InvalidCallError for one that would be too large to be read again.
     """
-    if len(line) + 9 > REGISTER_BYTES:
+    if len(line) + 9 > most:
         raise InvalidCallError(
             f"a register of {len(line)} bytes is not written, nobody would read it: {line[:80]!r}..."
         )

@@ -13,10 +13,10 @@ from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store.protocol import Store, StoredObject
 from stratalog.tiering.remote_segment import RemoteSegment
 
-REMEMBERED = 100_000
-"""Objects of which a process remembers that it has read them, and that they were whole."""
+REMEMBERED_BYTES = 64 * 1024 * 1024
+"""Of objects that a process remembers to have read, and that they were whole: about a hundred thousand."""
 
-_verified: BoundedCache[tuple[Store, StoredObject, RemoteSegment], bool] = BoundedCache(REMEMBERED)
+_verified: BoundedCache[tuple[Store, StoredObject, RemoteSegment], bool] = BoundedCache(REMEMBERED_BYTES)
 
 
 def remote_file(folder: str, segment: RemoteSegment) -> DataFile:
@@ -46,7 +46,7 @@ def verify_remote(remote: Store, segment: RemoteSegment, there: StoredObject) ->
     if _verified.get(key) is None:
         _read(remote, DataFile(segment.name, there), segment, verify_bytes)
         if there.version:
-            _verified.put(key, True)
+            _verified.put(key, True, 500 + len(there.name) + len(there.version))
 
 
 def _read(

@@ -54,6 +54,11 @@ class RemoteLog:
         """The log of a topic of which nothing was ever tiered."""
         return cls(what, -1)
 
+    @property
+    def memory_bytes(self) -> int:
+        """What this takes in memory without the rewrite, roughly: a segment is two objects, and numbers."""
+        return 1024 + 500 * sum(map(len, self.segments.values()))
+
     def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:
         """The segments of one partition in offset order."""
         return self.segments.get(partition, ())

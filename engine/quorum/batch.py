@@ -24,6 +24,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.parquet_decoding import is_of_this_process
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import TIMESTAMP, physical_schema
+from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.segment import check_held
 from stratalog.partitions.segment_footer import FOOTER_KEY, decode_footer
 from stratalog.partitions.segment_signature import TAG_KEY
@@ -148,7 +149,7 @@ def _values(parquet: pq.ParquetFile) -> Iterator[list[bytes]]:
 
 def _digest(lineage: Lineage, values: Sequence[bytes], appended_ms: int) -> str:
     """Of what a batch says. Parquet's checksums guard its pages, but not the footer, where the lineage is."""
-    digest = hashlib.blake2b(lineage.to_json() + b"\n%d" % appended_ms, digest_size=16)
+    digest = hashlib.blake2b(lineage.to_json(REGISTER_BYTES) + b"\n%d" % appended_ms, digest_size=16)
     for value in values:
         digest.update(b"\n")
         digest.update(value)

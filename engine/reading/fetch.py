@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import pyarrow as pa
@@ -353,7 +353,8 @@ class _Fetch:
 
     def _load(self, seen: _Seen) -> RemoteLog:
         log = self.context.remote_table(seen.topic).load()
-        self.context.fetching.remote_logs.put(seen.topic.topic_id, log)
+        kept = replace(log, rewrite=None)
+        self.context.fetching.remote_logs.put(seen.topic.topic_id, kept, kept.memory_bytes)
         return log
 
     def _remote_pieces(self, seen: _Seen, remote: RemoteLog, end: int) -> list[Piece]:

@@ -17,7 +17,7 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.numbers import Epoch, Int64, Natural
 from stratalog.partitions.records import MOST_NESTED, type_from_json
-from stratalog.partitions.register import REGISTER_BYTES, sealed
+from stratalog.partitions.register import EPOCH_BYTES, REGISTER_BYTES, sealed
 from stratalog.partitions.root import BROKER_FILE_BYTES, read_broker_file
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
@@ -108,6 +108,17 @@ def test_no_register_is_written_that_nobody_would_read() -> None:
     assert len(sealed(b"x" * (REGISTER_BYTES - 9))) == REGISTER_BYTES
     with pytest.raises(InvalidCallError, match="is not written"):
         sealed(b"x" * (REGISTER_BYTES - 8))
+
+
+def test_a_lineage_of_more_elections_than_a_partition_has_is_neither_written_nor_made_an_object() -> None:
+    """One of 16 MiB would take 180 MB of memory; of other registers nothing is said by that."""
+    most = Lineage((epoch, 10**15 + epoch) for epoch in range(10**9, 10**9 + EPOCH_BYTES // 32))
+    assert Lineage.from_json(most.to_json(), "x") == most
+    larger = Lineage([*most, *((epoch, 10**16) for epoch in range(2 * 10**9, 2 * 10**9 + 10_000))])
+    with pytest.raises(InvalidCallError, match="is not written"):
+        larger.to_json()
+    with pytest.raises(CorruptionError, match="more than 1048576"):
+        Lineage.from_json(larger.to_json(REGISTER_BYTES), "x")
 
 
 def nested(levels: int) -> str:

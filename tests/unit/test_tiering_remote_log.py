@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import pairwise
 
 import pytest
@@ -28,6 +29,18 @@ def test_segments_stand_in_offset_order_per_partition() -> None:
     assert (log.start(0), log.end(0)) == (0, 20)
     assert (log.start(3), log.end(3)) == (5, 7)
     assert log.bytes_of(3) == 100
+
+
+def test_what_a_log_takes_in_memory_is_known() -> None:
+    """What a driver remembers is bounded by it."""
+    start, count = 10**12, 2000
+    tracemalloc.start()
+    try:
+        log = log_of(*(segment(start + 9 * n, start + 9 * n + 9) for n in range(count)))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken <= log.memory_bytes <= 2 * taken
 
 
 def test_where_nothing_is_tiered_the_offsets_are_unknown() -> None:
