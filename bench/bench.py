@@ -117,7 +117,7 @@ class BenchCluster:
     ) -> None:
         """Create ``TOPIC``."""
         configs = {} if compression == "zstd" else {"compression.type": compression}
-        self.cluster.create_topic(
+        self.cluster.topics.create(
             TOPIC, partitions=partitions, replication_factor=replicas, value=value, configs=configs
         )
 
@@ -140,7 +140,7 @@ class BenchCluster:
 
     def tiered(self) -> None:
         """Let ``TOPIC`` be tiered; every append is a sealed segment, as large as it is."""
-        self.cluster.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
+        self.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "65536"})
 
     def remote_folders(self) -> list[Path]:
         """What lies in the remote tier."""

@@ -26,7 +26,7 @@ def bootstrap_many(bench: Bench) -> list[Line]:
     with in_memory(PARTITIONS * PARTITION_BYTES) as folder:
         made = bench.cluster("bootstrap-many", brokers=REPLICAS, within=folder)
         made.create_topic(PARTITIONS, replicas=REPLICAS)
-        made.cluster.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "1"})
+        made.cluster.topics.alter_configs(TOPIC, {"remote.storage.enable": "true", "segment.bytes": "1"})
         bench.say(f"bootstrap, appending to {PARTITIONS:,} partitions")
         append_one(made.cluster, range(PARTITIONS)).raise_for_failures()
         made.cluster.tier().raise_for_failures()
@@ -62,7 +62,7 @@ def bootstrap_many(bench: Bench) -> list[Line]:
 def _bootstrap(bench: Bench, made: BenchCluster, last_tiered: bool, reports: dict[bool, Report]) -> float:
     enable = str(last_tiered).lower()
     names = ("follower.fetch.last.tiered.offset.enable", "follower.fetch.last.tiered.offset.always.enable")
-    made.cluster.alter_configs(None, dict.fromkeys(names, enable))
+    made.cluster.topics.alter_configs(None, dict.fromkeys(names, enable))
     lost = made.folder / f"broker-{LOST}"
     shutil.rmtree(lost)
     lost.mkdir()

@@ -82,14 +82,16 @@ def _drop_first_records(bench: Bench, made: BenchCluster) -> None:
     for _ in range(2):  # the last file of a log always stays
         made.append(bench.records([0]).limit(100 * bench.options.partitions), acks="all")
     made.cluster.tier().raise_for_failures()
-    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
+    made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
     for _ in range(2):  # the second time, what left the log is deleted
         made.cluster.retain().raise_for_failures()
-    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
+    made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "-1"})
 
 
 def _bootstrap(made: BenchCluster, from_last_tiered: bool, copied: dict[bool, int]) -> float:
-    made.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": str(from_last_tiered).lower()})
+    made.cluster.topics.alter_configs(
+        None, {"follower.fetch.last.tiered.offset.enable": str(from_last_tiered).lower()}
+    )
     lost = made.folder / f"broker-{LOST}"
     shutil.rmtree(lost)
     lost.mkdir()

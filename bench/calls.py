@@ -145,7 +145,7 @@ def append_one(cluster: Cluster, partitions: Iterable[int], acks: str = "all") -
 def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
     """As ``append_one``, in a transaction."""
     record = record_batch(pa.array([b"one"], pa.binary()))
-    with cluster.transaction("calls") as transaction:
+    with cluster.transactions.begin("calls") as transaction:
         transaction.append_batches(TOPIC, {partition: [record] for partition in partitions})
     assert transaction.report is not None
     return transaction.report
@@ -153,7 +153,7 @@ def transact_one(cluster: Cluster, partitions: Iterable[int]) -> Report:
 
 def _filled(made: CountedCluster, partitions: int, files: int = 1) -> None:
     """All replicas hold the same one file."""
-    made.cluster.create_topic(TOPIC, partitions=partitions, replication_factor=BROKERS)
+    made.cluster.topics.create(TOPIC, partitions=partitions, replication_factor=BROKERS)
     made.append(partitions)
 
 
@@ -169,13 +169,13 @@ def _one_out(made: CountedCluster, partitions: int, files: int) -> None:
     _filled(made, partitions)
     follower = BROKERS
     assert all(view.leader != follower for view in made.cluster.image.views(TOPIC))
-    made.cluster.fence(follower).raise_for_failures()
-    made.cluster.unfence(follower).raise_for_failures()
+    made.cluster.brokers.fence(follower).raise_for_failures()
+    made.cluster.brokers.unfence(follower).raise_for_failures()
 
 
 def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
     """All that is sealed is in the remote tier, and the list of due partitions says so."""
-    made.cluster.create_topic(
+    made.cluster.topics.create(
         TOPIC,
         partitions=partitions,
         replication_factor=BROKERS,
@@ -188,7 +188,7 @@ def _tiered(made: CountedCluster, partitions: int, files: int) -> None:
 
 def _transacted(made: CountedCluster, partitions: int, files: int) -> None:
     """As ``_filled``, and the transactional id has had a transaction, which is over."""
-    made.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    made.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     _filled(made, partitions)
     transact_one(made.cluster, [0])
 

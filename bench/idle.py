@@ -68,7 +68,7 @@ def idle(bench: Bench) -> list[Line]:
 def _tier_lines(bench: Bench, made: BenchCluster, partitions: int) -> list[Line]:
     """All that is sealed is in the remote tier: a run that finds nothing to do."""
     made.tiered()
-    made.cluster.alter_configs(TOPIC, {"segment.bytes": "1"})
+    made.cluster.topics.alter_configs(TOPIC, {"segment.bytes": "1"})
     bench.say("idle, tiering everything")
     made.cluster.tier().raise_for_failures()
     made.cluster.tier().raise_for_failures()  # the list learns that nothing is due

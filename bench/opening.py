@@ -80,7 +80,7 @@ def _made(folder: Path, partitions: int) -> tuple[Path, float]:
     forgotten_s = _seconds(file, partitions)
     driver = Cluster.open(file)
     for number in range(TAIL):
-        driver.alter_configs(None, {_CONFIG: str(number + 1)})
+        driver.topics.alter_configs(None, {_CONFIG: str(number + 1)})
     return file, forgotten_s
 
 

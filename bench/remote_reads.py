@@ -28,7 +28,7 @@ def remote_reads(bench: Bench) -> list[Line]:
     bench.say("remote reads, tiering")
     made.tiered()
     made.cluster.tier().raise_for_failures()
-    made.cluster.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
+    made.cluster.topics.alter_configs(TOPIC, {"local.retention.bytes": "0", "file.delete.delay.ms": "0"})
     for _ in range(2):  # the second time, what left the log is deleted
         made.cluster.retain().raise_for_failures()
     lines = [_first(bench, made), _again(made), *_scan(bench, made)]

@@ -29,7 +29,7 @@ _ONE_WRITER = (
 def snapshot(bench: Bench) -> list[Line]:
     """One partition, a tenth of whose keys are written twice."""
     made = bench.cluster("state", brokers=1)
-    made.cluster.create_topic(
+    made.cluster.topics.create(
         TOPIC, partitions=1, replication_factor=1, configs={"cleanup.policy": "snapshot", "retention.ms": "-1"}
     )
     bench.say("state, appending to 1 partition")
@@ -86,7 +86,7 @@ def commits(bench: Bench) -> list[Line]:
     bench.say("state, commits")
     groups = [f"group-{number}" for number in range(THREADS)]
     for group in groups:
-        made.cluster.commit(group, {(TOPIC, 0): 0})
+        made.cluster.groups.commit(group, {(TOPIC, 0): 0})
     one, many = in_turn(lambda: _commit(made.cluster, groups[:1]), lambda: _commit(made.cluster, groups))
     made.remove()
 
@@ -102,7 +102,7 @@ def _commit(cluster: Cluster, groups: list[str]) -> float:
 
     def consume(group: str) -> None:
         for _ in range(COMMITS // len(groups)):
-            cluster.commit(group, {(TOPIC, 0): 0})
+            cluster.groups.commit(group, {(TOPIC, 0): 0})
 
     def run() -> None:
         with ThreadPoolExecutor(len(groups)) as pool:
@@ -116,8 +116,8 @@ def lag(bench: Bench) -> list[Line]:
     """Every partition has a commit, and is looked at."""
     made = bench.cluster("lag", brokers=3)
     made.create_topic(LAG_PARTITIONS, replicas=3)
-    made.cluster.commit("group", {(TOPIC, partition): 0 for partition in range(LAG_PARTITIONS)})
+    made.cluster.groups.commit("group", {(TOPIC, partition): 0 for partition in range(LAG_PARTITIONS)})
     bench.say("state, lag")
-    (seconds,) = in_turn(lambda: seconds_of(lambda: made.cluster.lag("group").raise_for_failures()))
+    (seconds,) = in_turn(lambda: seconds_of(lambda: made.cluster.groups.lag("group").raise_for_failures()))
     made.remove()
     return [Line(f"lag of a group over {LAG_PARTITIONS} partitions", f"{1000 * seconds:.0f} ms", "")]

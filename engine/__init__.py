@@ -20,7 +20,7 @@ Purpose
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
     admin        what a person asks and changes, and tables of it
     spark        the only part that imports pyspark
-    cluster*     the door
+    cluster      the door: what a notebook, a job, and a test hold
 
 May not know
     Command lines, sessions, terminals: those are ``jobs``.

@@ -58,9 +58,11 @@ def delete_records(job: Job) -> Report:
     cluster = job.cluster()
     with cluster.measured() as measure:
         # An error in the last of several topics is found before the first one is changed.
-        reports = [cluster.delete_records(topic, before, dry_run=True) for topic, before in by_topic.items()]
+        reports = [
+            cluster.topics.delete_records(topic, before, dry_run=True) for topic, before in by_topic.items()
+        ]
         if not given.dry_run:
-            reports = [cluster.delete_records(topic, before) for topic, before in by_topic.items()]
+            reports = [cluster.topics.delete_records(topic, before) for topic, before in by_topic.items()]
     return Report(
         operation="delete_records",
         rows=[row for report in reports for row in report.rows],

@@ -25,7 +25,7 @@ def describe(job: Job) -> Report:
     given = job.arguments
     check_options(given, bars=[("brokers", "topics")])
     cluster = job.cluster()
-    return cluster.describe_brokers() if given.brokers else cluster.describe(given.topics)
+    return cluster.brokers.list() if given.brokers else cluster.describe(given.topics)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -33,10 +33,10 @@ def fence(job: Job) -> Report:
     """The job."""
     given, cluster = job.arguments, job.cluster()
     if given.unfence:
-        return cluster.unfence(given.brokers, dry_run=given.dry_run)
+        return cluster.brokers.unfence(given.brokers, dry_run=given.dry_run)
     if given.decommission:
-        return cluster.decommission(given.brokers, dry_run=given.dry_run)
-    return cluster.fence(given.brokers, force=given.force, dry_run=given.dry_run)
+        return cluster.brokers.decommission(given.brokers, dry_run=given.dry_run)
+    return cluster.brokers.fence(given.brokers, force=given.force, dry_run=given.dry_run)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

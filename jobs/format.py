@@ -32,12 +32,12 @@ def format_cluster(job: Job) -> Report:
     """Format the cluster, or add brokers. Roots that are formatted and registered already stay as they are."""
     given = job.arguments
     if given.brokers is not None:
-        return job.cluster().add_brokers(given.brokers, dry_run=given.dry_run)
+        return job.cluster().brokers.add(given.brokers, dry_run=given.dry_run)
     if given.dry_run:
         return stratalog.Cluster.plan_format(given.cluster)
     began = SystemClock().monotonic_s()
     cluster = stratalog.Cluster.format(given.cluster, cluster_key=job.key)
-    table = cluster.describe_brokers()
+    table = cluster.brokers.list()
     counts = sum((store.counts for store in cluster.stores.values()), StoreCounts())
     return replace(table, operation="format", seconds=SystemClock().monotonic_s() - began, counts=counts)
 

@@ -63,17 +63,17 @@ def groups(job: Job) -> Report:
     check_options(given, needs=_NEEDS)
     cluster = job.cluster()
     if given.list:
-        return cluster.groups()
+        return cluster.groups.list()
     if given.describe:
-        return cluster.lag(given.group)
+        return cluster.groups.lag(given.group)
     if given.delete:
-        return cluster.delete_group(given.group, dry_run=given.dry_run)
+        return cluster.groups.delete(given.group, dry_run=given.dry_run)
     if given.delete_offsets:
-        return cluster.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
+        return cluster.groups.delete_offsets(given.group, given.topics, dry_run=given.dry_run)
     to: Any = given.to_offset if given.to_offset is not None else given.to_datetime
     if given.to_earliest or given.to_latest:
         to = OffsetSpec.EARLIEST if given.to_earliest else OffsetSpec.LATEST
-    return cluster.reset_offsets(
+    return cluster.groups.reset_offsets(
         given.group,
         given.topics,
         to=to,

@@ -48,14 +48,14 @@ def quorum(job: Job) -> Report:
     )
     warn(cluster.file.warnings)
     if given.snapshot:
-        return cluster.snapshot_metadata(dry_run=given.dry_run)
+        return cluster.quorum.snapshot(dry_run=given.dry_run)
     if given.replace_voter is not None:
-        return cluster.replace_voter(given.replace_voter, dry_run=given.dry_run)
+        return cluster.quorum.replace_voter(given.replace_voter, dry_run=given.dry_run)
     if given.add_voter is not None:
-        return cluster.add_voter(given.add_voter, dry_run=given.dry_run)
+        return cluster.quorum.add_voter(given.add_voter, dry_run=given.dry_run)
     if given.remove_voter is not None:
-        return cluster.remove_voter(given.remove_voter, dry_run=given.dry_run)
-    return cluster.describe_quorum()
+        return cluster.quorum.remove_voter(given.remove_voter, dry_run=given.dry_run)
+    return cluster.quorum.describe()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 Declared: TypeAlias = "DataType | str | None"
-"""A type as ``Cluster.create_topic`` takes it."""
+"""A type as ``cluster.topics.create`` takes it."""
 
 _SCHEMA = (
     'as DDL ("carrier STRING, distance INT"; "STRING"; parsed by Spark), or @FILE with Spark\'s JSON text of the '
@@ -73,10 +73,10 @@ def topics(job: Job) -> Report:
     """The job."""
     cluster, given = job.cluster(), job.arguments
     if given.command == "delete":
-        deleted = cluster.delete_topic(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
+        deleted = cluster.topics.delete(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)
         return renamed(deleted, "topics delete", dry_run=given.dry_run)
     if given.command == "list":
-        return renamed(cluster.describe_topics(), "topics list")
+        return renamed(cluster.topics.list(), "topics list")
     key, value = _types(job, cluster) if given.command == "create" else (None, None)
     with cluster.measured() as measure:
         if given.command == "create":
@@ -94,7 +94,7 @@ def _types(job: Job, cluster: stratalog.Cluster) -> tuple[Declared, Declared]:
     be started to parse them.
     """
     given = job.arguments
-    cluster.create_topic(
+    cluster.topics.create(
         given.name,
         partitions=given.partitions,
         replication_factor=given.replication_factor,
@@ -107,7 +107,7 @@ def _types(job: Job, cluster: stratalog.Cluster) -> tuple[Declared, Declared]:
 def _create(
     given: argparse.Namespace, cluster: stratalog.Cluster, key: Declared, value: Declared
 ) -> dict[str, Value]:
-    made = cluster.create_topic(
+    made = cluster.topics.create(
         given.name,
         partitions=given.partitions,
         replication_factor=given.replication_factor,
@@ -130,15 +130,15 @@ def _alter(
     rows: list[dict[str, Value]] = []
     grows = key is not None or value is not None or given.partitions is None
     if grows:  # what is wrong with it is found before partitions are added
-        cluster.alter_topic(given.name, key=key, value=value, dry_run=True)
+        cluster.topics.alter(given.name, key=key, value=value, dry_run=True)
     if given.partitions is not None:
-        made = cluster.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
+        made = cluster.topics.create_partitions(given.name, given.partitions, dry_run=given.dry_run)
         rows += [
             {"topic": given.name, "added": f"partition {partition} on brokers {', '.join(map(str, replicas))}"}
             for partition, replicas in made.added.items()
         ]
     if grows:
-        added = cluster.alter_topic(given.name, key=key, value=value, dry_run=given.dry_run)
+        added = cluster.topics.alter(given.name, key=key, value=value, dry_run=given.dry_run)
         rows += [{"topic": given.name, "added": name} for name in added]
     return rows
 
@@ -169,7 +169,7 @@ def _configs(job: Job, cluster: stratalog.Cluster) -> list[dict[str, Value]]:
         raise InvalidCallError(f"{min(both)} is set and unset in one call")
     changes |= dict.fromkeys(given.unset)
     if changes:
-        cluster.alter_configs(given.topic, changes, dry_run=given.dry_run)
+        cluster.topics.alter_configs(given.topic, changes, dry_run=given.dry_run)
     present = _present(cluster.image, given.topic)
     after = {**present, **changes}
     return [

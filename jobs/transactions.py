@@ -48,14 +48,14 @@ def transactions(job: Job) -> Report:
     check_options(given, needs=_NEEDS)
     cluster = job.cluster()
     if given.list:
-        return cluster.transactions()
+        return cluster.transactions.list()
     if given.describe:
-        return cluster.describe_transaction(given.transactional_id)
+        return cluster.transactions.describe(given.transactional_id)
     if given.abort:
-        return cluster.abort_transaction(given.transactional_id, dry_run=given.dry_run)
+        return cluster.transactions.abort(given.transactional_id, dry_run=given.dry_run)
     if given.finish:
-        return cluster.finish_transactions(dry_run=given.dry_run)
-    return cluster.hanging_transactions(given.topics)
+        return cluster.transactions.finish(dry_run=given.dry_run)
+    return cluster.transactions.hanging(given.topics)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from stratalog.engine.cluster import Cluster as Cluster
-    from stratalog.engine.cluster_stream import register_format as register_format
+    from stratalog.engine.cluster.client import register_format as register_format
     from stratalog.engine.config.cluster_file import ClusterFile as ClusterFile
     from stratalog.engine.config.cluster_file import load_cluster_file as load_cluster_file
     from stratalog.engine.driver.report import Failure as Failure
@@ -51,7 +51,7 @@ else:
         "StratalogError": "partitions.errors",
         "UnknownOffset": "partitions.offsets",
         "load_cluster_file": "engine.config.cluster_file",
-        "register_format": "engine.cluster_stream",
+        "register_format": "engine.cluster.client",
     }
     __all__ = [*_HOMES]
 

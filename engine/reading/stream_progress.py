@@ -1,4 +1,4 @@
-"""A stream's progress, told to a consumer group: what ``cluster.lag(group)`` shows outside Spark.
+"""A stream's progress, told to a consumer group: what ``cluster.groups.lag(group)`` shows outside Spark.
 
 For onlookers only: the stream itself goes on from its checkpoint. So the group never goes back, also where a query
 is run again from an older checkpoint, and what goes wrong is said once and stops nobody.

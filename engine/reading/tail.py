@@ -59,6 +59,7 @@ Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
 tail begins at a place; or where an earlier one has come to (``Tail.positions``)."""
 
 _NAP_S = 0.5
+FETCH_MAX_BYTES = 50 * 1024 * 1024
 """So soon a tail that waits notices that it is to stop."""
 
 
@@ -76,7 +77,7 @@ class TailOptions:
     history that was lost, with either of the last two: where the histories part."""
     max_bytes: int = MAX_BYTES
     """Of one table in memory (max.partition.fetch.bytes)."""
-    fetch_max_bytes: int = 50 * 1024 * 1024
+    fetch_max_bytes: int = FETCH_MAX_BYTES
     """Of all tables that are fetched at once (fetch.max.bytes); at least one is."""
     timeout_s: float = TIMEOUT_S
     """Of one fetch: faults that may pass are tried again for so long, and raised then."""
@@ -159,7 +160,7 @@ class Tail:
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Behind what was handed on, by topic and partition: to be committed, as ``cluster.commit`` takes it."""
+        """Behind what was handed on, by topic and partition: as ``cluster.groups.commit`` takes it."""
         return {(self._topic, partition): at for partition, at in sorted(self._positions.items())}
 
     def stop(self) -> None:

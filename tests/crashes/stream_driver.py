@@ -29,8 +29,8 @@ class Transactions:
     def __call__(self, batch: DataFrame, batch_id: int) -> None:
         from pyspark.sql import functions as f
 
-        with self._cluster.transaction("copy") as t:  # whatever another driver left open is over then
-            done = self._cluster.committed("copy", [self._source], require_stable=True)
+        with self._cluster.transactions.begin("copy") as t:  # whatever another driver left open is over then
+            done = self._cluster.groups.committed("copy", [self._source], require_stable=True)
             new = f.lit(True)
             for (_, partition), known in done.items():
                 new = new & ((f.col("partition") != partition) | (f.col("offset") >= known.offset))

@@ -46,16 +46,16 @@ class StreamCampaign:
         self._cluster = Cluster.format(self._file)
         small = {"num.partitions": "1", "replication.factor": "2"}
         for topic in ("transaction.state.log", "offsets.topic"):
-            self._cluster.alter_configs(None, {f"{topic}.{name}": value for name, value in small.items()})
-        self._cluster.alter_configs(None, {"transaction.state.log.min.isr": "1"})
-        self._cluster.create_topic("numbers", partitions=PARTITIONS, replication_factor=2)
+            self._cluster.topics.alter_configs(None, {f"{topic}.{name}": value for name, value in small.items()})
+        self._cluster.topics.alter_configs(None, {"transaction.state.log.min.isr": "1"})
+        self._cluster.topics.create("numbers", partitions=PARTITIONS, replication_factor=2)
         self._count = 0
 
     def run(self, way: str, kills: int) -> Counter[str]:
         """Kill so many drivers, let the last one be; how much of its batch each had stored. Raises: AssertionError
         when what was copied is not what there is."""
         target, checkpoint = f"copied-{way}", self._folder / f"checkpoint-{way}"
-        self._cluster.create_topic(target, partitions=PARTITIONS, replication_factor=2)
+        self._cluster.topics.create(target, partitions=PARTITIONS, replication_factor=2)
         argv = [way, str(self._file), str(checkpoint), "numbers", target]
         met: Counter[str] = Counter()
         for number in range(kills):

@@ -32,7 +32,7 @@ class World:
         self.folder = folder
         self.file = write_cluster_file(folder, brokers=3)
         self.cluster = Cluster.format(self.file)
-        self.cluster.create_topic(TOPIC, partitions=PARTITIONS, replication_factor=3, configs=TIERED)
+        self.cluster.topics.create(TOPIC, partitions=PARTITIONS, replication_factor=3, configs=TIERED)
         self.wanted: dict[int, dict[str, list[bytes]]] = {
             p: {producer: [] for producer in PRODUCERS} for p in range(PARTITIONS)
         }

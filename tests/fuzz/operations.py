@@ -157,21 +157,21 @@ def vacuum(scene: Scene) -> object:
 def delete_topic(scene: Scene) -> object:
     topic = scene.key()[0]
     scene.oracle.dropped.add(topic)
-    return scene.cluster.delete_topic(topic, keep_remote=scene.rng.random() < 0.2)
+    return scene.cluster.topics.delete(topic, keep_remote=scene.rng.random() < 0.2)
 
 
 def delete_records(scene: Scene) -> object:
     topic, partition = scene.key()
     scene.oracle.dropped.add(topic)
-    return scene.cluster.delete_records(topic, {partition: scene.rng.choice((1, -1))})
+    return scene.cluster.topics.delete_records(topic, {partition: scene.rng.choice((1, -1))})
 
 
 def create_topic(scene: Scene) -> object:
-    return scene.cluster.create_topic(f"new{scene.rng.randrange(3)}", partitions=1, replication_factor=2)
+    return scene.cluster.topics.create(f"new{scene.rng.randrange(3)}", partitions=1, replication_factor=2)
 
 
 def alter_configs(scene: Scene) -> object:
-    return scene.cluster.alter_configs(None, {"num.partitions": scene.rng.choice(("1", "3"))})
+    return scene.cluster.topics.alter_configs(None, {"num.partitions": scene.rng.choice(("1", "3"))})
 
 
 def reassign(scene: Scene) -> object:
@@ -184,11 +184,11 @@ def elect(scene: Scene) -> object:
 
 
 def commit_group(scene: Scene) -> object:
-    return scene.cluster.commit(GROUP, {("plain", 1): 2})
+    return scene.cluster.groups.commit(GROUP, {("plain", 1): 2})
 
 
 def committed(scene: Scene) -> object:
-    found = scene.cluster.committed(GROUP)
+    found = scene.cluster.groups.committed(GROUP)
     if not scene.oracle.trusts("__consumer_offsets") or scene.oracle.dropped:
         return None
     wanted = {("plain", 0): 3, ("ledger", 0): 2}
@@ -199,7 +199,7 @@ def committed(scene: Scene) -> object:
 
 
 def transact(scene: Scene) -> object:
-    with scene.cluster.transaction(f"t-{scene.rng.randrange(1, 5)}") as transaction:
+    with scene.cluster.transactions.begin(f"t-{scene.rng.randrange(1, 5)}") as transaction:
         transaction.append_batches("merged", {0: [batch([APPENDED])]})
     return transaction.report
 
@@ -211,9 +211,9 @@ def topics_of(operation: Callable[[Cluster, str | None], object]) -> Operation:
 
 OPERATIONS: Mapping[str, Operation] = {
     "describe": lambda scene: scene.cluster.describe(scene.topics()),
-    "describe_brokers": lambda scene: scene.cluster.describe_brokers(),
-    "describe_topics": lambda scene: scene.cluster.describe_topics(),
-    "describe_quorum": lambda scene: scene.cluster.describe_quorum(),
+    "describe_brokers": lambda scene: scene.cluster.brokers.list(),
+    "describe_topics": lambda scene: scene.cluster.topics.list(),
+    "describe_quorum": lambda scene: scene.cluster.quorum.describe(),
     "verify": lambda scene: scene.cluster.verify(scene.topics()),
     "verify_deep": lambda scene: scene.cluster.verify(scene.topics(), deep=True),
     "heal": lambda scene: scene.cluster.heal(scene.topics()),
@@ -225,7 +225,7 @@ OPERATIONS: Mapping[str, Operation] = {
     "vacuum": vacuum,
     "snapshot": lambda scene: scene.cluster.snapshot(by_hand=scene.rng.random() < 0.5),
     "snapshots": lambda scene: scene.cluster.snapshots(),
-    "snapshot_metadata": lambda scene: scene.cluster.snapshot_metadata(),
+    "snapshot_metadata": lambda scene: scene.cluster.quorum.snapshot(),
     "metrics": lambda scene: scene.cluster.metrics(),
     "drill": lambda scene: scene.cluster.drill(deep=scene.rng.random() < 0.5),
     "append": append,
@@ -239,17 +239,17 @@ OPERATIONS: Mapping[str, Operation] = {
     "reassignments": lambda scene: scene.cluster.reassignments(),
     "create_topic": create_topic,
     "alter_configs": alter_configs,
-    "register": lambda scene: scene.cluster.register(),
+    "register": lambda scene: scene.cluster.brokers.register(),
     "delete_topic": delete_topic,
     "delete_records": delete_records,
     "commit": commit_group,
     "committed": committed,
-    "lag": lambda scene: scene.cluster.lag(GROUP),
-    "groups": lambda scene: scene.cluster.groups(),
+    "lag": lambda scene: scene.cluster.groups.lag(GROUP),
+    "groups": lambda scene: scene.cluster.groups.list(),
     "transact": transact,
-    "transactions": lambda scene: scene.cluster.transactions(),
-    "hanging": lambda scene: scene.cluster.hanging_transactions(scene.topics()),
-    "finish": lambda scene: scene.cluster.finish_transactions(),
+    "transactions": lambda scene: scene.cluster.transactions.list(),
+    "hanging": lambda scene: scene.cluster.transactions.hanging(scene.topics()),
+    "finish": lambda scene: scene.cluster.transactions.finish(),
 }
 
 MANY = frozenset(

@@ -72,7 +72,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
     """The cluster, in a folder that is there; beside its roots its file, and a plan of reassignments."""
     live = LiveCluster(folder, on_disk=True, voters=BROKERS, cluster_key=cluster_key)
     cluster = live.cluster
-    cluster.alter_configs(
+    cluster.topics.alter_configs(
         None,
         {
             "offsets.topic.num.partitions": "1",
@@ -113,8 +113,8 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
     _with_tiers(live)
     cluster.replicate().raise_for_failures()
     cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
-    cluster.alter_configs(None, {"num.partitions": "2"})
-    cluster.alter_configs("plain", {"segment.merge.min.files": "3"})
+    cluster.topics.alter_configs(None, {"num.partitions": "2"})
+    cluster.topics.alter_configs("plain", {"segment.merge.min.files": "3"})
     (folder / "plan.json").write_text(plan_json({("plain", 0): [2, 3], ("plain", 1): [3, 1, 2]}))
     return look(live.driver(), folder, live.clock.now_ms())
 
@@ -187,7 +187,7 @@ def with_values(rows: pa.RecordBatch, values: pa.Array) -> pa.RecordBatch:
 
 def _with_snapshots(live: LiveCluster) -> None:
     configs = {"cleanup.policy": "snapshot", "metadata.start.offset.lag.time.max.ms": "0"}
-    live.cluster.create_topic("snaps", partitions=1, replication_factor=3, configs=configs)
+    live.cluster.topics.create("snaps", partitions=1, replication_factor=3, configs=configs)
     for number in range(3):
         pairs = [(f"k{number}", f"v{number}"), ("same", str(number))]
         live.cluster.append_batches("snaps", {0: [keyed(pairs, live.clock.now_ms())]}).raise_for_failures()
@@ -200,21 +200,21 @@ def _with_snapshots(live: LiveCluster) -> None:
 def _with_transactions(live: LiveCluster) -> None:
     live.topic("ledger")
     for name, commit in (("t-1", True), ("t-2", False), ("t-1", True)):
-        transaction = live.cluster.transaction(name)
+        transaction = live.cluster.transactions.begin(name)
         transaction.append_batches("ledger", {0: [batch([f"{name} {commit}"])]})
         if commit:
             transaction.commit_offsets(GROUP, {("plain", 0): 1})
             transaction.commit()
         else:
             transaction.abort()
-    live.cluster.commit(GROUP, {("plain", 0): 3, ("ledger", 0): 2})
-    live.cluster.commit("others", {("plain", 1): 1})
-    transaction = live.cluster.transaction("t-3", timeout_ms=900_000)
+    live.cluster.groups.commit(GROUP, {("plain", 0): 3, ("ledger", 0): 2})
+    live.cluster.groups.commit("others", {("plain", 1): 1})
+    transaction = live.cluster.transactions.begin("t-3", timeout_ms=900_000)
     transaction.append_batches("ledger", {0: [batch(["open"])]})
 
 
 def _with_tiers(live: LiveCluster) -> None:
-    live.cluster.create_topic(
+    live.cluster.topics.create(
         "tiered", partitions=1, replication_factor=3, configs={**TIERED, "file.delete.delay.ms": "0"}
     )
     for number in range(4):

@@ -133,7 +133,7 @@ def build(folder: Path) -> World:
     """The golden cluster."""
     world = World(folder, PLAIN, f"memory://{ROOTS[PLAIN]}", START_MS)
     cluster, clock = world.format(), world.clock
-    cluster.alter_configs(
+    cluster.topics.alter_configs(
         None,
         {
             "offsets.topic.num.partitions": "1",
@@ -147,7 +147,7 @@ def build(folder: Path) -> World:
     _ledger(cluster, clock)
     _trips(cluster, clock)
     cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
-    cluster.alter_configs("plain", {"segment.merge.min.files": "3"})
+    cluster.topics.alter_configs("plain", {"segment.merge.min.files": "3"})
     world.open()  # remembers the metadata
     return world
 
@@ -156,19 +156,19 @@ def build_signed(folder: Path) -> World:
     """The signed one."""
     world = World(folder, SIGNED, f"memory://{ROOTS[SIGNED]}", START_MS)
     cluster = world.format()
-    cluster.create_topic(
+    cluster.topics.create(
         "t", configs={"remote.storage.enable": "true", "segment.bytes": "1", "retention.ms": "-1"}
     )
     for value in (b"a", b"b"):
         cluster.append_batches("t", {0: [batch([(None, value, None)], START_MS)]}).raise_for_failures()
     cluster.tier().raise_for_failures()
-    cluster.snapshot_metadata(by_hand=True).raise_for_failures()
-    cluster.alter_configs("t", {"segment.merge.min.files": "3"})
+    cluster.quorum.snapshot(by_hand=True).raise_for_failures()
+    cluster.topics.alter_configs("t", {"segment.merge.min.files": "3"})
     return world
 
 
 def _plain(cluster: Cluster, clock: ManualClock) -> None:
-    cluster.create_topic("plain", configs={"segment.merge.min.files": "2", "retention.ms": "-1"})
+    cluster.topics.create("plain", configs={"segment.merge.min.files": "2", "retention.ms": "-1"})
     appends: list[list[Row]] = [
         [(b"k1", b"one", [{"key": "h", "value": b"\x00\xff"}]), (None, None, [])],
         [(b"k2", b"two" * 20, None)],
@@ -189,7 +189,7 @@ def _plain(cluster: Cluster, clock: ManualClock) -> None:
 
 
 def _cities(cluster: Cluster, clock: ManualClock) -> None:
-    cluster.create_topic("cities", configs={"cleanup.policy": "snapshot"})
+    cluster.topics.create("cities", configs={"cleanup.policy": "snapshot"})
     for rows in (
         [(b"Oslo", b"1", None), (b"Bergen", b"2", None)],
         [(b"Oslo", b"3", None), (b"Bergen", None, None)],
@@ -201,9 +201,9 @@ def _cities(cluster: Cluster, clock: ManualClock) -> None:
 
 
 def _ledger(cluster: Cluster, clock: ManualClock) -> None:
-    cluster.create_topic("ledger", configs={"retention.ms": "-1"})
+    cluster.topics.create("ledger", configs={"retention.ms": "-1"})
     for name, value in (("t-1", b"kept"), ("t-2", b"dropped"), ("t-3", b"open")):
-        transaction = cluster.transaction(name, timeout_ms=900_000)
+        transaction = cluster.transactions.begin(name, timeout_ms=900_000)
         transaction.append_batches("ledger", {0: [batch([(b"k", value, None)], clock.now_ms())]})
         clock.advance_ms(1000)
         if name == "t-1":
@@ -211,11 +211,11 @@ def _ledger(cluster: Cluster, clock: ManualClock) -> None:
             transaction.commit()
         elif name == "t-2":
             transaction.abort()
-    cluster.commit("dashboard", {("plain", 0): 3, ("ledger", 0): 1})
+    cluster.groups.commit("dashboard", {("plain", 0): 3, ("ledger", 0): 1})
 
 
 def _trips(cluster: Cluster, clock: ManualClock) -> None:
-    cluster.create_topic(
+    cluster.topics.create(
         "trips",
         key=StringType(),
         value=TRIP_TYPE,
@@ -264,17 +264,17 @@ def unpacked(archive: Path, folder: Path, cluster_id: str) -> World:
 def holdings(cluster: Cluster) -> str:
     """What readers get: every record of every topic of users by isolation level, offsets, groups, transactions."""
     lines: list[str] = []
-    for topic in sorted(str(row["topic"]) for row in cluster.describe_topics().rows):
+    for topic in sorted(str(row["topic"]) for row in cluster.topics.list().rows):
         if topic.startswith("__"):
             continue
         lines.append(f"{topic}: {', '.join(f'{at} {_offset(cluster, topic, at)}' for at in POSITIONS)}")
         for isolation in ("read_uncommitted", "read_committed"):
             lines += [f"  {isolation}", *(f"    {row}" for row in records(cluster, topic, isolation))]
-    for row in cluster.groups().rows:
+    for row in cluster.groups.list().rows:
         group = str(row["group"])
-        kept = {f"{topic}-{n}": at.offset for (topic, n), at in sorted(cluster.committed(group).items())}
+        kept = {f"{topic}-{n}": at.offset for (topic, n), at in sorted(cluster.groups.committed(group).items())}
         lines.append(f"group {group}: {kept}")
-    for row in cluster.transactions().rows:
+    for row in cluster.transactions.list().rows:
         lines.append(f"transactional id {row['transactional_id']}: {row['state']}")
     return "\n".join([*lines, ""])
 

@@ -55,7 +55,7 @@ class OurLog(Log):
         live = LiveCluster(folder, brokers=1)
         self.clock = live.clock
         self.cluster = live.cluster
-        self.cluster.alter_configs(
+        self.cluster.topics.alter_configs(
             None,
             {"offsets.topic.replication.factor": "1", "transaction.state.log.replication.factor": "1"},
         )
@@ -69,21 +69,21 @@ class OurLog(Log):
         replication_factor: int = 1,
         configs: Mapping[str, str] | None = None,
     ) -> None:
-        self.cluster.create_topic(
+        self.cluster.topics.create(
             topic, partitions=partitions, replication_factor=replication_factor, configs=configs
         )
 
     @answers
     def create_partitions(self, topic: str, partitions: int) -> None:
-        self.cluster.create_partitions(topic, partitions)
+        self.cluster.topics.create_partitions(topic, partitions)
 
     @answers
     def alter_configs(self, topic: str, configs: Mapping[str, str]) -> None:
-        self.cluster.alter_configs(topic, configs)
+        self.cluster.topics.alter_configs(topic, configs)
 
     @answers
     def delete_topic(self, topic: str) -> None:
-        self.cluster.delete_topic(topic).raise_for_failures()
+        self.cluster.topics.delete(topic).raise_for_failures()
 
     @answers
     def append(
@@ -123,7 +123,7 @@ class OurLog(Log):
 
     @answers
     def delete_records(self, topic: str, before: Mapping[int, int]) -> dict[int, int]:
-        report = self.cluster.delete_records(topic, before).raise_for_failures()
+        report = self.cluster.topics.delete_records(topic, before).raise_for_failures()
         return {int(str(row["partition"])): int(str(row["low_watermark"])) for row in report.rows}
 
     def retain(self) -> None:
@@ -138,7 +138,7 @@ class OurLog(Log):
         self.cluster.tier().raise_for_failures()
 
     def transaction(self, transactional_id: str, *, anew: bool = False, timeout_ms: int = 60_000) -> Transaction:
-        begun = self.cluster.transaction(transactional_id, timeout_ms=timeout_ms)
+        begun = self.cluster.transactions.begin(transactional_id, timeout_ms=timeout_ms)
         return _OurTransaction(self, begun, timeout_ms)
 
     @answers
@@ -150,7 +150,7 @@ class OurLog(Log):
         metadata: str = "",
         leader_epoch: int | None = None,
     ) -> None:
-        self.cluster.commit(
+        self.cluster.groups.commit(
             group,
             {
                 (topic, partition): OffsetAndMetadata(offset, leader_epoch, metadata)
@@ -162,7 +162,7 @@ class OurLog(Log):
     def committed(
         self, group: str, topic: str, partitions: Sequence[int] = (0,), *, require_stable: bool = False
     ) -> dict[int, Committed]:
-        found = self.cluster.committed(group, topic, require_stable=require_stable)
+        found = self.cluster.groups.committed(group, topic, require_stable=require_stable)
         return {
             partition: Committed(committed.offset, committed.metadata, committed.leader_epoch)
             for (_, partition), committed in found.items()
@@ -171,10 +171,10 @@ class OurLog(Log):
 
     @answers
     def delete_group(self, group: str) -> None:
-        self.cluster.delete_group(group).raise_for_failures()
+        self.cluster.groups.delete(group).raise_for_failures()
 
     def groups(self) -> set[str]:
-        return {str(row["group"]) for row in self.cluster.groups().raise_for_failures().rows}
+        return {str(row["group"]) for row in self.cluster.groups.list().raise_for_failures().rows}
 
 
 class _OurTransaction(Transaction):
@@ -203,7 +203,7 @@ class _OurTransaction(Transaction):
 
     def time_out(self) -> None:
         self._log.clock.advance_ms(self._timeout_ms)
-        self._log.cluster.finish_transactions().raise_for_failures()
+        self._log.cluster.transactions.finish().raise_for_failures()
 
 
 def _isolation(committed: bool) -> Isolation:

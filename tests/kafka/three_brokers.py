@@ -46,7 +46,7 @@ class OurTrio(Trio):
 
     def __init__(self, folder: Path, configs: dict[str, str]) -> None:
         self._live = LiveCluster(folder)
-        self._live.cluster.create_topic("t", partitions=1, replication_factor=3, configs=configs)
+        self._live.cluster.topics.create("t", partitions=1, replication_factor=3, configs=configs)
         self._live.append(["first"]).raise_for_failures()
         self._leader = self._live.leader()
         self._heir, self._third = self._live.followers()

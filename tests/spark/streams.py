@@ -18,14 +18,14 @@ VALUE = "n BIGINT, word STRING"
 
 def stream_cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
-    made.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"})
+    made.topics.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "1"})
     return made
 
 
 def topic_of_its_own(cluster: Cluster, test: str) -> str:
     """A topic named after the test."""
     name = test[:80].replace("[", "-").replace("]", "")
-    cluster.create_topic(name, partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create(name, partitions=2, replication_factor=2, key="STRING", value=VALUE)
     return name
 
 

@@ -84,8 +84,8 @@ def main(path: str, *options: str) -> None:
 
     if "format" in options:
         cluster = Cluster.format(path, spark)
-        cluster.alter_configs(None, ONE)
-        cluster.create_topic("t", partitions=1, replication_factor=2, configs=CONFIGS)
+        cluster.topics.alter_configs(None, ONE)
+        cluster.topics.create("t", partitions=1, replication_factor=2, configs=CONFIGS)
     else:
         cluster = Cluster.open(path, spark)
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")

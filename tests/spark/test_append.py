@@ -79,7 +79,7 @@ def typed_rows() -> list[dict[str, Any]]:
 def test_typed_values_come_back_as_they_were(cluster: Cluster, spark: SparkSession) -> None:
     """Nested structs, arrays, maps, decimals, timestamps to the microsecond, nulls everywhere. Keys are null or
     not, and a value with a map is hashed where there is no key."""
-    cluster.create_topic("typed", partitions=3, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create("typed", partitions=3, replication_factor=2, key="STRING", value=VALUE)
     source = spark.createDataFrame(typed_rows(), f"key STRING, {VALUE}")
     report = cluster.append(source, "typed", key="key").raise_for_failures()
     assert report.totals["records"] == 4
@@ -90,7 +90,7 @@ def test_typed_values_come_back_as_they_were(cluster: Cluster, spark: SparkSessi
 
 def test_binary_keys_values_and_headers_come_back_as_they_were(cluster: Cluster, spark: SparkSession) -> None:
     """Text becomes its UTF-8 bytes without being asked; null stays null."""
-    cluster.create_topic("binary", partitions=1, replication_factor=2)
+    cluster.topics.create("binary", partitions=1, replication_factor=2)
     source = spark.createDataFrame(
         [
             (0, "k", bytearray(b"\0v"), [("h", bytearray(b"1")), ("h", None)]),
@@ -115,7 +115,7 @@ def test_binary_keys_values_and_headers_come_back_as_they_were(cluster: Cluster,
 
 
 def test_a_typed_topic_takes_its_value_from_one_column_too(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("struct", replication_factor=2, value="n BIGINT")
+    cluster.topics.create("struct", replication_factor=2, value="n BIGINT")
     source = spark.range(3).selectExpr("struct(id AS n) AS v")
     cluster.append(source, "struct", value="v").raise_for_failures()
     assert sorted(row.n for row in cluster.read("struct").select("value.*").collect()) == [0, 1, 2]
@@ -125,7 +125,7 @@ def test_a_typed_topic_takes_its_value_from_one_column_too(cluster: Cluster, spa
 
 
 def test_rows_go_where_the_partition_column_says(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("placed", partitions=4, replication_factor=1)
+    cluster.topics.create("placed", partitions=4, replication_factor=1)
     source = spark.range(20).selectExpr("cast(id AS STRING) AS value", "id % 3 AS p")
     report = cluster.append(source, "placed", partition="p").raise_for_failures()
     assert {row["partition"]: row["records"] for row in report.rows} == {0: 7, 1: 7, 2: 6}
@@ -134,7 +134,7 @@ def test_rows_go_where_the_partition_column_says(cluster: Cluster, spark: SparkS
 
 
 def test_equal_keys_go_to_one_partition_in_every_append(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("hashed", partitions=4, replication_factor=1)
+    cluster.topics.create("hashed", partitions=4, replication_factor=1)
     for parts in (1, 3):
         source = spark.range(60).selectExpr("concat('k', id % 12) AS key", "cast(id AS STRING) AS value")
         cluster.append(source.repartition(parts), "hashed", key="key").raise_for_failures()
@@ -161,7 +161,7 @@ def test_a_row_without_a_place_is_refused_and_nothing_is_written(
 ) -> None:
     """Bad input: "partition out of range; null partition"."""
     if "refused" not in cluster.image.topic_ids:
-        cluster.create_topic("refused", partitions=2, replication_factor=1)
+        cluster.topics.create("refused", partitions=2, replication_factor=1)
     source = spark.range(10).selectExpr("cast(id AS STRING) AS value", f"{partition} AS p")
     with unchanged(folder), pytest.raises(InvalidRecordError, match=message):
         cluster.append(source, "refused", partition="p")
@@ -171,7 +171,7 @@ def test_columns_that_are_missing_or_of_another_type_are_named(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
     """Bad input: "a DataFrame without the declared value columns or with other types"."""
-    cluster.create_topic("declared", replication_factor=1, key="INT", value="n BIGINT, word STRING")
+    cluster.topics.create("declared", replication_factor=1, key="INT", value="n BIGINT, word STRING")
     good = spark.range(1).selectExpr(
         "id AS n", "'w' AS word", "1 AS k", "array(1) AS arr", "struct(1 AS x) AS inner"
     )
@@ -209,13 +209,13 @@ def test_dataframes_of_before_a_schema_grew_are_appended_beside_newer_ones(
 ) -> None:
     """Only what was added may be absent: who forgets a column that was always declared hears of it."""
     inner = "inner STRUCT<a: STRING>"
-    cluster.create_topic("grown", partitions=1, replication_factor=1, key="k INT", value=f"n BIGINT, {inner}")
+    cluster.topics.create("grown", partitions=1, replication_factor=1, key="k INT", value=f"n BIGINT, {inner}")
     older = spark.range(2).selectExpr(
         "id AS n", "IF(id = 0, named_struct('a', 'u'), NULL) AS inner", "named_struct('k', 1) AS key"
     )
     cluster.append(older, "grown", key="key").raise_for_failures()
     wide = "n BIGINT, inner STRUCT<a: STRING, b: INT>, at DATE, deep STRUCT<x: INT>"
-    added = cluster.alter_topic("grown", key="k INT, l STRING", value=wide)
+    added = cluster.topics.alter("grown", key="k INT, l STRING", value=wide)
     assert added == ("key.l", "value.inner.b", "value.at", "value.deep")
     cluster.append(older, "grown", key="key").raise_for_failures()
     packed = older.selectExpr("struct(n, inner) AS v", "key")
@@ -251,7 +251,7 @@ def test_event_time_is_the_datas_own_or_that_of_the_append(cluster: Cluster, spa
     event = datetime(2013, 1, 1, 0, 0, 0, 1, tzinfo=UTC)
     source = spark.createDataFrame([("a", event), ("b", None)], "value STRING, at TIMESTAMP").coalesce(1)
     for topic, kind in (("created", "CreateTime"), ("stamped", "LogAppendTime")):
-        cluster.create_topic(topic, replication_factor=1, configs={"message.timestamp.type": kind})
+        cluster.topics.create(topic, replication_factor=1, configs={"message.timestamp.type": kind})
         before_us = SystemClock().now_ms() * 1000
         cluster.append(source, topic, timestamp="at").raise_for_failures()
         after_us = (SystemClock().now_ms() + 1) * 1000
@@ -265,7 +265,7 @@ def test_event_time_is_the_datas_own_or_that_of_the_append(cluster: Cluster, spa
 
 
 def test_the_rows_of_a_partition_can_be_ordered(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("sorted", partitions=2, replication_factor=1, value="n BIGINT")
+    cluster.topics.create("sorted", partitions=2, replication_factor=1, value="n BIGINT")
     source = spark.range(0, 200, numPartitions=5).selectExpr("(id * 37) % 200 AS n", "id % 2 AS p")
     cluster.append(source, "sorted", partition="p", order_by=["value.n"]).raise_for_failures()
     for partition in range(2):
@@ -275,7 +275,7 @@ def test_the_rows_of_a_partition_can_be_ordered(cluster: Cluster, spark: SparkSe
 
 
 def test_a_column_may_have_dots_in_its_name(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("dotted", replication_factor=1, key="STRING")
+    cluster.topics.create("dotted", replication_factor=1, key="STRING")
     source = spark.createDataFrame([("a", "v", ("b",))], "`my.key` STRING, value STRING, s STRUCT<key: STRING>")
     for name in ("my.key", "s.key"):
         cluster.append(source, "dotted", key=name).raise_for_failures()
@@ -286,7 +286,7 @@ def test_a_column_may_have_dots_in_its_name(cluster: Cluster, spark: SparkSessio
 
 
 def test_with_acks_leader_records_show_after_the_next_replicate(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("attempted", replication_factor=2)
+    cluster.topics.create("attempted", replication_factor=2)
     cluster.append(spark.sql("SELECT 'a' AS value"), "attempted", acks="leader").raise_for_failures()
     assert cluster.read("attempted").count() == 0
     cluster.replicate("attempted").raise_for_failures()
@@ -295,7 +295,7 @@ def test_with_acks_leader_records_show_after_the_next_replicate(cluster: Cluster
 
 def test_a_job_that_is_run_again_appends_nothing_twice(cluster: Cluster, spark: SparkSession) -> None:
     """Contract: "safe for ... a re-run of the whole job"."""
-    cluster.create_topic("again", partitions=3, replication_factor=2)
+    cluster.topics.create("again", partitions=3, replication_factor=2)
     source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
     runs = [
         cluster.append(source, "again", key="key", producer="job", sequence=4).raise_for_failures()
@@ -311,7 +311,7 @@ def test_a_job_that_is_run_again_after_the_topic_has_grown_appends_nothing_twice
     cluster: Cluster, spark: SparkSession
 ) -> None:
     """Kafka's producer fixes a record's partition before it tries it again."""
-    cluster.create_topic("wider", partitions=2, replication_factor=2)
+    cluster.topics.create("wider", partitions=2, replication_factor=2)
     source = spark.range(100).selectExpr("cast(id AS STRING) AS key", "cast(id AS STRING) AS value")
 
     def run(sequence: int) -> list[tuple[object, object]]:
@@ -319,7 +319,7 @@ def test_a_job_that_is_run_again_after_the_topic_has_grown_appends_nothing_twice
         return [(row["partition"], row["outcome"]) for row in report.rows]
 
     run(4)
-    cluster.create_partitions("wider", 4)
+    cluster.topics.create_partitions("wider", 4)
     assert run(4) == [(0, "duplicate"), (1, "duplicate")]
     assert cluster.read("wider").count() == 100
     assert run(5) == [(partition, "acknowledged") for partition in range(4)]
@@ -329,7 +329,7 @@ def test_a_stream_that_crashed_before_its_checkpoint_appends_each_record_once(
     cluster: Cluster, spark: SparkSession, tmp_path: Path
 ) -> None:
     """Contract: "usable in foreachBatch": the batch that is run again has the same id."""
-    cluster.create_topic("streamed", partitions=2, replication_factor=2)
+    cluster.topics.create("streamed", partitions=2, replication_factor=2)
     for number in range(3):
         (tmp_path / "in").mkdir(exist_ok=True)
         (tmp_path / "in" / f"{number}.txt").write_text("".join(f"{number}-{line}\n" for line in range(10)))
@@ -369,7 +369,7 @@ def test_several_drivers_append_at_once_and_lose_nothing(
     cluster: Cluster, spark: SparkSession, folder: Path
 ) -> None:
     """Protocol, section 2, step 3: "somebody else appended first, go to 1"."""
-    cluster.create_topic("shared", partitions=2, replication_factor=2)
+    cluster.topics.create("shared", partitions=2, replication_factor=2)
     drivers = [Cluster.open(folder / "cluster.toml", spark) for _ in range(2)]
 
     def append(number: int) -> None:

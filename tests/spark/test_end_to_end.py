@@ -24,7 +24,7 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
     """What a person gets: the demo's steps on small data; the bytes of a bootstrap with and without
     KIP-1023; the remote table with plain delta-spark and with deltalake."""
     cluster = format_cluster(spark, tmp_path, brokers=3)
-    cluster.create_topic(
+    cluster.topics.create(
         "flights",
         partitions=3,
         replication_factor=3,
@@ -77,7 +77,7 @@ def test_a_log_lives_through_it_all_and_is_its_source_row_for_row(spark: SparkSe
     assert as_source(cluster) == wanted
     copied: list[int] = []
     for last_tiered in ("false", "true"):
-        cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": last_tiered})
+        cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": last_tiered})
         shutil.rmtree(tmp_path / "b2")
         (tmp_path / "b2").mkdir()
         copied.append(int(cluster.bootstrap(2).raise_for_failures().totals["copied_bytes"] or 0))

@@ -35,7 +35,7 @@ def test_jobs_and_the_format_run_on_executors_that_have_the_zip_alone(tmp_path: 
     file = write_cluster_file(tmp_path)
     cluster = Cluster.format(file)
     for topic in ("first", "second"):
-        cluster.create_topic(topic, partitions=1, replication_factor=2)
+        cluster.topics.create(topic, partitions=1, replication_factor=2)
     pq.write_table(pa.table({"v": [value for value, _ in ARRIVED]}), tmp_path / "input.parquet")
     stream = (
         "--value",

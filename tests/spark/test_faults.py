@@ -50,7 +50,7 @@ class Workers:
             "local.retention.bytes": "0",
             "file.delete.delay.ms": "0",
         }
-        self.here.create_topic(name, partitions=2, replication_factor=2, configs=configs)
+        self.here.topics.create(name, partitions=2, replication_factor=2, configs=configs)
         for sequence, start in enumerate(range(0, RECORDS, 10)):
             values = [batch(map(str, range(start + p, start + 10, 2))) for p in (0, 1)]
             acks = "leader" if job == "replicate" and start else "all"

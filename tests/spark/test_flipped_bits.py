@@ -6,19 +6,17 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import Py4JJavaError
+from pyspark.sql import DataFrame, SparkSession
 
 from stratalog import Cluster
 from stratalog.jobs import read as job
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError, StorageError
 from tests.spark.spark_cluster import TIERED, format_cluster
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 pytestmark = pytest.mark.spark
 
@@ -41,7 +39,7 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
         "struct(id % 7 AS seven, array(id, id * 2) AS list) AS inner",
     )
     for codec, topic in (("zstd", "zstd"), ("uncompressed", "uncompressed"), ("zstd", "tiered")):
-        made.create_topic(
+        made.topics.create(
             topic,
             partitions=1,
             replication_factor=1,
@@ -106,12 +104,12 @@ def in_page(file: Path, path: str) -> int:
 
 def by_range_function(cluster: Cluster, topic: str) -> DataFrame:
     cluster.create_range_function("flips", topic)
-    return cluster._session("reading").sql(f"SELECT * FROM flips('{topic}', 0, 0, {RECORDS})")
+    return SparkSession.active().sql(f"SELECT * FROM flips('{topic}', 0, 0, {RECORDS})")
 
 
 def by_view(cluster: Cluster, topic: str) -> DataFrame:
     cluster.create_view("flips_view", topic)
-    return cluster._session("reading").sql("SELECT * FROM flips_view WHERE offset < 390")
+    return SparkSession.active().sql("SELECT * FROM flips_view WHERE offset < 390")
 
 
 WAYS: dict[str, Read] = {
@@ -215,7 +213,7 @@ def test_what_is_not_the_file_s_fault_is_not_called_damage(cluster: Cluster, spa
 
 def test_a_snapshot_s_pages_are_checked_too(spark: SparkSession, tmp_path: Path) -> None:
     made = format_cluster(spark, tmp_path)
-    made.create_topic(
+    made.topics.create(
         "latest", partitions=1, replication_factor=1, key="STRING", configs={"cleanup.policy": "snapshot"}
     )
     rows: Any = spark.range(200).selectExpr("concat('k', id) AS k", "sha2(cast(id AS STRING), 256) AS value")
@@ -237,7 +235,7 @@ def test_what_the_line_says_helps(spark: SparkSession, tmp_path: Path, tier: str
     """Another copy takes the damaged one's place: on a broker under its name, in the remote tier under another."""
     made = format_cluster(spark, tmp_path)
     remote = TIERED | {"file.delete.delay.ms": "600000"} if tier == "remote" else {}
-    made.create_topic("t", partitions=1, replication_factor=2, configs=remote)
+    made.topics.create("t", partitions=1, replication_factor=2, configs=remote)
     for _ in range(2):
         rows = spark.range(RECORDS).selectExpr("sha2(cast(id AS STRING), 256) AS value")
         made.append(rows.coalesce(1), "t").raise_for_failures()

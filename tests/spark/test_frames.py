@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
-    made.create_topic("spark", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    made.topics.create("spark", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
     rows = spark.createDataFrame(TABLE)
     made.append(rows, "spark", key=rows.id.cast("binary"), timestamp="at").raise_for_failures()
     return made
@@ -73,15 +73,15 @@ def stored(cluster: Cluster, topic: str) -> list[Any]:
 def test_whosever_frame_it_is_the_same_rows_are_the_same_records_in_the_same_partitions(
     cluster: Cluster, kind: str
 ) -> None:
-    cluster.create_topic(kind, partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    cluster.topics.create(kind, partitions=3, replication_factor=2, value="n BIGINT, name STRING")
     cluster.append(FRAMES[kind](), kind, key="id", timestamp="at").raise_for_failures()
     assert stored(cluster, kind) == stored(cluster, "spark")
 
 
 def test_a_frame_goes_into_a_transaction_too(cluster: Cluster) -> None:
-    cluster.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
-    cluster.create_topic("transacted", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
-    with cluster.transaction("loader") as transaction:
+    cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
+    cluster.topics.create("transacted", partitions=3, replication_factor=2, value="n BIGINT, name STRING")
+    with cluster.transactions.begin("loader") as transaction:
         transaction.append(TABLE, "transacted", key="id", timestamp="at")
     assert cluster.read("transacted", isolation="read_committed").count() == 20
 

@@ -101,7 +101,7 @@ def filled(filled_once: Place, tmp_path: Path) -> Iterator[Place]:
     copy = tmp_path / "cluster"
     shutil.copytree(filled_once.folder, copy)
     place = Place(copy)
-    Cluster.open(place.file).register([1, 2, 3], trust_copy=True).raise_for_failures()
+    Cluster.open(place.file).brokers.register([1, 2, 3], trust_copy=True).raise_for_failures()
     return place
 
 

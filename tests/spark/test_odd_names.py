@@ -106,7 +106,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     """``t``: two records in the remote tier, and one on brokers."""
     made = format_cluster(spark, folder)
-    made.create_topic("t", partitions=1, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
+    made.topics.create("t", partitions=1, replication_factor=2, key="STRING", value=VALUE, configs=TIERED)
     for number, row in enumerate(ROWS):
         frame = spark.createDataFrame(
             [(*row, f"k{number}")], StructType([*VALUE.fields, StructField("k", StringType())])
@@ -171,7 +171,7 @@ def test_folders_have_odd_names_too(spark: SparkSession, tmp_path: Path) -> None
     (tmp_path / "remote").mkdir()
     file.write_text(file.read_text().replace('"remote"', f'"{tmp_path}/remote"'))
     made = Cluster.format(file, spark)
-    made.create_topic("t", partitions=1, replication_factor=1, value="a STRING")
+    made.topics.create("t", partitions=1, replication_factor=1, value="a STRING")
     made.append(spark.createDataFrame([("b",)], "a STRING"), "t").raise_for_failures()
     assert [row.value.a for row in made.read("t").collect()] == ["b"]
 
@@ -183,7 +183,7 @@ def test_a_name_is_no_sql(spark: SparkSession, tmp_path: Path) -> None:
         (StructType([StructField(INJECTION, LongType())]), f"{identifier(INJECTION)} INT")
     ):
         topic = f"t{number}"
-        made.create_topic(topic, replication_factor=1, value=value)
+        made.topics.create(topic, replication_factor=1, value=value)
         made.create_view("injected_now", topic)
         made.create_range_function("injected", topic)
         assert spark.sql(f"SELECT * FROM injected('{topic}', 0, 0, 1)").collect() == []
@@ -212,6 +212,6 @@ def test_a_name_is_no_sql(spark: SparkSession, tmp_path: Path) -> None:
 )
 def test_ddl_that_declares_nothing_is_one_clear_error(cluster: Cluster, ddl: str) -> None:
     with pytest.raises(InvalidCallError) as error:
-        cluster.create_topic("never", value=ddl)
+        cluster.topics.create("never", value=ddl)
     assert len(str(error.value)) < 3000
     assert "never" not in cluster.image.topic_ids

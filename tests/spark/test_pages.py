@@ -80,4 +80,4 @@ def test_the_code_in_the_tutorial_runs(
 
     exec(transaction, names)
     assert names["settled"].count() == 6
-    assert names["cluster"].committed("dashboard")["trips", 0].offset == 1
+    assert names["cluster"].groups.committed("dashboard")["trips", 0].offset == 1

@@ -69,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     """Topic ``t``: three batches in the remote tier (of the last one also a local copy), two only local."""
     made = format_cluster(spark, folder)
-    made.create_topic(
+    made.topics.create(
         "t",
         partitions=PARTITIONS,
         replication_factor=2,
@@ -152,7 +152,7 @@ def explained(frame: DataFrame) -> str:
 
 def test_a_read_is_pinned_to_the_state_at_planning(cluster: Cluster, spark: SparkSession) -> None:
     """Records that are appended later are not seen, however often the DataFrame is evaluated."""
-    cluster.create_topic("pinned", replication_factor=2)
+    cluster.topics.create("pinned", replication_factor=2)
     cluster.append(spark.sql("SELECT 'a' AS value"), "pinned").raise_for_failures()
     frame = cluster.read("pinned")
     assert frame.count() == 1
@@ -162,7 +162,7 @@ def test_a_read_is_pinned_to_the_state_at_planning(cluster: Cluster, spark: Spar
 
 
 def test_a_read_goes_up_to_the_high_watermark(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("proved", replication_factor=2)
+    cluster.topics.create("proved", replication_factor=2)
     cluster.append(spark.range(3).selectExpr("cast(id AS STRING) AS value"), "proved").raise_for_failures()
     cluster.append(spark.sql("SELECT 'c' AS value"), "proved", acks="leader").raise_for_failures()
     assert cluster.read("proved").count() == 3
@@ -173,7 +173,9 @@ def test_a_read_goes_up_to_the_high_watermark(cluster: Cluster, spark: SparkSess
 
 
 def test_an_empty_topic_is_an_empty_frame_of_its_schema(cluster: Cluster) -> None:
-    cluster.create_topic("empty", partitions=2, replication_factor=1, key="INT", value="a STRING, b DECIMAL(5, 2)")
+    cluster.topics.create(
+        "empty", partitions=2, replication_factor=1, key="INT", value="a STRING, b DECIMAL(5, 2)"
+    )
     frame = cluster.read("empty")
     assert frame.collect() == []
     assert dict(frame.dtypes) == {
@@ -191,12 +193,12 @@ def test_an_empty_topic_is_an_empty_frame_of_its_schema(cluster: Cluster) -> Non
 def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster, spark: SparkSession) -> None:
     """Protocol, section 1: topics have ids, and the id stands in every path."""
     for word in ("old", "new"):
-        cluster.create_topic("reborn", replication_factor=2, configs=TIERED)
+        cluster.topics.create("reborn", replication_factor=2, configs=TIERED)
         cluster.append(spark.sql(f"SELECT '{word}' AS value"), "reborn").raise_for_failures()
         cluster.tier("reborn").raise_for_failures()
         assert [bytes(row.value) for row in cluster.read("reborn").collect()] == [word.encode()]
         if word == "old":
-            cluster.delete_topic("reborn").raise_for_failures()
+            cluster.topics.delete("reborn").raise_for_failures()
             with pytest.raises(UnknownTopicOrPartitionError, match="'reborn'"):
                 cluster.read("reborn")
 
@@ -204,7 +206,7 @@ def test_a_topic_that_was_deleted_and_created_again_begins_anew(cluster: Cluster
 def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark: SparkSession) -> None:
     """Two drivers merged overlapping runs: the log takes from each what the other one has not (protocol,
     section 1, "read from p on"); the files' other records are left out of the scan."""
-    cluster.create_topic("overlapping", replication_factor=1)
+    cluster.topics.create("overlapping", replication_factor=1)
     for number in range(6):
         source = spark.range(2).selectExpr(f"concat({number}, '-', id) AS value").coalesce(1)
         cluster.append(source, "overlapping").raise_for_failures()

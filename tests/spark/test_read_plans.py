@@ -31,16 +31,16 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
     """``north`` and ``south`` of two partitions; ``big`` of one, whose records are five kibibytes each, of which a
     codec leaves half of one."""
     made = format_cluster(spark, tmp_path_factory.mktemp("plans"))
-    made.alter_configs(
+    made.topics.alter_configs(
         None, {"transaction.state.log.replication.factor": "1", "transaction.state.log.num.partitions": "1"}
     )
     for name in ("north", "south"):
-        made.create_topic(name, partitions=2, replication_factor=1, value="city STRING, people BIGINT")
+        made.topics.create(name, partitions=2, replication_factor=1, value="city STRING, people BIGINT")
         rows = spark.range(20).selectExpr(
             "cast(id % 2 AS INT) AS p", f"concat('{name}-', id) AS city", "id AS people"
         )
         made.append(rows.coalesce(1), name, partition="p", order_by=["people"]).raise_for_failures()
-    made.create_topic("big", partitions=1, replication_factor=1, value="n BIGINT, text STRING, more STRING")
+    made.topics.create("big", partitions=1, replication_factor=1, value="n BIGINT, text STRING, more STRING")
     texts = ", ".join(f"sha2(cast(id * 31 + {i} AS STRING), 512)" for i in range(8))
     rows = spark.range(RECORDS).selectExpr(
         "id AS n", f"concat({texts}) AS text", "repeat(concat('m', id % 7), 2000) AS more"
@@ -90,7 +90,7 @@ def test_several_topics_are_one_frame(cluster: Cluster) -> None:
 
 
 def test_a_view_is_pinned_and_a_new_one_of_its_name_takes_its_place(cluster: Cluster, spark: SparkSession) -> None:
-    cluster.create_topic("seen", partitions=1, replication_factor=1)
+    cluster.topics.create("seen", partitions=1, replication_factor=1)
     for expected in (1, 2):
         cluster.append(spark.sql("SELECT 'a' AS value"), "seen").raise_for_failures()
         if expected == 2:
@@ -200,7 +200,7 @@ def careless(spark: SparkSession) -> Iterator[None]:
 
 def filled(cluster: Cluster, spark: SparkSession, topic: str, **configs: str) -> ReadPlan:
     """A topic with six appends, one record each; the plan of offsets 1 to 4."""
-    cluster.create_topic(topic, partitions=1, replication_factor=1, configs={**TIERED, **configs})
+    cluster.topics.create(topic, partitions=1, replication_factor=1, configs={**TIERED, **configs})
     for number in range(6):
         cluster.append(spark.sql(f"SELECT '{number}' AS value"), topic).raise_for_failures()
     return cluster.plan_read(topic, 1, 5)
@@ -264,7 +264,7 @@ def test_what_is_deleted_meanwhile_fails_or_is_left_out_and_warned_of(
     """failOnDataLoss."""
     strict = filled(cluster, spark, "dropped", **{"remote.storage.enable": "false"})
     lenient = cluster.plan_read("dropped", 1, 5, fail_on_data_loss=False)
-    cluster.delete_records("dropped", {0: 3}).raise_for_failures()
+    cluster.topics.delete_records("dropped", {0: 3}).raise_for_failures()
     assert read_values(cluster.read(strict)) == EXPECTED, "the files are there still"
     for _ in range(2):
         cluster.retain("dropped").raise_for_failures()
@@ -291,9 +291,9 @@ def test_readers_get_the_same_of_transactions_before_and_after_they_are_merged(
     merged and remote segments."""
     name = f"transactions-{tiered}"
     configs = TIERED if tiered else {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"}
-    cluster.create_topic(name, partitions=1, replication_factor=1, configs=configs)
+    cluster.topics.create(name, partitions=1, replication_factor=1, configs=configs)
     for value in "abc":
-        t = cluster.transaction(name)
+        t = cluster.transactions.begin(name)
         t.append(spark.sql(f"SELECT '{value}' AS value"), name)
         t.abort() if value == "b" else t.commit()
         cluster.append(spark.sql("SELECT '-' AS value"), name).raise_for_failures()

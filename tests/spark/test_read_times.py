@@ -33,7 +33,7 @@ def cluster(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Cl
     """The same records in three topics: all local, all but the last file remote, and half of them."""
     made = format_cluster(spark, tmp_path_factory.mktemp("times"))
     for topic, tiered_after in (("local", None), ("remote", BATCHES - 1), ("both", BATCHES // 2)):
-        made.create_topic(topic, partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
+        made.topics.create(topic, partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
         for batch in range(BATCHES):
             rows = [(batch * BATCH + n, DAY_0 + timedelta(hours=hour)) for n, hour in enumerate(hours_of(batch))]
             frame = spark.createDataFrame(rows, "n BIGINT, at TIMESTAMP").selectExpr(

@@ -84,7 +84,7 @@ def test_a_log_lives_on_folders_and_buckets_alike(
         "retention.ms": "-1",
         "file.delete.delay.ms": "0",
     }
-    cluster.create_topic(
+    cluster.topics.create(
         "t", partitions=2, replication_factor=2, key="STRING", value="n BIGINT, word STRING", configs=configs
     )
     source = spark.range(6000).selectExpr(
@@ -112,7 +112,7 @@ def test_a_broker_in_a_bucket_that_lost_everything_comes_back(
     cluster: Cluster, spark: SparkSession, s3_endpoint: S3Endpoint
 ) -> None:
     """KIP-903: it is another incarnation; it joins the ISR again after it has copied what is not tiered."""
-    cluster.create_topic("t", partitions=1, replication_factor=2)
+    cluster.topics.create("t", partitions=1, replication_factor=2)
     frame = spark.range(100).selectExpr("cast(id AS STRING) AS value")
     cluster.append(frame, "t").raise_for_failures()
     store = cluster.stores[2]

@@ -30,7 +30,7 @@ IN_MEMORY, OUT_OF_CORE = 1 << 30, 0
 def cluster(spark: SparkSession, tmp_path: Path) -> Cluster:
     """Topic ``cities``: typed, two partitions, keyed by a struct."""
     made = format_cluster(spark, tmp_path)
-    made.create_topic(
+    made.topics.create(
         "cities",
         partitions=2,
         replication_factor=2,
@@ -109,7 +109,7 @@ def test_a_snapshot_goes_on_where_the_schema_has_grown(
     """A key that has a new field, and null in it, is the key that it was."""
     append(spark, cluster, numbers(spark, 20, "first", 0))
     cluster.snapshot("cities", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
-    cluster.alter_topic(
+    cluster.topics.alter(
         "cities", key="land STRING, number INT, part STRING", value="name STRING, people DOUBLE, y INT"
     )
     append(spark, cluster, numbers(spark, 10, "second", 1000))
@@ -212,14 +212,14 @@ def test_spark_and_memory_make_the_same_snapshot(spark: SparkSession, tmp_path: 
         (tmp_path / name).mkdir()
         cluster = format_cluster(spark, tmp_path / name)
         configs = {**CONFIGS, "delete.retention.ms": str(10**15)}
-        cluster.create_topic(
+        cluster.topics.create(
             "t", partitions=1, replication_factor=2, key=kind.key_type, value=kind.value_type, configs=configs
         )
         put(spark, cluster, kind, 0, 100, "p")
         cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
         put(spark, cluster, kind, 113, 30, "q")
         put(spark, cluster, kind, 90, 10, "r")
-        cluster.alter_configs("t", {"delete.retention.ms": str(10**9)})
+        cluster.topics.alter_configs("t", {"delete.retention.ms": str(10**9)})
         cluster.snapshot("t", by_hand=True, memory_bytes=memory_bytes).raise_for_failures()
         made.append(snapshots_of(cluster))
     memory, by_spark = made
@@ -266,7 +266,7 @@ def test_damage_that_the_task_finds_is_a_failure_of_its_partition(spark: SparkSe
 def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) -> None:
     """Whatever the partition comes to, the task that writes holds a row group of it and little else."""
     cluster = format_cluster(spark, tmp_path)
-    cluster.create_topic("t", partitions=1, replication_factor=2, configs=CONFIGS)
+    cluster.topics.create("t", partitions=1, replication_factor=2, configs=CONFIGS)
     records, value_bytes = 150_000, 4096
     rows = spark.range(records).selectExpr(
         "CAST(CAST(id AS STRING) AS BINARY) AS key", f"CAST(repeat('x', {value_bytes}) AS BINARY) AS value"
@@ -284,7 +284,7 @@ def test_python_sees_one_batch_at_a_time(spark: SparkSession, tmp_path: Path) ->
 
 def test_spark_counts_what_has_changed(spark: SparkSession, cluster: Cluster) -> None:
     """KIP-630, "When to Snapshot": new records do not count, changes of what the snapshot holds do."""
-    cluster.alter_configs("cities", {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    cluster.topics.alter_configs("cities", {"metadata.log.max.record.bytes.between.snapshots": "1"})
     append(spark, cluster, numbers(spark, 100, "first", 0))
     assert cluster.snapshot("cities", memory_bytes=OUT_OF_CORE).raise_for_failures().totals["made"] == 2
     append(spark, cluster, numbers(spark, 110, "new", 1000).where("n >= 100"))
@@ -306,11 +306,13 @@ def test_a_snapshot_of_nothing_but_old_tombstones_is_empty(spark: SparkSession, 
 
 def test_the_lag_of_a_group_as_a_frame(spark: SparkSession, cluster: Cluster) -> None:
     """Lag per partition as a DataFrame."""
-    cluster.alter_configs(None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "2"})
+    cluster.topics.alter_configs(
+        None, {"offsets.topic.replication.factor": "2", "offsets.topic.num.partitions": "2"}
+    )
     append(spark, cluster, numbers(spark, 40, "first", 0))
-    cluster.commit("g", {("cities", 0): 3})
-    frame = cluster.lag_frame("g")
-    assert frame.columns == list(cluster.lag("g").rows[0])
+    cluster.groups.commit("g", {("cities", 0): 3})
+    frame = cluster.groups.lag_frame("g")
+    assert frame.columns == list(cluster.groups.lag("g").rows[0])
     assert {row.expires for row in frame.collect()} == {frame.first().expires}
     by_partition = {row.partition: row for row in frame.collect()}
     assert (by_partition[0].committed, by_partition[1].committed) == (3, None)

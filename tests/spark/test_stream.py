@@ -81,7 +81,7 @@ def test_progress_is_in_the_query_and_in_the_group(
         return sum(at["offset"] for at in json.loads(last[name])["topics"][topic]["partitions"].values())
 
     assert (read("endOffset"), read("latestOffset")) == (12, 20)
-    lag = cluster.lag("dash").raise_for_failures()
+    lag = cluster.groups.lag("dash").raise_for_failures()
     assert lag.totals["lag"] == 0
     assert sum(int(str(row["committed"])) for row in lag.rows) == 20
 
@@ -103,7 +103,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
     """With Kafka's names: subscribe, includeHeaders; a path is a topic."""
     other, copy = f"{topic[:60]}-other", f"{topic[:60]}-copy"
     for name in (other, copy):
-        cluster.create_topic(name, partitions=1, replication_factor=2, key="STRING", value=VALUE)
+        cluster.topics.create(name, partitions=1, replication_factor=2, key="STRING", value=VALUE)
     Numbers(cluster, spark, topic).append(5)
     Numbers(cluster, spark, other).append(3)
     reader = spark.readStream.format("stratalog").option("cluster", str(folder / "cluster.toml"))
@@ -126,7 +126,7 @@ def test_a_stream_of_several_topics_and_into_the_one_that_start_names(
 def test_records_that_wander_to_the_remote_tier_are_read_from_there(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
-    cluster.alter_configs(topic, TIERED)
+    cluster.topics.alter_configs(topic, TIERED)
     numbers, seen = Numbers(cluster, spark, topic), Seen()
     frame = source(spark, folder, topic, maxRowsPerTrigger=7)
     for _ in range(3):
@@ -150,11 +150,11 @@ def test_a_checkpoint_of_another_topic_or_of_one_that_was_created_again(
     numbers = Numbers(cluster, spark, topic)
     numbers.append(5)
     drain(source(spark, folder, topic), tmp_path, Seen())
-    cluster.create_topic("another", partitions=1, replication_factor=2)
+    cluster.topics.create("another", partitions=1, replication_factor=2)
     said = failure(lambda: drain(source(spark, folder, "another"), tmp_path, Seen()))
     assert f"the checkpoint is of topic '{topic}', the query reads 'another'" in said
-    cluster.delete_topic(topic).raise_for_failures()
-    cluster.create_topic(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.delete(topic).raise_for_failures()
+    cluster.topics.create(topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
     said = failure(lambda: drain(source(spark, folder, topic), tmp_path, Seen()))
     assert f"topic '{topic}' was deleted and created again" in said
 
@@ -167,7 +167,7 @@ def test_lost_records_end_the_query_unless_they_may_be_lost(
     drain(source(spark, folder, topic), tmp_path, Seen())
     numbers.append(30)
     ends = {part.partition: part.end for part in cluster.plan_read(topic)}
-    cluster.delete_records(topic, {p: end - 2 for p, end in ends.items()}).raise_for_failures()
+    cluster.topics.delete_records(topic, {p: end - 2 for p, end in ends.items()}).raise_for_failures()
     assert "no longer in the log" in failure(lambda: drain(source(spark, folder, topic), tmp_path, seen))
     assert seen.batches == []
     drain(source(spark, folder, topic, failOnDataLoss=False), tmp_path, seen)
@@ -198,7 +198,7 @@ def test_a_new_checkpoint_is_a_new_stream_whose_batches_are_not_taken_for_the_ol
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """Its batch ids begin at 0 again; were the producer the name alone, they would pass for duplicates."""
-    cluster.create_topic("again", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create("again", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(30)
     writer = cluster.stream_writer("again", key="key", value="value", producer="copy")

@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = stream_cluster(spark, folder)
-    made.create_topic("numbers", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    made.topics.create("numbers", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     Numbers(made, spark, "numbers").append(BATCHES * ROWS)
     return made
 
@@ -47,7 +47,7 @@ class Copy:
         self.topic = f"{way}-{checkpoint.name}"
         self.checkpoint = checkpoint
         self._way, self._cluster, self._spark, self._folder = way, cluster, spark, folder
-        cluster.create_topic(self.topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
+        cluster.topics.create(self.topic, partitions=2, replication_factor=2, key="STRING", value=VALUE)
 
     def run(
         self,
@@ -150,7 +150,7 @@ def test_a_lost_checkpoint_is_made_up_for_by_one_that_starts_behind_what_is_in_t
     copy = Copy("writer", cluster, spark, folder, tmp_path / "lost")
     copy.run(group="copy-of-numbers")
     shutil.rmtree(copy.checkpoint)
-    known = cluster.committed("copy-of-numbers", ["numbers"])
+    known = cluster.groups.committed("copy-of-numbers", ["numbers"])
     behind = {str(partition): offset.offset for (_, partition), offset in known.items()}
     copy.run(startingOffsets=json.dumps({"numbers": behind}))
     assert copy.found() == Counter(range(BATCHES * ROWS))

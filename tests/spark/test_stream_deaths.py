@@ -72,8 +72,8 @@ def test_a_query_that_dies_twenty_times_copies_every_record_once(
     """From a tiered topic into another, while records are appended to the one, merged, uploaded and dropped from
     the brokers."""
     rng = random.Random(20)
-    cluster.alter_configs(topic, TIERED)
-    cluster.create_topic("copied", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.alter_configs(topic, TIERED)
+    cluster.topics.create("copied", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(40)
     copy = Dying(cluster, "copied", rng)
@@ -106,7 +106,7 @@ def test_a_job_that_is_killed_copies_every_record_once(
 ) -> None:
     """kill -9 of a spark-submit, as soon as it has come so far; the last run is let be."""
     rng = random.Random(9)
-    cluster.create_topic("killed", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create("killed", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(100)
     argv = ["--cluster", str(folder / "cluster.toml"), "--topic", "killed", "--input", topic, "--key", "key"]
@@ -131,7 +131,7 @@ def test_a_query_that_is_stopped_amid_its_batches_copies_every_record_once(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """``stop`` interrupts whatever runs; the format's own sink."""
-    cluster.create_topic("stopped", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create("stopped", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     numbers = Numbers(cluster, spark, topic)
     numbers.append(200)
 
@@ -154,7 +154,7 @@ def test_a_batch_whose_end_spark_did_not_note_is_not_appended_again(
     cluster: Cluster, spark: SparkSession, folder: Path, topic: str, tmp_path: Path
 ) -> None:
     """The driver died between the append and the checkpoint: the batch comes again under its id."""
-    cluster.create_topic("noted", partitions=2, replication_factor=2, key="STRING", value=VALUE)
+    cluster.topics.create("noted", partitions=2, replication_factor=2, key="STRING", value=VALUE)
     Numbers(cluster, spark, topic).append(30)
     writer = cluster.stream_writer("noted", key="key", value="value", producer="copy")
     for _ in range(3):

@@ -53,8 +53,8 @@ def test_a_stream_reads_buckets_of_both_tiers_and_writes_down_no_secret(
     """Credentials are the environment's, of each process: not in options, plans or the checkpoint."""
     reach_stores(spark, StoreOptions(endpoint_url=s3_endpoint.url, region=s3_endpoint.region))
     cluster = Cluster.format(file, spark)
-    cluster.create_topic("t", partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
-    cluster.create_topic("u", partitions=1, replication_factor=1, value="n BIGINT")
+    cluster.topics.create("t", partitions=2, replication_factor=1, value="n BIGINT", configs=TIERED)
+    cluster.topics.create("u", partitions=1, replication_factor=1, value="n BIGINT")
     writer = cluster.stream_writer("u", producer="copy", value="value")
     frame = (
         spark.readStream.format("stratalog")

@@ -22,7 +22,7 @@ OUT_OF_CORE = 1
 def cluster(spark: SparkSession, tmp_path: Path) -> Cluster:
     made = format_cluster(spark, tmp_path)
     small = {"num.partitions": "1", "replication.factor": "2", "min.isr": "1"}
-    made.alter_configs(None, {f"transaction.state.log.{name}": value for name, value in small.items()})
+    made.topics.alter_configs(None, {f"transaction.state.log.{name}": value for name, value in small.items()})
     return made
 
 
@@ -37,12 +37,12 @@ def seen(cluster: Cluster, topic: str, isolation: str) -> set[int]:
 def test_dataframes_are_appended_to_several_topics_or_to_none(spark: SparkSession, cluster: Cluster) -> None:
     """Hot and cold: aborted records are in neither, though they are in the files of both."""
     for topic in ("one", "two"):
-        cluster.create_topic(topic, partitions=2, replication_factor=2, value="n BIGINT", configs=TIERED)
-    with cluster.transaction("loader") as t:
+        cluster.topics.create(topic, partitions=2, replication_factor=2, value="n BIGINT", configs=TIERED)
+    with cluster.transactions.begin("loader") as t:
         t.append(numbers(spark, 0, 50), "one", key="k")
         t.append(numbers(spark, 50, 50), "two", key="k")
         assert seen(cluster, "one", "read_committed") == set()
-    t = cluster.transaction("loader")
+    t = cluster.transactions.begin("loader")
     t.append(numbers(spark, 100, 50), "one", key="k")
     t.abort()
     for _ in range(2):
@@ -58,10 +58,10 @@ def test_a_snapshot_by_spark_holds_what_one_in_memory_does(spark: SparkSession, 
     """What is aborted, and markers, take no place among the latest records, merged or not."""
     configs = {"cleanup.policy": "snapshot", "segment.merge.min.files": "2", "retention.ms": "-1"}
     for topic in ("one", "two"):
-        cluster.create_topic(topic, partitions=1, replication_factor=2, value="n BIGINT", configs=configs)
+        cluster.topics.create(topic, partitions=1, replication_factor=2, value="n BIGINT", configs=configs)
     for merged in (False, True):
         for number, commit in enumerate((True, False, True)):
-            t = cluster.transaction("loader")
+            t = cluster.transactions.begin("loader")
             for topic in ("one", "two"):
                 t.append(numbers(spark, 1000 * merged + 10 * number, 5 + number), topic, key="k")
             (t.commit if commit else t.abort)()

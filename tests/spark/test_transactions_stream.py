@@ -33,11 +33,11 @@ def cluster(spark: SparkSession, folder: Path) -> Cluster:
     made = format_cluster(spark, folder)
     small = {"num.partitions": "1", "replication.factor": "2"}
     for topic in ("transaction.state.log", "offsets.topic"):
-        made.alter_configs(None, {f"{topic}.{name}": value for name, value in small.items()})
-    made.alter_configs(None, {"transaction.state.log.min.isr": "1"})
-    made.create_topic("raw", partitions=2, replication_factor=2, value="n BIGINT")
+        made.topics.alter_configs(None, {f"{topic}.{name}": value for name, value in small.items()})
+    made.topics.alter_configs(None, {"transaction.state.log.min.isr": "1"})
+    made.topics.create("raw", partitions=2, replication_factor=2, value="n BIGINT")
     for topic in ("squares", "cubes"):
-        made.create_topic(topic, partitions=2, replication_factor=2, value="n BIGINT, result BIGINT")
+        made.topics.create(topic, partitions=2, replication_factor=2, value="n BIGINT, result BIGINT")
     return made
 
 
@@ -56,8 +56,8 @@ class Powers:
             ("raw", row.partition): row.end
             for row in batch.groupBy("partition").agg((f.max("offset") + 1).alias("end")).collect()
         }
-        with self._cluster.transaction("powers") as t:
-            done = self._cluster.committed("powers", ["raw"], require_stable=True)
+        with self._cluster.transactions.begin("powers") as t:
+            done = self._cluster.groups.committed("powers", ["raw"], require_stable=True)
             if all(key in done and done[key].offset >= end for key, end in ends.items()):
                 return
             n = f.col("value.n")
@@ -103,7 +103,7 @@ def test_a_stream_cut_short_anywhere_processes_each_record_once(
     drain(spark, folder, tmp_path, Powers(cluster))
     assert committed(cluster, "squares") == [(n, n**2) for n in range(35)]
     assert committed(cluster, "cubes") == [(n, n**3) for n in range(35)]
-    assert cluster.lag("powers").raise_for_failures().totals["lag"] == 0
+    assert cluster.groups.lag("powers").raise_for_failures().totals["lag"] == 0
 
 
 def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
@@ -115,7 +115,7 @@ def test_of_two_streams_with_one_transactional_id_the_older_is_fenced(
 
     def overtaken(at: str, batch_id: int) -> None:
         if at == "between":
-            with cluster.transaction("powers"):
+            with cluster.transactions.begin("powers"):
                 pass
 
     with pytest.raises(StreamingQueryException, match="a newer producer"):

@@ -127,7 +127,7 @@ class LiveCluster:
         """From now on drivers offer these, and the first of them is chosen."""
         self.selectors = selectors
         self.cluster = self.driver()
-        self.cluster.alter_configs(None, {KEY: next(iter(selectors))})
+        self.cluster.topics.alter_configs(None, {KEY: next(iter(selectors))})
 
     def root(self, broker: int) -> Path:
         """The folder of a broker."""
@@ -156,7 +156,7 @@ class LiveCluster:
 
     def topic(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
         """Create a topic; ``configs`` with underscores for dots."""
-        self.cluster.create_topic(
+        self.cluster.topics.create(
             name,
             partitions=partitions,
             replication_factor=copies,
@@ -166,7 +166,7 @@ class LiveCluster:
     def tiered(self, name: str = "t", *, partitions: int = 1, copies: int = 3, **configs: str) -> None:
         """Create a topic with ``TIERED``, and ``configs`` above it."""
         given = {key.replace("_", "."): value for key, value in configs.items()}
-        self.cluster.create_topic(
+        self.cluster.topics.create(
             name, partitions=partitions, replication_factor=copies, configs={**TIERED, **given}
         )
 

@@ -17,7 +17,7 @@ def racked(folder: Path, faults: Faults) -> LiveCluster:
     """``t``: six records, one an append, on brokers 1, 2 and 3 in racks a, b and c; 1 leads. Broker 4 of rack d
     has no replica."""
     live = LiveCluster(folder, brokers=4, through=faults.wrap)
-    live.cluster.alter_configs(None, {KEY: RACK_AWARE})
+    live.cluster.topics.alter_configs(None, {KEY: RACK_AWARE})
     live.topic()
     live.cluster.reassign({("t", 0): [1, 2, 3]}).raise_for_failures()
     live.cluster.elect("t", leader=1).raise_for_failures()
@@ -35,8 +35,8 @@ def unaware(live: LiveCluster, broker: int) -> None:
 
 def out_of_sync(live: LiveCluster, broker: int) -> None:
     """One more record, ``g``, which the broker lacks; it is out of the ISR."""
-    live.cluster.fence(broker).raise_for_failures()
+    live.cluster.brokers.fence(broker).raise_for_failures()
     live.append(["g"]).raise_for_failures()
-    live.cluster.unfence(broker).raise_for_failures()
+    live.cluster.brokers.unfence(broker).raise_for_failures()
     assert broker not in live.isr()
     assert live.log(broker).log_end == 6

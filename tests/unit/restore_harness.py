@@ -16,7 +16,7 @@ def partly_tiered(folder: Path) -> LiveCluster:
     """Cluster ``c``: ``t``, two partitions, typed; of partition 0 [0, 6) are tiered, and [6, 8) are not; of
     partition 1 nothing."""
     made = LiveCluster(folder)
-    made.cluster.alter_configs(None, {"default.replication.factor": "2"})
+    made.cluster.topics.alter_configs(None, {"default.replication.factor": "2"})
     made.tiered(partitions=2, **CONFIGS)
     append(made, range(3))
     made.cluster.elect("t", [0], leader=made.followers()[0]).raise_for_failures()

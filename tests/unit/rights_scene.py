@@ -41,13 +41,13 @@ class Guarded(LiveCluster):
         self.faults = Faults()
         super().__init__(folder, 4, through=self.faults.wrap)
         one = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
-        self.cluster.alter_configs(None, one)
+        self.cluster.topics.alter_configs(None, one)
         self.tiered()
         self.topic("u")
         self.fill("abc")
         self.fill("abc", "u")
-        self.cluster.commit("g", {("t", 0): 1})
-        with self.cluster.transaction("x") as transaction:
+        self.cluster.groups.commit("g", {("t", 0): 1})
+        with self.cluster.transactions.begin("x") as transaction:
             put(transaction, {"u-0": "c"})
         self.cluster.tier().raise_for_failures()
         for _ in range(2):
@@ -108,7 +108,7 @@ Act = Callable[[Guarded, Cluster], Report | object]
 
 
 def transact(live: Guarded, driver: Cluster) -> None:
-    with driver.transaction("y") as transaction:
+    with driver.transactions.begin("y") as transaction:
         put(transaction, {"u-0": "z"})
 
 
@@ -155,10 +155,10 @@ def move(live: Guarded) -> dict[tuple[str, int], list[int]]:
 ACTS: Mapping[str, tuple[Act, ...]] = {
     "open": (lambda live, driver: live.driver(),),
     "describe": (lambda live, driver: driver.describe(),),
-    "describe_quorum, brokers, topics": (
-        lambda live, driver: driver.describe_quorum(),
-        lambda live, driver: driver.describe_brokers(),
-        lambda live, driver: driver.describe_topics(),
+    "quorum.describe, brokers.list, topics.list": (
+        lambda live, driver: driver.quorum.describe(),
+        lambda live, driver: driver.brokers.list(),
+        lambda live, driver: driver.topics.list(),
     ),
     "fetch, tail": (
         lambda live, driver: driver.fetch("u", 0, 0),
@@ -169,22 +169,22 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.offsets("t", "2000-01-01T00:00:00Z"),
         lambda live, driver: driver.plan_read("t"),
     ),
-    "committed, lag, groups": (
-        lambda live, driver: driver.committed("g"),
-        lambda live, driver: driver.lag("g"),
-        lambda live, driver: driver.groups(),
+    "groups.committed, groups.lag, groups.list": (
+        lambda live, driver: driver.groups.committed("g"),
+        lambda live, driver: driver.groups.lag("g"),
+        lambda live, driver: driver.groups.list(),
     ),
     "read_snapshot": (lambda live, driver: locate(driver._context, "s", None),),
     "snapshots, metrics": (
         lambda live, driver: driver.snapshots(),
         lambda live, driver: driver.metrics(),
     ),
-    "transactions": (
-        lambda live, driver: driver.transactions(),
-        lambda live, driver: driver.describe_transaction("x"),
+    "transactions.list": (
+        lambda live, driver: driver.transactions.list(),
+        lambda live, driver: driver.transactions.describe("x"),
     ),
-    "hanging_transactions, epochs": (
-        lambda live, driver: driver.hanging_transactions(),
+    "transactions.hanging, epochs": (
+        lambda live, driver: driver.transactions.hanging(),
         lambda live, driver: driver.offset_for_leader_epoch("u", 0, 1),
     ),
     "reassignments, plan_replicas": (
@@ -197,16 +197,16 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "drill": (lambda live, driver: driver.drill(opener=live.open_root),),
     "append, acks=leader": (lambda live, driver: live.append("x", "u", acks="leader", driver=driver),),
     "append, acks=all": (lambda live, driver: live.append("x", "u", driver=driver),),
-    "commit": (lambda live, driver: driver.commit("g", {("u", 0): 2}),),
-    "transaction": (transact,),
-    "abort_transaction, finish_transactions": (
-        lambda live, driver: driver.abort_transaction("z"),
-        lambda live, driver: driver.finish_transactions(),
+    "groups.commit": (lambda live, driver: driver.groups.commit("g", {("u", 0): 2}),),
+    "transactions.begin": (transact,),
+    "transactions.abort, transactions.finish": (
+        lambda live, driver: driver.transactions.abort("z"),
+        lambda live, driver: driver.transactions.finish(),
     ),
-    "reset_offsets": (lambda live, driver: driver.reset_offsets("g", "t", to=0),),
-    "delete_offsets, delete_group": (
-        lambda live, driver: driver.delete_offsets("g", "t"),
-        lambda live, driver: driver.delete_group("h"),
+    "groups.reset_offsets": (lambda live, driver: driver.groups.reset_offsets("g", "t", to=0),),
+    "groups.delete_offsets, groups.delete": (
+        lambda live, driver: driver.groups.delete_offsets("g", "t"),
+        lambda live, driver: driver.groups.delete("h"),
     ),
     "replicate": (lambda live, driver: driver.replicate(),),
     "merge": (lambda live, driver: driver.merge(),),
@@ -214,34 +214,37 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
     "heal": (lambda live, driver: driver.heal(),),
     "retain": (lambda live, driver: driver.retain(),),
     "snapshot": (lambda live, driver: driver.snapshot("s", by_hand=True),),
-    "snapshot_metadata": (lambda live, driver: driver.snapshot_metadata(),),
+    "quorum.snapshot": (lambda live, driver: driver.quorum.snapshot(),),
     "vacuum": (lambda live, driver: driver.vacuum(),),
     "format": (lambda live, driver: format_another(live),),
     "restore": (lambda live, driver: Heir(live).restore(),),
     "bootstrap": (lambda live, driver: driver.bootstrap(spare(live)),),
-    "add_brokers": (lambda live, driver: driver.add_brokers(5),),
-    "register, decommission": (
-        lambda live, driver: driver.decommission(5),
-        lambda live, driver: driver.register(4),
+    "brokers.add": (lambda live, driver: driver.brokers.add(5),),
+    "brokers.register, brokers.decommission": (
+        lambda live, driver: driver.brokers.decommission(5),
+        lambda live, driver: driver.brokers.register(4),
     ),
-    "add_voter, remove_voter": (
-        lambda live, driver: driver.add_voter(3),
-        lambda live, driver: (vote_with(live, 1, 2, 3), live.driver().remove_voter(3))[1],
+    "quorum.add_voter, quorum.remove_voter": (
+        lambda live, driver: driver.quorum.add_voter(3),
+        lambda live, driver: (vote_with(live, 1, 2, 3), live.driver().quorum.remove_voter(3))[1],
     ),
-    "replace_voter": (lambda live, driver: driver.replace_voter(2),),
+    "quorum.replace_voter": (lambda live, driver: driver.quorum.replace_voter(2),),
     "sign": (lambda live, driver: sign(live),),
-    "create_topic, create_partitions, alter_topic, alter_configs": (
-        lambda live, driver: driver.create_topic("n"),
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": (
+        lambda live, driver: driver.topics.create("n"),
         grow,
-        lambda live, driver: driver.create_partitions("u", 2),
-        lambda live, driver: driver.alter_configs("u", {"segment.bytes": "100"}),
+        lambda live, driver: driver.topics.create_partitions("u", 2),
+        lambda live, driver: driver.topics.alter_configs("u", {"segment.bytes": "100"}),
     ),
-    "delete_records": (lambda live, driver: driver.delete_records("u", {0: 2}),),
+    "topics.delete_records": (lambda live, driver: driver.topics.delete_records("u", {0: 2}),),
     "elect": (lambda live, driver: driver.elect("u", leader=live.followers("u")[0]),),
-    "fence, unfence": (lambda live, driver: driver.fence(4), lambda live, driver: driver.unfence(4)),
+    "brokers.fence, brokers.unfence": (
+        lambda live, driver: driver.brokers.fence(4),
+        lambda live, driver: driver.brokers.unfence(4),
+    ),
     "reassign": (lambda live, driver: driver.reassign(move(live)),),
     "cancel_reassignments": (lambda live, driver: driver.cancel_reassignments(),),
-    "delete_topic": (lambda live, driver: driver.delete_topic("t"),),
+    "topics.delete": (lambda live, driver: driver.topics.delete("t"),),
 }
 
 
@@ -269,7 +272,7 @@ def is_damaged(live: Guarded) -> None:
 
 
 def has_small_files(live: Guarded) -> None:
-    live.cluster.alter_configs("u", {"segment.bytes": "400"})
+    live.cluster.topics.alter_configs("u", {"segment.bytes": "400"})
     live.fill("abcdefghij", "u")
 
 
@@ -284,7 +287,7 @@ def has_snapshots(live: Guarded) -> None:
 
 def is_open(live: Guarded) -> None:
     """Transaction ``z``."""
-    transaction = live.cluster.transaction("z")
+    transaction = live.cluster.transactions.begin("z")
     transaction.__enter__()
     put(transaction, {"u-0": "c"})
 
@@ -308,11 +311,11 @@ def has_a_new_broker(live: Guarded) -> None:
 
 def has_an_idle_broker(live: Guarded) -> None:
     has_a_new_broker(live)
-    live.cluster.add_brokers(5).raise_for_failures()
+    live.cluster.brokers.add(5).raise_for_failures()
 
 
 def has_two_voters(live: Guarded) -> None:
-    live.cluster.add_voter(2).raise_for_failures()
+    live.cluster.quorum.add_voter(2).raise_for_failures()
     vote_with(live, 1, 2)
     live.cluster = live.driver()
 
@@ -320,7 +323,7 @@ def has_two_voters(live: Guarded) -> None:
 def has_three_voters_and_one_is_new(live: Guarded) -> None:
     """Broker 2 lost its disk."""
     has_two_voters(live)
-    live.cluster.add_voter(3).raise_for_failures()
+    live.cluster.quorum.add_voter(3).raise_for_failures()
     vote_with(live, 1, 2, 3)
     live.wipe(2)
     live.cluster = live.driver()
@@ -352,16 +355,16 @@ PREPARED: Mapping[str, Callable[[Guarded], object]] = {
     "merge": has_small_files,
     "read_snapshot": has_snapshots,
     "snapshot": has_snapshots,
-    "delete_offsets, delete_group": lambda live: live.cluster.commit("h", {("u", 0): 1}),
-    "abort_transaction, finish_transactions": is_open,
+    "groups.delete_offsets, groups.delete": lambda live: live.cluster.groups.commit("h", {("u", 0): 1}),
+    "transactions.abort, transactions.finish": is_open,
     "history": has_truncated,
     "recover": has_truncated,
-    "add_brokers": has_a_new_broker,
-    "register, decommission": has_an_idle_broker,
+    "brokers.add": has_a_new_broker,
+    "brokers.register, brokers.decommission": has_an_idle_broker,
     "bootstrap": lambda live: live.wipe(spare(live)),
-    "add_voter, remove_voter": has_two_voters,
-    "replace_voter": has_three_voters_and_one_is_new,
-    "create_topic, create_partitions, alter_topic, alter_configs": has_a_topic_with_types,
+    "quorum.add_voter, quorum.remove_voter": has_two_voters,
+    "quorum.replace_voter": has_three_voters_and_one_is_new,
+    "topics.create, topics.create_partitions, topics.alter, topics.alter_configs": has_a_topic_with_types,
     "cancel_reassignments": is_stuck,
 }
 

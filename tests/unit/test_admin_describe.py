@@ -23,7 +23,7 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_every_topic_is_a_row(live: LiveCluster) -> None:
     live.topic("s", copies=2, **{"segment.bytes": "1000"})
-    report = live.cluster.describe_topics().raise_for_failures()
+    report = live.cluster.topics.list().raise_for_failures()
     columns = "topic", "partitions", "replication_factor", "key", "value", "configs"
     assert rows_of(report, *columns) == [
         ("s", 1, 2, "binary", "binary", "retention.ms=-1 segment.bytes=1000"),
@@ -42,7 +42,7 @@ def test_of_a_replica_that_cannot_be_looked_at_only_what_the_metadata_knows_is_s
     """Not "in sync", with zeros for what nobody has seen."""
     with live.unreachable(3):
         rows = live.cluster.describe("t").rows
-        assert not live.cluster.describe_brokers().ok
+        assert not live.cluster.brokers.list().ok
     seen = "local_start", "high_watermark", "log_end", "files", "local_bytes"
     for row in rows:
         away = row["broker"] == 3
@@ -67,18 +67,18 @@ def test_without_a_majority_of_voters_what_was_known_last_is_shown(live: LiveClu
     """Protocol section 5: nobody can tell what is committed; that is said, and what is known is of use."""
     known = live.cluster.image
     with live.unreachable(1):
-        topics = live.cluster.describe_topics()
+        topics = live.cluster.topics.list()
         replicas = live.cluster.describe("t")
-        brokers = live.cluster.describe_brokers()
+        brokers = live.cluster.brokers.list()
         with pytest.raises(NoMajorityError):
-            live.cluster.create_topic("u")
+            live.cluster.topics.create("u")
     assert [(row["topic"], row["partitions"]) for row in topics.rows] == [("t", 3)]
     assert {row["log_end"] for row in replicas.rows if row["broker"] != 1} == {1}
     assert len(brokers.rows) == 3
     for report in (topics, replicas, brokers):
         assert report.failures[0].code == "NO_MAJORITY"
         assert f"Shown is what was known up to offset {known.next_offset}" in report.failures[0].message
-    live.cluster.describe_topics().raise_for_failures()
+    live.cluster.topics.list().raise_for_failures()
 
 
 def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +88,7 @@ def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixtur
 
 def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
     """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
-    live.cluster.commit("readers", {("t", 0): 0}).raise_for_failures()
+    live.cluster.groups.commit("readers", {("t", 0): 0}).raise_for_failures()
     for report in (live.cluster.describe(), live.cluster.verify()):
         used = {row["partition"] for row in report.rows if row["topic"] == OFFSETS_TOPIC}
         assert len(used) == 1

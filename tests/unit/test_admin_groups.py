@@ -38,23 +38,23 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     """``live``, with an empty topic and a group besides, for those who change nothing."""
     made = with_group(LiveCluster(tmp_path_factory.mktemp("shared")))
     made.topic("u")
-    made.cluster.commit("h", {("t", 0): 1})
+    made.cluster.groups.commit("h", {("t", 0): 1})
     return made
 
 
 def with_group(live: LiveCluster) -> LiveCluster:
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4"})
     live.topic(partitions=2)
     now_us = live.clock.now_ms() * 1000
     seconds = [batch(["x"], now_us - 1_000_000 * second) for second in range(10, 0, -1)]
     live.cluster.append_batches("t", {0: seconds}).raise_for_failures()
     live.append({1: ["y", "y"]}).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(4, 0, "m"), ("t", 1): 1}, member_epoch=7)
+    live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(4, 0, "m"), ("t", 1): 1}, member_epoch=7)
     return live
 
 
 def at(cluster: Cluster, group: str = "g") -> dict[tuple[str, int], int]:
-    return {key: found.offset for key, found in cluster.committed(group).items()}
+    return {key: found.offset for key, found in cluster.groups.committed(group).items()}
 
 
 # -------------------------------------------------------------------------------------- list
@@ -62,13 +62,13 @@ def at(cluster: Cluster, group: str = "g") -> dict[tuple[str, int], int]:
 
 def test_every_group_is_listed(live: LiveCluster) -> None:
     """From all partitions of ``__consumer_offsets``, by name."""
-    assert live.driver().groups().totals == {"groups": 1}
+    assert live.driver().groups.list().totals == {"groups": 1}
     live.topic("u")
     live.clock.sleep(60)
     for name in ("h", "a", "ü"):
-        live.cluster.commit(name, {("t", 0): 1, ("u", 0): 0})
+        live.cluster.groups.commit(name, {("t", 0): 1, ("u", 0): 0})
     now_ms = live.clock.now_ms()
-    found = live.driver().groups()
+    found = live.driver().groups.list()
     assert rows_of(found, "group", "topics", "partitions", "member_epoch") == [
         ("a", "t, u", 2, None),
         ("g", "t", 2, 7),
@@ -83,19 +83,19 @@ def test_every_group_is_listed(live: LiveCluster) -> None:
 def test_without_a_commit_there_are_no_groups(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     with live.unchanged():
-        assert live.cluster.groups().rows == []
+        assert live.cluster.groups.list().rows == []
 
 
 def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4"})
     live.topic()
     for name in "abcdefgh":
-        live.cluster.commit(name, {("t", 0): 0})
+        live.cluster.groups.commit(name, {("t", 0): 0})
     away = max(live.leader(OFFSETS_TOPIC, p) for p in range(4))
     lost = [p for p in range(4) if live.leader(OFFSETS_TOPIC, p) == away]
     with live.unreachable(away):
-        found = live.cluster.groups()
+        found = live.cluster.groups.list()
     assert codes(found) == {"BROKER_NOT_AVAILABLE": len(lost)}
     assert 0 < len(found.rows) < 8
 
@@ -121,11 +121,11 @@ def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path)
 def test_offsets_are_moved_as_asked(live: LiveCluster, where: dict[str, Any], moved: dict[int, int]) -> None:
     """The plan has the old and the new offset of each partition; a dry run has the same plan."""
     with live.unchanged():
-        planned = live.cluster.reset_offsets("g", "t", **where, dry_run=True)
+        planned = live.cluster.groups.reset_offsets("g", "t", **where, dry_run=True)
     expected = [("t", 0, 4, moved[0]), ("t", 1, 1, moved[1])]
     assert rows_of(planned, "topic", "partition", "old_offset", "new_offset") == expected
     assert planned.dry_run
-    done = live.cluster.reset_offsets("g", "t", **where)
+    done = live.cluster.groups.reset_offsets("g", "t", **where)
     assert list(done.rows) == list(planned.rows)
     assert done.notes == ()
     assert at(live.driver()) == {("t", 0): moved[0], ("t", 1): moved[1]}
@@ -134,9 +134,9 @@ def test_offsets_are_moved_as_asked(live: LiveCluster, where: dict[str, Any], mo
 def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> None:
     """And to the high watermark where all are earlier, as in Kafka."""
     now = datetime.fromtimestamp(live.clock.now_ms() / 1000, UTC)
-    live.cluster.reset_offsets("g", "t", to=now - timedelta(seconds=5), partitions=[0])
+    live.cluster.groups.reset_offsets("g", "t", to=now - timedelta(seconds=5), partitions=[0])
     assert at(live.cluster) == {("t", 0): 5, ("t", 1): 1}
-    live.cluster.reset_offsets("g", "t", to=now)
+    live.cluster.groups.reset_offsets("g", "t", to=now)
     assert at(live.cluster) == {("t", 0): 10, ("t", 1): 2}
 
 
@@ -167,7 +167,7 @@ def test_what_is_out_of_range_is_moved_to_the_nearest_end_and_noted(
     live: LiveCluster, where: dict[str, Any], moved: dict[int, int], noted: list[str]
 ) -> None:
     """As kafka-consumer-groups.sh warns and goes on."""
-    assert list(live.cluster.reset_offsets("g", "t", **where).notes) == noted
+    assert list(live.cluster.groups.reset_offsets("g", "t", **where).notes) == noted
     assert at(live.driver()) == {("t", partition): offset for partition, offset in moved.items()}
 
 
@@ -175,17 +175,17 @@ def test_what_was_not_committed_yet_is_committed_by_a_reset(live: LiveCluster) -
     """All partitions of the topics that are named; without topics those that the group has committed for."""
     live.topic("u")
     live.append(["x"], "u").raise_for_failures()
-    found = live.cluster.reset_offsets("g", to=OffsetSpec.LATEST)
+    found = live.cluster.groups.reset_offsets("g", to=OffsetSpec.LATEST)
     assert {row["topic"] for row in found.rows} == {"t"}
-    found = live.cluster.reset_offsets("g", ["u"], to=OffsetSpec.LATEST)
+    found = live.cluster.groups.reset_offsets("g", ["u"], to=OffsetSpec.LATEST)
     assert rows_of(found, "old_offset", "new_offset") == [(None, 1)]
     assert at(live.cluster)["u", 0] == 1
 
 
 def test_a_reset_is_nobodys_stale_commit(live: LiveCluster) -> None:
     """Whoever resets is no member: neither refused nor in the way of the members."""
-    live.cluster.reset_offsets("g", "t", to=0)
-    live.cluster.commit("g", {("t", 0): 1}, member_epoch=7)
+    live.cluster.groups.reset_offsets("g", "t", to=0)
+    live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=7)
     assert at(live.driver()) == {("t", 0): 1, ("t", 1): 0}
 
 
@@ -195,37 +195,45 @@ NOT_FOUND = "group 'nobody' does not exist"
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
-        (lambda c: c.reset_offsets("nobody", "t", to=0), GroupIdNotFoundError, NOT_FOUND),
-        (lambda c: c.reset_offsets("", "t", to=0), InvalidGroupIdError, "1 to 255 characters"),
-        (lambda c: c.reset_offsets("g", "nix", to=0), UnknownTopicOrPartitionError, "topic 'nix' does not exist"),
+        (lambda c: c.groups.reset_offsets("nobody", "t", to=0), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.groups.reset_offsets("", "t", to=0), InvalidGroupIdError, "1 to 255 characters"),
         (
-            lambda c: c.reset_offsets("g", "t", to=0, partitions=[2]),
+            lambda c: c.groups.reset_offsets("g", "nix", to=0),
+            UnknownTopicOrPartitionError,
+            "topic 'nix' does not exist",
+        ),
+        (
+            lambda c: c.groups.reset_offsets("g", "t", to=0, partitions=[2]),
             UnknownTopicOrPartitionError,
             "no partition 2",
         ),
-        (lambda c: c.reset_offsets("g", "t"), InvalidCallError, "say where to reset offsets to, once"),
-        (lambda c: c.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
-        (lambda c: c.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
-        (lambda c: c.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
-        (lambda c: c.reset_offsets("g", "t", shift_by=1.5), InvalidCallError, "shift_by=1.5"),
+        (lambda c: c.groups.reset_offsets("g", "t"), InvalidCallError, "say where to reset offsets to, once"),
+        (lambda c: c.groups.reset_offsets("g", "t", to=1, shift_by=1), InvalidCallError, "once"),
+        (lambda c: c.groups.reset_offsets("g", "t", to="erliest"), InvalidCallError, "did you mean 'earliest'"),
+        (lambda c: c.groups.reset_offsets("g", "t", to=True), InvalidCallError, "to=True"),
+        (lambda c: c.groups.reset_offsets("g", "t", shift_by=1.5), InvalidCallError, "shift_by=1.5"),
         (
-            lambda c: c.reset_offsets("g", "t", by_duration=timedelta(-1)),
+            lambda c: c.groups.reset_offsets("g", "t", by_duration=timedelta(-1)),
             InvalidCallError,
             "a timedelta of 0 or more",
         ),
-        (lambda c: c.reset_offsets("g", "t", to=datetime(2013, 1, 1)), InvalidCallError, "no time zone"),
+        (lambda c: c.groups.reset_offsets("g", "t", to=datetime(2013, 1, 1)), InvalidCallError, "no time zone"),
         (
-            lambda c: c.reset_offsets("g", "t", to=OffsetSpec.LAST_TIERED),
+            lambda c: c.groups.reset_offsets("g", "t", to=OffsetSpec.LAST_TIERED),
             InvalidCallError,
             "LAST_TIERED is not known",
         ),
-        (lambda c: c.reset_offsets("h", "t", shift_by=1), InvalidCallError, "t-1: nothing is committed there"),
-        (lambda c: c.delete_group("nobody"), GroupIdNotFoundError, NOT_FOUND),
-        (lambda c: c.delete_group("g" * 256), InvalidGroupIdError, "256 characters"),
-        (lambda c: c.delete_offsets("nobody", "t"), GroupIdNotFoundError, NOT_FOUND),
-        (lambda c: c.delete_offsets("g", "nix"), UnknownTopicOrPartitionError, "'nix' does not exist"),
         (
-            lambda c: c.delete_offsets("g", ["t", "u"]),
+            lambda c: c.groups.reset_offsets("h", "t", shift_by=1),
+            InvalidCallError,
+            "t-1: nothing is committed there",
+        ),
+        (lambda c: c.groups.delete("nobody"), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.groups.delete("g" * 256), InvalidGroupIdError, "256 characters"),
+        (lambda c: c.groups.delete_offsets("nobody", "t"), GroupIdNotFoundError, NOT_FOUND),
+        (lambda c: c.groups.delete_offsets("g", "nix"), UnknownTopicOrPartitionError, "'nix' does not exist"),
+        (
+            lambda c: c.groups.delete_offsets("g", ["t", "u"]),
             UnknownTopicOrPartitionError,
             "committed nothing for topic 'u'",
         ),
@@ -242,33 +250,35 @@ def test_what_is_wrong_is_said_and_nothing_changed(
 
 
 def test_a_deleted_group_is_gone_with_its_member_epoch(live: LiveCluster) -> None:
-    live.cluster.commit("h", {("t", 0): 1})
+    live.cluster.groups.commit("h", {("t", 0): 1})
     with live.unchanged():
-        planned = live.cluster.delete_group("g", dry_run=True)
+        planned = live.cluster.groups.delete("g", dry_run=True)
     assert rows_of(planned, "topic", "partition", "committed") == [("t", 0, 4), ("t", 1, 1)]
-    assert list(live.cluster.delete_group("g").rows) == list(planned.rows)
+    assert list(live.cluster.groups.delete("g").rows) == list(planned.rows)
     for cluster in (live.cluster, live.driver()):
-        assert [row["group"] for row in cluster.groups().rows] == ["h"]
+        assert [row["group"] for row in cluster.groups.list().rows] == ["h"]
         with pytest.raises(GroupIdNotFoundError):
-            cluster.delete_group("g")
-    live.cluster.commit("g", {("t", 0): 2}, member_epoch=1)
+            cluster.groups.delete("g")
+    live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=1)
 
 
 def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) -> None:
     """A group that has stopped reading a topic: its lag would grow for ever."""
     live.topic("u")
-    live.cluster.commit("g", {("u", 0): 0}, member_epoch=7)
+    live.cluster.groups.commit("g", {("u", 0): 0}, member_epoch=7)
     with live.unchanged():
-        live.cluster.delete_offsets("g", "t", dry_run=True)
-    found = live.cluster.delete_offsets("g", "t")
+        live.cluster.groups.delete_offsets("g", "t", dry_run=True)
+    found = live.cluster.groups.delete_offsets("g", "t")
     assert rows_of(found, "topic", "partition", "committed") == [("t", 0, 4), ("t", 1, 1)]
     assert at(live.driver()) == {("u", 0): 0}
-    live.cluster.delete_offsets("g", "u")
-    assert rows_of(live.driver().groups(), "group", "partitions", "member_epoch") == [("g", 0, 7)]
+    live.cluster.groups.delete_offsets("g", "u")
+    assert rows_of(live.driver().groups.list(), "group", "partitions", "member_epoch") == [("g", 0, 7)]
 
 
 @pytest.mark.parametrize(
-    "delete", [lambda c: c.delete_group("g"), lambda c: c.delete_offsets("g", "t")], ids=["group", "offsets"]
+    "delete",
+    [lambda c: c.groups.delete("g"), lambda c: c.groups.delete_offsets("g", "t")],
+    ids=["group", "offsets"],
 )
 def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
     tmp_path: Path, delete: Callable[[Cluster], Any]
@@ -281,7 +291,7 @@ def test_a_group_that_commits_while_it_is_deleted_keeps_all_it_has(
     def overtake(uri: str, called: str, name: str) -> None:
         if called == "stage" and OFFSETS_TOPIC in name:
             faults.none()
-            consumer.commit("g", {("t", 1): 2}, member_epoch=7)
+            consumer.groups.commit("g", {("t", 1): 2}, member_epoch=7)
 
     faults.before = overtake
     with pytest.raises(NonEmptyGroupError, match="nothing was deleted; stop its consumers"):
@@ -298,21 +308,21 @@ def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> No
     def overtake(uri: str, called: str, name: str) -> None:
         if called == "stage" and OFFSETS_TOPIC in name:
             faults.none()
-            other.delete_group("g")
+            other.groups.delete("g")
 
     faults.before = overtake
-    live.cluster.delete_group("g")
-    assert live.driver().groups().rows == []
+    live.cluster.groups.delete("g")
+    assert live.driver().groups.list().rows == []
 
 
 def test_what_was_deleted_stays_deleted_through_a_snapshot(live: LiveCluster) -> None:
     """KIP-630: the snapshot stands for the log, what was forgotten included."""
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
-    live.cluster.delete_offsets("g", "t")
-    live.cluster.commit("h", {("t", 0): 1})
-    live.cluster.delete_group("h")
+    live.cluster.groups.delete_offsets("g", "t")
+    live.cluster.groups.commit("h", {("t", 0): 1})
+    live.cluster.groups.delete("h")
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
     live.cluster.retain(OFFSETS_TOPIC).raise_for_failures()
     live.clock.sleep(10 * MINUTE_S)
     live.cluster.retain(OFFSETS_TOPIC).raise_for_failures()
-    assert rows_of(live.driver().groups(), "group", "partitions", "member_epoch") == [("g", 0, 7)]
+    assert rows_of(live.driver().groups.list(), "group", "partitions", "member_epoch") == [("g", 0, 7)]

@@ -22,9 +22,9 @@ from tests.unit.cluster_harness import LiveCluster
 def voting(live: LiveCluster, *brokers: int) -> LiveCluster:
     """A cluster in which these are the voters, in the log and in the file."""
     for broker in brokers:
-        live.cluster.add_voter(broker)
+        live.cluster.quorum.add_voter(broker)
     if 1 not in brokers:
-        live.cluster.remove_voter(1)
+        live.cluster.quorum.remove_voter(1)
     name_voters(live, *brokers)
     return live
 
@@ -48,22 +48,22 @@ def any_voters(live: LiveCluster) -> Cluster:
 
 def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
     with three.unreachable(3):
-        three.cluster.create_topic("t", replication_factor=1)
-        away = three.driver().describe_quorum()
+        three.cluster.topics.create("t", replication_factor=1)
+        away = three.driver().quorum.describe()
         assert [(row["voter"], row["lag"]) for row in away.rows] == [(1, 0), (2, 0), (3, None)]
         assert [failure.code for failure in away.failures] == ["BROKER_NOT_AVAILABLE"]
         shutil.rmtree(three.root(3))  # a create that nobody counted is below the mount point
         three.root(3).mkdir()
-    report = three.driver().describe_quorum()
+    report = three.driver().quorum.describe()
     lags = {row["voter"]: row["lag"] for row in report.rows}
     assert lags[1] == lags[2] == 0
     assert report.totals["high_watermark"] == three.cluster.image.next_offset
     assert len(str(report.totals["leader"])) == 32
     assert int(str(report.totals["epoch"])) >= 1
     assert report.totals["snapshot_lag"] == report.totals["high_watermark"]
-    three.cluster.create_topic("u", replication_factor=1)
-    three.cluster.snapshot_metadata().raise_for_failures()
-    report = three.cluster.describe_quorum()
+    three.cluster.topics.create("u", replication_factor=1)
+    three.cluster.quorum.snapshot().raise_for_failures()
+    report = three.cluster.quorum.describe()
     assert [row["lag"] for row in report.rows] == [0, 0, 0]
     assert all(str(row["snapshots"]).endswith(".checkpoint") for row in report.rows)
     assert report.totals["snapshot_lag"] == 0
@@ -71,67 +71,66 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
 
 def test_a_snapshot_is_taken_by_hand_and_makes_the_log_short(three: LiveCluster) -> None:
     for name in ("t", "u", "v"):
-        three.cluster.create_topic(name, replication_factor=1)
-        report = three.cluster.snapshot_metadata().raise_for_failures()
+        three.cluster.topics.create(name, replication_factor=1)
+        report = three.cluster.quorum.snapshot().raise_for_failures()
     assert [row["snapshot"] for row in report.rows] == ["made", "copied", "copied"]
     assert int(str(report.totals["log_start"])) > 0
     assert all(int(str(row["deleted_files"])) > 0 for row in report.rows)
-    again = three.cluster.snapshot_metadata()
+    again = three.cluster.quorum.snapshot()
     assert "nothing was committed since snapshot" in again.notes[0]
     assert three.driver().image == three.cluster.image
 
 
 def test_a_dry_run_changes_nothing(three: LiveCluster) -> None:
     before = three.cluster.image
-    assert three.cluster.snapshot_metadata(dry_run=True).notes == ("a snapshot would be taken",)
-    assert [row["voter"] for row in three.cluster.add_voter(4, dry_run=True).rows] == [1, 2, 3, 4]
-    assert [row["voter"] for row in three.cluster.remove_voter(2, dry_run=True).rows] == [1, 3]
+    assert three.cluster.quorum.snapshot(dry_run=True).notes == ("a snapshot would be taken",)
+    assert [row["voter"] for row in three.cluster.quorum.add_voter(4, dry_run=True).rows] == [1, 2, 3, 4]
+    assert [row["voter"] for row in three.cluster.quorum.remove_voter(2, dry_run=True).rows] == [1, 3]
     assert three.cluster.image == before
-    assert all(row["snapshots"] == "" for row in three.cluster.describe_quorum().rows)
+    assert all(row["snapshots"] == "" for row in three.cluster.quorum.describe().rows)
 
 
 def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
     """KIP-630, "When to Snapshot": "Both of these configuration need to be satisfied"."""
     cluster = three.cluster
     assert (
-        "below metadata.log.max.record.bytes.between.snapshots"
-        in cluster.snapshot_metadata(by_hand=False).notes[0]
+        "below metadata.log.max.record.bytes.between.snapshots" in cluster.quorum.snapshot(by_hand=False).notes[0]
     )
-    cluster.alter_configs(None, {"metadata.log.max.record.bytes.between.snapshots": "1"})
-    assert cluster.snapshot_metadata(by_hand=False).rows, "there is none yet"
-    cluster.create_topic("t", replication_factor=1)
-    assert "0 of 5 records" in cluster.snapshot_metadata(by_hand=False).notes[0], "new records do not count"
-    cluster.alter_configs(None, {"metadata.snapshot.min.changed_records.ratio": "0"})
-    assert cluster.snapshot_metadata(by_hand=False).rows
+    cluster.topics.alter_configs(None, {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    assert cluster.quorum.snapshot(by_hand=False).rows, "there is none yet"
+    cluster.topics.create("t", replication_factor=1)
+    assert "0 of 5 records" in cluster.quorum.snapshot(by_hand=False).notes[0], "new records do not count"
+    cluster.topics.alter_configs(None, {"metadata.snapshot.min.changed_records.ratio": "0"})
+    assert cluster.quorum.snapshot(by_hand=False).rows
 
 
 def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
     """It gets snapshot and log before it votes again."""
     for name in ("t", "u", "v"):
-        three.cluster.create_topic(name, replication_factor=1)
-        three.cluster.snapshot_metadata().raise_for_failures()
+        three.cluster.topics.create(name, replication_factor=1)
+        three.cluster.quorum.snapshot().raise_for_failures()
     three.wipe(2)
     driver = three.driver()
     with pytest.raises(BrokerUnreachableError, match=r"broker 2 .* has no broker.json: bootstrap it first"):
-        driver.replace_voter(2)
+        driver.quorum.replace_voter(2)
     driver.bootstrap(2).raise_for_failures()
-    planned = driver.replace_voter(2, dry_run=True)
+    planned = driver.quorum.replace_voter(2, dry_run=True)
     assert planned.dry_run
-    done = driver.replace_voter(2)
+    done = driver.quorum.replace_voter(2)
     assert {(row["voter"], row["directory"]) for row in done.rows} == {
         (row["voter"], row["directory"]) for row in planned.rows
     }
     assert done.notes == ("the cluster file has to say: voters = [1, 3, 2]",)
-    assert [row["lag"] for row in three.driver().describe_quorum().rows] == [0, 0, 0]
+    assert [row["lag"] for row in three.driver().quorum.describe().rows] == [0, 0, 0]
     with three.unreachable(1):
         assert three.driver().image.topic("v")
     end = driver.image.next_offset
-    assert driver.replace_voter(2).rows
+    assert driver.quorum.replace_voter(2).rows
     assert driver.image.next_offset == end, "it votes with what it has: nothing to do"
 
 
 def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) -> None:
-    report = three.cluster.add_voter(4)
+    report = three.cluster.quorum.add_voter(4)
     assert "4 voters: an even number survives no more losses than one voter less" in report.notes
     with pytest.raises(
         InvalidCallError, match=r"names brokers \[1, 2, 3\] as voters, the metadata log \[1, 2, 3, 4\]"
@@ -140,7 +139,7 @@ def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) 
     assert any_voters(three).image == three.cluster.image
     name_voters(three, 1, 2, 3, 4)
     assert three.driver().image == three.cluster.image
-    report = three.cluster.remove_voter(1)
+    report = three.cluster.quorum.remove_voter(1)
     assert report.notes == ("the cluster file has to say: voters = [2, 3, 4]",)
     name_voters(three, 2, 3, 4)
     three.wipe(1)
@@ -150,41 +149,41 @@ def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) 
 def test_a_voter_is_not_what_nobody_knows(three: LiveCluster) -> None:
     before = three.cluster.image
     with pytest.raises(InvalidCallError, match="the cluster file does not name broker 9"):
-        three.cluster.add_voter(9)
+        three.cluster.quorum.add_voter(9)
     with pytest.raises(UnknownBrokerError, match="broker 9 is neither"):
-        three.cluster.remove_voter(9)
+        three.cluster.quorum.remove_voter(9)
     with pytest.raises(InvalidCallError, match="broker 4 is no metadata voter: add it"):
-        three.cluster.replace_voter(4)
+        three.cluster.quorum.replace_voter(4)
     assert three.cluster.image == before
 
 
 def test_a_voter_with_a_root_that_is_not_registered_is_refused(three: LiveCluster) -> None:
-    three.cluster.decommission(4).raise_for_failures()
+    three.cluster.brokers.decommission(4).raise_for_failures()
     with pytest.raises(UnknownBrokerError, match="broker 4 is not registered"):
-        three.cluster.add_voter(4)
+        three.cluster.quorum.add_voter(4)
     three.wipe(3)
     (three.root(3) / "broker.json").write_text(
         '{"cluster_id": "c", "broker_id": 3, "directory_id": "' + "f" * 32 + '"}'
     )
     with pytest.raises(StaleBrokerError, match="bootstrap or register the broker first"):
-        three.driver().replace_voter(3)
+        three.driver().quorum.replace_voter(3)
 
 
 def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) -> None:
     """Reads of it say so; writes fail with one clear error."""
-    three.cluster.create_topic("t", replication_factor=1)
+    three.cluster.topics.create("t", replication_factor=1)
     known = three.cluster.image
     with three.unreachable(2), three.unreachable(3):
         with pytest.raises(NoMajorityError, match="1 of 3 metadata voters can be reached"):
             _ = three.cluster.image
         with pytest.raises(NoMajorityError, match="last_known_image"):
-            three.cluster.create_topic("u", replication_factor=1)
+            three.cluster.topics.create("u", replication_factor=1)
         assert three.cluster.last_known_image == known
         opened = three.driver()  # from what is left
         assert opened.last_known_image == known
         with pytest.raises(NoMajorityError):
             _ = opened.image
-        described = opened.describe_quorum()
+        described = opened.quorum.describe()
         assert [(row["voter"], row["lag"]) for row in described.rows] == [(1, 0), (2, None), (3, None)]
         assert described.failures[0].code == "NO_MAJORITY"
         assert described.totals["high_watermark"] == known.next_offset

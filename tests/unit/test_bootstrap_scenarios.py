@@ -39,9 +39,9 @@ class World:
             (folder / f"b{broker}").mkdir()
         (folder / "cluster.toml").write_text("\n".join(lines))
         self.cluster = Cluster.format(folder / "cluster.toml", clock=self.clock)
-        self.cluster.fence(1).raise_for_failures()
+        self.cluster.brokers.fence(1).raise_for_failures()
         configs = {"remote.storage.enable": "true", "segment.ms": str(SEAL_MS), "retention.ms": "-1"}
-        self.cluster.create_topic(
+        self.cluster.topics.create(
             "t", partitions=1, replication_factor=3, configs={**configs, "file.delete.delay.ms": "0"}
         )
 
@@ -59,9 +59,9 @@ class World:
                     self.clock.advance_ms(2 * SEAL_MS)
                     self.cluster.tier().raise_for_failures()
                 case ["drop"]:
-                    self.cluster.alter_configs("t", {"local.retention.bytes": "0"})
+                    self.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
                     self.cluster.retain().raise_for_failures()
-                    self.cluster.alter_configs("t", {"local.retention.bytes": None})
+                    self.cluster.topics.alter_configs("t", {"local.retention.bytes": None})
                 case _:
                     raise ValueError(event)
 
@@ -127,7 +127,7 @@ def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> 
         assert isinstance(found, FoundOffset)
         assert [found.offset, found.leader_epoch] == [told[0], epoch_of(told[1])]
 
-    world.cluster.alter_configs(None, {LAST_TIERED: str(way == "bootstrapped").lower()})
+    world.cluster.topics.alter_configs(None, {LAST_TIERED: str(way == "bootstrapped").lower()})
     world.wiped(follower)
     world.cluster.bootstrap(follower).raise_for_failures()
     check_replica(world.log(follower), scenario["follower"][way])

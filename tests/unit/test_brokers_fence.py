@@ -59,7 +59,7 @@ def states(report: Report) -> dict[object, object]:
 
 def test_a_fenced_broker_leads_nothing_and_is_in_no_isr(live: LiveCluster) -> None:
     partition = led_by(live, 2)
-    report = live.cluster.fence(2).raise_for_failures()
+    report = live.cluster.brokers.fence(2).raise_for_failures()
     leader = live.leader(partition=partition)
     assert report.rows == [
         {
@@ -79,15 +79,15 @@ def test_a_fenced_broker_leads_nothing_and_is_in_no_isr(live: LiveCluster) -> No
 
 def test_a_plan_says_the_same_and_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
-        planned = live.cluster.fence([2], dry_run=True)
+        planned = live.cluster.brokers.fence([2], dry_run=True)
     assert planned.dry_run
-    assert planned.rows == live.cluster.fence([2]).rows
+    assert planned.rows == live.cluster.brokers.fence([2]).rows
 
 
 def test_fencing_again_changes_nothing(live: LiveCluster) -> None:
-    live.cluster.fence(2)
+    live.cluster.brokers.fence(2)
     with live.unchanged():
-        assert rows_of(live.cluster.fence(2), "was", "led", "left_isrs") == [("fenced by hand", 0, 0)]
+        assert rows_of(live.cluster.brokers.fence(2), "was", "led", "left_isrs") == [("fenced by hand", 0, 0)]
 
 
 def test_a_broker_that_a_probe_has_fenced_can_be_held(live: LiveCluster) -> None:
@@ -95,46 +95,48 @@ def test_a_broker_that_a_probe_has_fenced_can_be_held(live: LiveCluster) -> None
     broker_file = live.store(2).read(BROKER_FILE)
     live.store(2).delete([BROKER_FILE])
     settle_brokers(context)
-    assert rows_of(live.cluster.fence(2), "was") == [("fenced",)]
+    assert rows_of(live.cluster.brokers.fence(2), "was") == [("fenced",)]
     live.store(2).create(BROKER_FILE, broker_file)
     settle_brokers(context)
     assert live.cluster.image.brokers[2].held
 
 
 def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> None:
-    live.cluster.fence(2).raise_for_failures()
+    live.cluster.brokers.fence(2).raise_for_failures()
     live.append({0: ["b0"], 1: ["b1"], 2: ["b2"]}).raise_for_failures()
     with live.unchanged():
-        planned = live.cluster.unfence(2, dry_run=True)
-    report = live.cluster.unfence(2)
+        planned = live.cluster.brokers.unfence(2, dry_run=True)
+    report = live.cluster.brokers.unfence(2)
     assert planned.rows == report.rows
     assert rows_of(report, "broker", "was", "now", "leads") == [(2, "fenced by hand", "unfenced", 0)]
     live.cluster.replicate().raise_for_failures()
     assert all(live.isr(partition=p) == {1, 2, 3} for p in range(3))
     with live.unchanged():
-        assert rows_of(live.cluster.unfence(2), "was", "now") == [("unfenced", "as before")]
+        assert rows_of(live.cluster.brokers.unfence(2), "was", "now") == [("unfenced", "as before")]
 
 
 def test_unfencing_tells_what_a_broker_leads_then(live: LiveCluster) -> None:
     """It was the last in every ISR, and what waited for it is led again."""
-    live.cluster.fence([1, 3, 2], force=True).raise_for_failures()
-    assert rows_of(live.cluster.unfence(2), "broker", "leads") == [(2, 3)]
+    live.cluster.brokers.fence([1, 3, 2], force=True).raise_for_failures()
+    assert rows_of(live.cluster.brokers.unfence(2), "broker", "leads") == [(2, 3)]
 
 
 def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: LiveCluster) -> None:
     """Somebody has changed the disk while the broker was fenced."""
-    live.cluster.fence(2).raise_for_failures()
+    live.cluster.brokers.fence(2).raise_for_failures()
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
-    assert rows_of(live.cluster.unfence(2), "now") == [("registered anew: its root is another incarnation",)]
+    assert rows_of(live.cluster.brokers.unfence(2), "now") == [
+        ("registered anew: its root is another incarnation",)
+    ]
     broker = live.cluster.image.brokers[2]
     assert (broker.directory_id, broker.fenced, broker.held) == (found.directory_id, False, False)
 
 
 def test_a_root_that_does_not_answer_is_not_unfenced_and_the_others_are(disks: LiveCluster) -> None:
-    disks.cluster.fence([2, 3]).raise_for_failures()
+    disks.cluster.brokers.fence([2, 3]).raise_for_failures()
     with disks.unreachable(2):
-        report = disks.cluster.unfence([2, 3])
+        report = disks.cluster.brokers.unfence([2, 3])
     assert the_failure(report).startswith("broker 2: BROKER_NOT_AVAILABLE")
     brokers = disks.cluster.image.brokers
     assert (brokers[2].held, brokers[3].fenced) == (True, False)
@@ -143,7 +145,7 @@ def test_a_root_that_does_not_answer_is_not_unfenced_and_the_others_are(disks: L
 @pytest.mark.parametrize("what", ["fence", "unfence", "decommission"])
 def test_an_unknown_broker_is_refused_and_nothing_is_changed(shared: LiveCluster, what: str) -> None:
     with shared.unchanged(), pytest.raises(UnknownBrokerError, match="broker 9"):
-        getattr(shared.cluster, what)([9, 2])
+        getattr(shared.cluster.brokers, what)([9, 2])
 
 
 # ------------------------------------------------------------------------------- the last member
@@ -155,16 +157,16 @@ def test_who_is_the_last_to_lead_is_fenced_only_by_force(live: LiveCluster) -> N
     partition = led_by(live, 2, "alone")
     with live.unchanged():
         with pytest.raises(InvalidCallError, match=rf"alone-{partition} would be left without a leader.*--force"):
-            live.cluster.fence(2)
-        planned = live.cluster.fence(2, dry_run=True)
+            live.cluster.brokers.fence(2)
+        planned = live.cluster.brokers.fence(2, dry_run=True)
     assert rows_of(planned, "led", "without_leader", "partitions_without_leader") == [(2, 1, f"alone-{partition}")]
     assert planned.totals == {"without_leader": 1}
     (note,) = planned.notes
     assert note.startswith(f"without --force this is refused: alone-{partition}")
-    assert rows_of(live.cluster.fence(2, force=True), "without_leader") == [(1,)]
+    assert rows_of(live.cluster.brokers.fence(2, force=True), "without_leader") == [(1,)]
     view = live.site("alone", partition).view
     assert (view.leader, view.isr) == (None, (2,))
-    live.cluster.unfence(2).raise_for_failures()
+    live.cluster.brokers.unfence(2).raise_for_failures()
     assert live.leader("alone", partition) == 2
 
 
@@ -172,16 +174,16 @@ def test_two_brokers_that_have_a_partition_between_them_are_not_fenced_together(
     live.topic("pair", copies=2, partitions=3)
     pair = next(p for p in range(3) if live.isr("pair", p) == {2, 3})
     with live.unchanged(), pytest.raises(InvalidCallError, match=f"pair-{pair} would be left without a leader"):
-        live.cluster.fence([2, 3])
-    live.cluster.fence(2).raise_for_failures()
+        live.cluster.brokers.fence([2, 3])
+    live.cluster.brokers.fence(2).raise_for_failures()
     with live.unchanged(), pytest.raises(InvalidCallError, match=f"pair-{pair} would be left"):
-        live.cluster.fence(3)
+        live.cluster.brokers.fence(3)
 
 
 def test_a_long_list_of_partitions_is_cut(live: LiveCluster) -> None:
     live.topic("alone", copies=1, partitions=24)
     with pytest.raises(InvalidCallError, match=r"(alone-\d+, ){4}alone-\d+ and 3 more would be left"):
-        live.cluster.fence(2)
+        live.cluster.brokers.fence(2)
 
 
 # --------------------------------------------------------------------------------- decommission
@@ -190,25 +192,25 @@ def test_a_long_list_of_partitions_is_cut(live: LiveCluster) -> None:
 def test_a_broker_with_replicas_is_not_decommissioned(live: LiveCluster) -> None:
     for dry_run in (True, False):
         with live.unchanged(), pytest.raises(InvalidCallError, match=r"broker 2 still has replicas of t-0"):
-            live.cluster.decommission(2, dry_run=dry_run)
+            live.cluster.brokers.decommission(2, dry_run=dry_run)
 
 
 def test_a_metadata_voter_is_not_decommissioned(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     with live.unchanged(), pytest.raises(InvalidCallError, match="broker 1 is a metadata voter"):
-        live.cluster.decommission([1, 2])
+        live.cluster.brokers.decommission([1, 2])
 
 
 def test_a_broker_without_replicas_is_taken_out_and_comes_back_by_registration(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     with live.unchanged():
-        live.cluster.decommission(3, dry_run=True).raise_for_failures()
-    assert rows_of(live.cluster.decommission([3, 3]), "broker", "now") == [(3, "unregistered")]
+        live.cluster.brokers.decommission(3, dry_run=True).raise_for_failures()
+    assert rows_of(live.cluster.brokers.decommission([3, 3]), "broker", "now") == [(3, "unregistered")]
     assert live.cluster.image.brokers.keys() == {1, 2}
-    assert states(live.cluster.describe_brokers())[3] == "not registered"
+    assert states(live.cluster.brokers.list())[3] == "not registered"
     live.topic(copies=2)
     live.append(["a"]).raise_for_failures()
-    live.cluster.register([3]).raise_for_failures()
+    live.cluster.brokers.register([3]).raise_for_failures()
     assert live.cluster.image.brokers.keys() == {1, 2, 3}
 
 
@@ -226,14 +228,14 @@ def move(live: LiveCluster, broker: int) -> LiveCluster:
 
 def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(disks: LiveCluster) -> None:
     """Nothing is copied: it has what it had when it was fenced, and lacks what came later."""
-    disks.cluster.fence(2).raise_for_failures()
+    disks.cluster.brokers.fence(2).raise_for_failures()
     move(disks, 2)
     settle_brokers(disks.cluster._context)
     assert disks.cluster.image.brokers[2].held
     report = disks.cluster.bootstrap(2, trust_copy=True).raise_for_failures()
     assert report.totals["copied_bytes"] == 0
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
-    assert states(disks.cluster.describe_brokers()) == {1: "ok", 2: "ok", 3: "ok"}
+    assert states(disks.cluster.brokers.list()) == {1: "ok", 2: "ok", 3: "ok"}
     assert settle_brokers(disks.cluster._context).notes == ()
 
 
@@ -241,8 +243,8 @@ def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: Li
     disks.topic("alone", copies=1, partitions=3)
     partition = led_by(disks, 2, "alone")
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
-    disks.cluster.fence(2, force=True).raise_for_failures()
-    move(disks, 2).cluster.register([2], trust_copy=True).raise_for_failures()
+    disks.cluster.brokers.fence(2, force=True).raise_for_failures()
+    move(disks, 2).cluster.brokers.register([2], trust_copy=True).raise_for_failures()
     assert disks.leader("alone", partition) == 2
     assert disks.read("alone", partitions=[partition]) == {partition: ["a"]}
 
@@ -255,13 +257,13 @@ def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) ->
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
     settle_brokers(move(disks, 2).cluster._context)
     assert disks.site("alone", partition).view.isr == ()
-    disks.cluster.register([2], trust_copy=True).raise_for_failures()
+    disks.cluster.brokers.register([2], trust_copy=True).raise_for_failures()
     assert disks.leader("alone", partition) == 2
     assert disks.read("alone", partitions=[partition]) == {partition: ["a"]}
 
 
 def test_without_trust_a_moved_root_leaves_every_isr(disks: LiveCluster) -> None:
-    move(disks, 2).cluster.register([2]).raise_for_failures()
+    move(disks, 2).cluster.brokers.register([2]).raise_for_failures()
     assert all(disks.isr(partition=p) == {1, 3} for p in range(3))
     disks.cluster.replicate().raise_for_failures()
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
@@ -274,7 +276,7 @@ def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveClust
     if formatted:
         format_root(live.store(2), "c", 2, live.new_id)
     before = live.cluster.image
-    report = live.cluster.register([2], trust_copy=True)
+    report = live.cluster.brokers.register([2], trust_copy=True)
     assert codes(report) == {"INVALID_REQUEST" if formatted else "BROKER_NOT_AVAILABLE": 1}
     assert live.cluster.image == before
     live.cluster.bootstrap(2, trust_copy=True)
@@ -289,7 +291,7 @@ def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveClust
     disks.cluster = disks.driver()
     with disks.unchanged():
         (note,) = settle_brokers(disks.cluster._context).notes
-        assert codes(disks.cluster.register()) == {"STALE_BROKER_EPOCH": 3}
+        assert codes(disks.cluster.brokers.register()) == {"STALE_BROKER_EPOCH": 3}
     assert "--trust-copy" in note
     disks.cluster.bootstrap([1, 2, 3], trust_copy=True).raise_for_failures()
     assert settle_brokers(disks.cluster._context).notes == ()
@@ -301,34 +303,34 @@ def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveClust
 
 
 def test_registering_all_leaves_those_alone_that_were_fenced_by_hand(live: LiveCluster) -> None:
-    live.cluster.fence(2).raise_for_failures()
+    live.cluster.brokers.fence(2).raise_for_failures()
     with live.unchanged():
-        live.cluster.register().raise_for_failures()
-    live.cluster.register([2]).raise_for_failures()
+        live.cluster.brokers.register().raise_for_failures()
+    live.cluster.brokers.register([2]).raise_for_failures()
     assert not live.cluster.image.brokers[2].fenced
 
 
 def test_a_registration_knows_the_root_it_saw(live: LiveCluster) -> None:
     assert all(broker.root for broker in live.cluster.image.brokers.values())
     with live.unchanged():
-        live.cluster.register([1, 2, 3]).raise_for_failures()
+        live.cluster.brokers.register([1, 2, 3]).raise_for_failures()
 
 
 def test_describe_tells_the_state_of_every_broker(disks: LiveCluster) -> None:
-    disks.cluster.fence(2).raise_for_failures()
+    disks.cluster.brokers.fence(2).raise_for_failures()
     shutil.copy2(disks.root(3) / BROKER_FILE, disks.root(3) / "copy")
     (disks.root(3) / BROKER_FILE).unlink()
     shutil.copy2(disks.root(3) / "copy", disks.root(3) / BROKER_FILE)
     with disks.unchanged():
-        assert states(disks.cluster.describe_brokers()) == {
+        assert states(disks.cluster.brokers.list()) == {
             1: "ok",
             2: "fenced by hand",
             3: "another incarnation: bootstrap it",
         }
     with disks.unreachable(2):
-        assert states(disks.cluster.describe_brokers())[2] == "fenced by hand, unreachable"
+        assert states(disks.cluster.brokers.list())[2] == "fenced by hand, unreachable"
     (disks.root(3) / BROKER_FILE).write_text("{")
-    report = disks.cluster.describe_brokers()
+    report = disks.cluster.brokers.list()
     assert states(report)[3] == "CORRUPT_MESSAGE"
     assert the_failure(report).startswith("broker 3: CORRUPT_MESSAGE")
 

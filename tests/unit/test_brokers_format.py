@@ -72,7 +72,7 @@ def test_wherever_it_stopped_calling_it_again_finishes_it(tmp_path: Path, faults
         faults.none()
         cluster = roots.format()
         assert {broker.fenced for broker in cluster.image.brokers.values()} == {False}
-        cluster.create_topic("t", partitions=1, replication_factor=3)
+        cluster.topics.create("t", partitions=1, replication_factor=3)
         cluster.append_batches("t", {0: [batch(["a"])]}).raise_for_failures()
     assert call > 50
 
@@ -93,8 +93,8 @@ def test_a_topic_that_lacks_brokers_says_which_were_never_registered(tmp_path: P
     with pytest.raises(
         InvalidReplicationFactorError, match=r"brokers \[3\] of the cluster file were never registered"
     ):
-        half.create_topic("t", partitions=1, replication_factor=3)
-    roots.format().create_topic("t", partitions=1, replication_factor=3)
+        half.topics.create("t", partitions=1, replication_factor=3)
+    roots.format().topics.create("t", partitions=1, replication_factor=3)
 
 
 class Connected:

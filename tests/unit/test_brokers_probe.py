@@ -164,7 +164,7 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
         hanging = 1 if len(deadlines) == 2 else 0  # opening looks at the voters alone
         answered.wait_for(lambda: missing() <= hanging)
 
-    live.cluster.alter_configs(None, {"broker.session.timeout.ms": "2500"})
+    live.cluster.topics.alter_configs(None, {"broker.session.timeout.ms": "2500"})
     faults.before = hang
     try:
         driver = Cluster.open(
@@ -323,7 +323,7 @@ def test_a_directory_of_another_registered_broker_is_never_registered_twice(live
 
 
 def test_a_broker_fenced_by_hand_stays_fenced_however_well_its_root_answers(live: LiveCluster) -> None:
-    live.cluster.fence(2).raise_for_failures()
+    live.cluster.brokers.fence(2).raise_for_failures()
     with live.unchanged():
         assert settle(live).notes == ("broker 2 was fenced by hand, and stays fenced",)
 
@@ -380,7 +380,7 @@ def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(
     """The late prober found nothing; the root has been formatted and registered since."""
     disks.wipe(2)
     other = disks.driver()
-    prober = Interrupted(lambda: other.add_brokers([2]).raise_for_failures())
+    prober = Interrupted(lambda: other.brokers.add([2]).raise_for_failures())
     context(disks.cluster).prober = prober
     settled = settle(disks)
     assert (settled.notes, prober.probes) == ((), 2)
@@ -394,7 +394,7 @@ def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) 
         def probe(self, question, items, deadline_s):  # type: ignore[no-untyped-def]
             found = super().probe(question, items, deadline_s)
             live.wipe(2)
-            other.add_brokers([2]).raise_for_failures()
+            other.brokers.add([2]).raise_for_failures()
             return found
 
     context(live.cluster).prober = Restless(2)
@@ -432,9 +432,9 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
     """KIP-903: a driver that has seen broker 3 caught up expands the ISR of partition 0 by it, in its two commits.
     Meanwhile the broker loses its disk, comes back empty, and is registered by another driver. Whatever the order:
     in the end nobody without the data is in the ISR, and nothing acknowledged is lost."""
-    live.cluster.fence(3).raise_for_failures()
+    live.cluster.brokers.fence(3).raise_for_failures()
     live.append({0: ["b0"]}).raise_for_failures()
-    live.cluster.unfence(3).raise_for_failures()
+    live.cluster.brokers.unfence(3).raise_for_failures()
     driver = context(live.driver())
     view = live.site().view
     assert set(view.isr) == {1, 2}

@@ -28,7 +28,7 @@ from tests.golden.formats import described, of_this_pyarrow, without_bytes
 def moved_here(tmp_path: Path, cluster_id: str) -> World:
     """The golden cluster on folders. Its roots have come here as faithful copies of what they were."""
     world = unpacked(CLUSTER, tmp_path, cluster_id)
-    world.open().register(BROKERS[cluster_id], trust_copy=True).raise_for_failures()
+    world.open().brokers.register(BROKERS[cluster_id], trust_copy=True).raise_for_failures()
     return world
 
 
@@ -72,7 +72,7 @@ def test_a_cluster_of_another_day_goes_on(tmp_path: Path) -> None:
     }
     for topic, rows in appended.items():
         cluster.append_batches(topic, {0: [rows]}).raise_for_failures()
-    cluster.abort_transaction("t-3").raise_for_failures()
+    cluster.transactions.abort("t-3").raise_for_failures()
     for job in (cluster.replicate, cluster.merge, cluster.tier, cluster.retain, cluster.snapshot):
         job().raise_for_failures()
     cluster = world.open()
@@ -88,7 +88,7 @@ def test_a_signed_cluster_of_another_day_is_still_believed(tmp_path: Path) -> No
     world = moved_here(tmp_path, SIGNED)
     cluster = world.open()
     assert len(list(records(cluster, "t"))) == 2
-    cluster.alter_configs("t", {"segment.merge.min.files": "4"})
+    cluster.topics.alter_configs("t", {"segment.merge.min.files": "4"})
     cluster.tier().raise_for_failures()
     assert cluster.verify(deep=True).failures == []
 
@@ -101,4 +101,4 @@ def test_a_restore_point_of_another_day_restores(tmp_path: Path) -> None:
     restored = list(records(heir, "trips"))
     assert len(restored) == 5
     assert all(f"    {line}\n" in held for line in restored)
-    assert {"plain", "cities", "ledger"} <= {str(row["topic"]) for row in heir.describe_topics().rows}
+    assert {"plain", "cities", "ledger"} <= {str(row["topic"]) for row in heir.topics.list().rows}

@@ -14,9 +14,9 @@ from tests.unit.jobs_harness import calls, live_and_shared, report
 def built(folder: Path) -> LiveCluster:
     """Topic ``t`` on two of four brokers, none of them broker 1 or 4."""
     live = LiveCluster(folder, brokers=4, on_disk=True)
-    live.cluster.fence([1, 4]).raise_for_failures()
+    live.cluster.brokers.fence([1, 4]).raise_for_failures()
     live.topic(copies=2)
-    live.cluster.unfence([1, 4]).raise_for_failures()
+    live.cluster.brokers.unfence([1, 4]).raise_for_failures()
     live.fill("ab")
     return live
 

@@ -16,10 +16,10 @@ from tests.unit.jobs_harness import calls, live_and_shared, rows
 
 def built(folder: Path) -> LiveCluster:
     live = LiveCluster(folder, on_disk=True)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "2"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "2"})
     live.topic()
     live.append(["a", "b", "c"]).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     return live
 
 
@@ -63,19 +63,19 @@ def test_reset(live: LiveCluster, place: tuple[str, ...], offset: int, capsys: p
     assert (planned["old_offset"], planned["new_offset"]) == (1, offset)
     assert run(live, "--reset-offsets", "--group", "g", "--topics", "t", *place) == 0
     assert rows(capsys) == [planned]
-    assert live.driver().committed("g")["t", 0].offset == offset
+    assert live.driver().groups.committed("g")["t", 0].offset == offset
 
 
 def test_delete(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     live.topic("u")
-    live.cluster.commit("g", {("u", 0): 0})
+    live.cluster.groups.commit("g", {("u", 0): 0})
     with live.unchanged():
         assert run(live, "--delete-offsets", "--group", "g", "--topics", "u", "--dry-run") == 0
         assert run(live, "--delete", "--group", "g", "--dry-run") == 0
     assert run(live, "--delete-offsets", "--group", "g", "--topics", "u") == 0
-    assert set(live.driver().committed("g")) == {("t", 0)}
+    assert set(live.driver().groups.committed("g")) == {("t", 0)}
     assert run(live, "--delete", "--group", "g") == 0
-    assert live.driver().groups().rows == []
+    assert live.driver().groups.list().rows == []
     with live.unchanged():
         assert run(live, "--delete", "--group", "g") == 2
     assert "ERROR GROUP_ID_NOT_FOUND: group 'g' does not exist" in capsys.readouterr().err

@@ -148,7 +148,7 @@ def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]
 def test_an_unfinished_reassignment_is_no_success(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     last = live.leader()
     (other,) = live.followers()
-    Cluster.open(live.file).fence([other])
+    Cluster.open(live.file).brokers.fence([other])
     capsys.readouterr()
     assert reassign(at(live, "--topics", "t", "--remove", str(last), "--json")) == 1
     said = capsys.readouterr()

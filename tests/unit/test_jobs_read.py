@@ -19,7 +19,7 @@ def built(folder: Path) -> LiveCluster:
     for name in ("t", "trips"):
         live.topic(name)
         live.fill("abcd", name)
-    live.cluster.commit("g", {("t", 0): 2}).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 2}).raise_for_failures()
     return live
 
 
@@ -74,7 +74,7 @@ def test_bytes_that_cross_racks_are_told_where_the_readers_rack_is_known(
 def test_what_is_deleted_may_be_left_out_with_a_note(
     live: LiveCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     argv = ("--topic", "t", "--start", "1")
     assert read(["--cluster", str(live.file), "--dry-run", *argv]) == 2
     assert "t-0: start 1 is below the log start" in capsys.readouterr().err

@@ -142,8 +142,8 @@ def test_times_beyond_the_calendar_and_text_that_is_none_are_shown_as_they_are(
 
 
 def test_it_goes_on_where_a_group_has_come_to(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
-    live.cluster.commit("g", {("t", 0): 11})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.groups.commit("g", {("t", 0): 11})
     with live.unchanged():
         assert run(live, "--group", "g") == 0
     assert shown(capsys) == ["a11", "b"]
@@ -179,7 +179,7 @@ def test_following_ends_with_a_timeout_or_a_number_of_records(
 
 
 def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         None, {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     )
     for rack, broker in (("a", 1), ("b", 2), ("c", 3)):
@@ -190,8 +190,8 @@ def test_a_reader_in_a_rack(live: LiveCluster, capsys: pytest.CaptureFixture[str
 
 
 def test_committed_records_only(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
-    live.cluster.transaction("loader").append_batches("t", {1: [batch(["open"])]})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.transactions.begin("loader").append_batches("t", {1: [batch(["open"])]})
     assert run(live, "--partitions", "1") == 0
     assert shown(capsys) == ["b", "open"]
     assert run(live, "--partitions", "1", "--isolation", "read_committed") == 0
@@ -221,8 +221,8 @@ def test_standard_output_may_be_closed(shared: LiveCluster, monkeypatch: pytest.
 def test_numbers_that_json_has_not_are_texts_as_sparks_to_json_writes_them(
     live: LiveCluster, x: float, line: str, in_json: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    live.cluster.create_topic("floats", partitions=1, replication_factor=1, value=DoubleType())
-    live.cluster.create_topic(
+    live.cluster.topics.create("floats", partitions=1, replication_factor=1, value=DoubleType())
+    live.cluster.topics.create(
         "maps", partitions=1, replication_factor=1, value=MapType(StringType(), DoubleType())
     )
     for topic, value in (

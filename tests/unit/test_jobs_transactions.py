@@ -15,9 +15,9 @@ from tests.unit.jobs_harness import calls, live_and_shared, rows
 def built(folder: Path) -> LiveCluster:
     """With a transaction that nobody has ended."""
     live = LiveCluster(folder, on_disk=True)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic()
-    live.cluster.transaction("x").append_batches("t", {0: [batch(["a"])]})
+    live.cluster.transactions.begin("x").append_batches("t", {0: [batch(["a"])]})
     return live
 
 

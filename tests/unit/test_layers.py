@@ -30,11 +30,11 @@ MAY_IMPORT = {
 FLOORS = (
     *("config", "state", "metadata", "quorum", "replication", "driver", "brokers", "replicas", "records"),
     *("reading", "upkeep.tiering", "upkeep.verification", "upkeep.retention", "upkeep.replication"),
-    *("upkeep.healing", "upkeep.snapshots", "upkeep.restoring", "admin", "spark"),
+    *("upkeep.healing", "upkeep.snapshots", "upkeep.restoring", "admin", "spark", "cluster"),
 )
 """The folders of ``engine``, from below. A module imports from its own floor and from those below it, without an
 exception: an import inside a function is an arrow like any other, and one for types alone makes the reader climb
-all the same. Above all of them stands ``engine/cluster*.py``."""
+all the same. The last one is the door."""
 
 PYSPARK_FOLDERS = ("jobs", "engine/spark")
 """Where pyspark may be imported; elsewhere its types may be named, under ``if TYPE_CHECKING``."""
@@ -145,7 +145,7 @@ def test_every_folder_of_the_engine_is_a_floor_and_nothing_lies_loose() -> None:
     folders = {".".join(module.parent.parts) for module in inside if len(module.parts) > 1}
     assert folders == {*FLOORS, "upkeep"}
     loose = [module.stem for module in inside if len(module.parts) == 1]
-    assert [name for name in loose if name != "__init__" and not name.startswith("cluster")] == []
+    assert loose == ["__init__"]
     assert [module for module in inside if str(module.parent) == "upkeep"] == [Path("upkeep/__init__.py")]
 
 
@@ -201,12 +201,13 @@ USE = """
 import sys
 from stratalog import Cluster
 cluster = Cluster.format(sys.argv[1])
-cluster.create_topic("t", partitions=1, replication_factor=1)
+cluster.topics.create("t", partitions=1, replication_factor=1)
 Cluster.open(sys.argv[1]).describe().raise_for_failures()
 """
 TIER = """
 import pyarrow as pa
-cluster.alter_configs("t", {"remote.storage.enable": "true", "segment.bytes": "1", "segment.merge.min.files": "2"})
+configs = {"remote.storage.enable": "true", "segment.bytes": "1", "segment.merge.min.files": "2"}
+cluster.topics.alter_configs("t", configs)
 headers = pa.nulls(1, pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])))
 columns = {"timestamp": pa.array([1], pa.timestamp("us", tz="UTC")), "key": [b"k"], "value": [b"v"]}
 for _ in range(2):

@@ -27,7 +27,7 @@ def test_a_topic_with_the_longest_name_is_appended_to_tiered_read_and_deleted(tm
         job().raise_for_failures()
     live.cluster.verify(deep=True).raise_for_failures()
     assert live.read(topic) == {0: ["a", "b"]}
-    live.cluster.delete_topic(topic).raise_for_failures()
+    live.cluster.topics.delete(topic).raise_for_failures()
 
 
 def test_a_longer_name_is_refused_before_anything_is_committed(tmp_path: Path) -> None:

@@ -73,9 +73,9 @@ STEPS: dict[str, Step] = {
     "deletion": lambda live: live.cluster.retain(),
     "append after retention": _append("p", 3),
     "bootstrap of a lost broker": lambda live: live.cluster.bootstrap(2),
-    "seal": lambda live: live.cluster.alter_configs("t", {"segment.bytes": "1"}),
+    "seal": lambda live: live.cluster.topics.alter_configs("t", {"segment.bytes": "1"}),
     "tier segments as they are": lambda live: live.cluster.tier(),
-    "limit the log": lambda live: live.cluster.alter_configs("t", {"retention.bytes": "4000"}),
+    "limit the log": lambda live: live.cluster.topics.alter_configs("t", {"retention.bytes": "4000"}),
     "total retention": lambda live: live.cluster.retain(),
     "deletion of that": lambda live: live.cluster.retain(),
     "append at last": _append("q", 1),
@@ -120,7 +120,7 @@ class Copy(LiveCluster):
                 self.stores_of[uri].create(name, data)
         self.cluster = Cluster.open(self.file, clock=self.clock, new_id=self.new_id, opener=self.open_root)
         there = [b for b, store in self.cluster.stores.items() if BROKER_FILE in saved.roots[store.uri]]
-        self.cluster.register(there, trust_copy=True).raise_for_failures()
+        self.cluster.brokers.register(there, trust_copy=True).raise_for_failures()
 
     def open_root(self, uri: str, options: StoreOptions, clock: Clock) -> Store:
         store: Store = self.stores_of[uri] if uri in self.stores_of else LocalStore(str(self.remote), clock)

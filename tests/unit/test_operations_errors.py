@@ -89,9 +89,9 @@ def _each_operation(cluster: Cluster) -> list[Callable[[], object]]:
         lambda: cluster.retain("u"),
         lambda: cluster.verify("u"),
         lambda: cluster.describe("u"),
-        lambda: cluster.delete_topic("u"),
+        lambda: cluster.topics.delete("u"),
         lambda: cluster.plan_read("u"),
-        lambda: cluster.alter_configs("u", {"retention.ms": "1"}),
+        lambda: cluster.topics.alter_configs("u", {"retention.ms": "1"}),
         lambda: cluster.append_batches("u", {}),
     ]
 
@@ -106,7 +106,7 @@ def test_every_operation_names_an_unknown_topic(live: LiveCluster) -> None:
 
 def test_a_deleted_topic_is_an_unknown_one(live: LiveCluster) -> None:
     live.topic("u")
-    live.cluster.delete_topic("u").raise_for_failures()
+    live.cluster.topics.delete("u").raise_for_failures()
     test_every_operation_names_an_unknown_topic(live)
 
 
@@ -127,23 +127,23 @@ def test_a_config_that_is_wrong_is_named_with_the_nearest_right_one(
     """Bad input: "an unknown config key (name the nearest) or value"."""
     with live.unchanged():
         with pytest.raises(InvalidConfigError, match=message):
-            live.cluster.create_topic("t2", configs=configs)
+            live.cluster.topics.create("t2", configs=configs)
         with pytest.raises(InvalidConfigError, match=message.replace("t2", "t")):
-            live.cluster.alter_configs("t", configs)
+            live.cluster.topics.alter_configs("t", configs)
 
 
 def test_topics_that_cannot_be_are_refused(live: LiveCluster) -> None:
     with live.unchanged():
         with pytest.raises(TopicAlreadyExistsError, match="'t'"):
-            live.cluster.create_topic("t")
+            live.cluster.topics.create("t")
         with pytest.raises(InvalidReplicationFactorError, match="4"):
-            live.cluster.create_topic("t2", replication_factor=4)
+            live.cluster.topics.create("t2", replication_factor=4)
         with pytest.raises(InvalidCallError, match="'a/b' is not valid"):
-            live.cluster.create_topic("a/b")
+            live.cluster.topics.create("a/b")
         with pytest.raises(InvalidCallError):
-            live.cluster.create_topic("t2", partitions=0)
+            live.cluster.topics.create("t2", partitions=0)
         with pytest.raises(InvalidCallError, match="__cluster_metadata"):
-            live.cluster.delete_topic("__cluster_metadata")
+            live.cluster.topics.delete("__cluster_metadata")
         with pytest.raises(InvalidCallError, match="acks is 'some'"):
             live.append(["a"], acks="some")
 
@@ -324,7 +324,7 @@ def test_a_damaged_file_is_found_by_verify_once_and_named(
 def test_a_damaged_file_is_named_when_it_is_merged_and_a_whole_replica_merges(
     live: LiveCluster, damage: str
 ) -> None:
-    live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 1)
     DAMAGES[damage](file)
     report = live.driver().merge().raise_for_failures()
@@ -367,7 +367,7 @@ def _try(action: Callable[[], object]) -> StratalogError:
 def test_a_file_that_is_missing_in_the_middle_of_the_leader_is_a_gap(live: LiveCluster) -> None:
     """Bad input: "a gap". A listing alone cannot show it (the end of an append follows from the next
     file); footers do, and the followers' files. Nothing is acknowledged until it is mended."""
-    live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
     file = spot(live, 1, 2)
     file.remove()
     with live.unchanged():

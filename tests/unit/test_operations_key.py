@@ -54,7 +54,7 @@ def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
     live.append(["a", "b"]).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     live.cluster.tier().raise_for_failures()
-    live.cluster.snapshot_metadata().raise_for_failures()
+    live.cluster.quorum.snapshot().raise_for_failures()
     for cluster in (live.driver(), without_key(live)):
         assert cluster.verify(deep=True).failures == []
         assert cluster.fetch("t", 0, 0).records.num_rows == 2
@@ -69,14 +69,14 @@ def test_who_does_not_have_the_key_appends_and_changes_no_metadata(tmp_path: Pat
     driver = without_key(live)
     live.append(["a"], driver=driver).raise_for_failures()
     for change in (
-        lambda: driver.create_topic("another"),
-        lambda: driver.alter_configs("t", {"retention.ms": "1"}),
-        lambda: driver.snapshot_metadata(),
-        lambda: driver.add_voter(2),
+        lambda: driver.topics.create("another"),
+        lambda: driver.topics.alter_configs("t", {"retention.ms": "1"}),
+        lambda: driver.quorum.snapshot(),
+        lambda: driver.quorum.add_voter(2),
     ):
         with pytest.raises(ClusterKeyError, match=KEY_VARIABLE):
             change()
-    assert live.driver().describe_topics().failures == []
+    assert live.driver().topics.list().failures == []
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_key_comes_from_a_file_or_from_a_secret_provider(tmp_path: Path) -> No
     mounted.write_text(f"{TEXT}\n{OTHER_TEXT}\n")
     Cluster.sign(live.file, opener=live.open_root, cluster_key=key_file(mounted)).raise_for_failures()
     provided = Cluster.open(live.file, opener=live.open_root, cluster_key=lambda: TEXT)
-    provided.create_topic("t")
+    provided.topics.create("t")
     with pytest.raises(CorruptionError, match="its signature is wrong"):
         Cluster.open(live.file, opener=live.open_root, cluster_key=lambda: OTHER_TEXT)
     with pytest.raises(ClusterKeyError, match="cannot be signed without a key"):
@@ -150,7 +150,7 @@ def test_verify_and_describe_name_what_a_stranger_left(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, on_disk=True)
     folder = live.root(1) / voter_folder(live)
     (folder / str(ClaimName(9_000_000))).write_bytes(b"x")
-    for report in (live.driver().verify(), live.driver().describe_quorum()):
+    for report in (live.driver().verify(), live.driver().quorum.describe()):
         (failure,) = report.failures
         assert failure.code == "UNSIGNED"
         assert "0009000000.claim" in failure.message
@@ -212,7 +212,7 @@ def test_a_description_of_a_stranger_is_refused_and_superseded_by_none(
     with pytest.raises(UnsignedError, match="00001000000"):
         heir.restore()
     assert heir.untouched
-    live.cluster.create_topic("later", configs={})
+    live.cluster.topics.create("later", configs={})
     live.append(["more"])
     count = len(descriptions(live))
     (failure,) = (one for one in live.cluster.tier().failures if one.item == "restore point")
@@ -235,7 +235,7 @@ def test_without_the_key_a_signed_cluster_is_restored_unverified(
 def test_without_the_key_no_restore_point_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY_VARIABLE, TEXT)
     live = partly_tiered(tmp_path)
-    live.cluster.alter_configs(None, {"retention.ms": "1000000"})
+    live.cluster.topics.alter_configs(None, {"retention.ms": "1000000"})
     before = descriptions(live)
     monkeypatch.delenv(KEY_VARIABLE)
     (failure,) = live.driver().tier().failures
@@ -275,7 +275,7 @@ def test_the_key_is_in_nothing_that_is_stored_or_shown(tmp_path: Path, capfd: py
     live.tiered()
     live.append(["a"]).raise_for_failures()
     driver = live.driver()
-    reports = [driver.tier(), driver.verify(deep=True), driver.snapshot_metadata(), driver.describe_quorum()]
+    reports = [driver.tier(), driver.verify(deep=True), driver.quorum.snapshot(), driver.quorum.describe()]
     shown = [str(report) + report.to_json() for report in reports]
     shown += [repr(driver._context), str(capfd.readouterr())]
     spellings = [SECRET, TEXT.encode(), SECRET.hex().encode(), repr(SECRET).encode()]

@@ -26,13 +26,13 @@ from tests.unit.harness import batch
 def built(folder: Path) -> LiveCluster:
     """``t``: two partitions, of three replicas, the first with offsets [0, 5)."""
     live = LiveCluster(folder, 3)
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         None, {"offsets.topic.num.partitions": 1, "transaction.state.log.num.partitions": 1}
     )
     live.topic("t", partitions=2)
     live.append({0: ["a", "b", "c", "d", "e"]}).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 2}).raise_for_failures()
-    live.cluster.transaction("known").abort().raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 2}).raise_for_failures()
+    live.cluster.transactions.begin("known").abort().raise_for_failures()
     return live
 
 
@@ -52,33 +52,33 @@ def records() -> Any:
 
 
 WITH_A_NUMBER: dict[str, Callable[[Cluster, Any], Any]] = {
-    "delete_records": lambda c, n: c.delete_records("t", {0: n}),
-    "fence": lambda c, n: c.fence([n], force=True),
-    "unfence": lambda c, n: c.unfence(n),
-    "decommission": lambda c, n: c.decommission([n]),
-    "register": lambda c, n: c.register([n]),
-    "add_brokers": lambda c, n: c.add_brokers([n]),
+    "delete_records": lambda c, n: c.topics.delete_records("t", {0: n}),
+    "fence": lambda c, n: c.brokers.fence([n], force=True),
+    "unfence": lambda c, n: c.brokers.unfence(n),
+    "decommission": lambda c, n: c.brokers.decommission([n]),
+    "register": lambda c, n: c.brokers.register([n]),
+    "add_brokers": lambda c, n: c.brokers.add([n]),
     "bootstrap": lambda c, n: c.bootstrap([n]),
     "elect": lambda c, n: c.elect("t", leader=n),
     "elect partitions": lambda c, n: c.elect("t", [n]),
     "reassign": lambda c, n: c.reassign({("t", 0): [n, 3]}),
     "reassign a partition": lambda c, n: c.reassign({("t", n): [2, 3]}),
     "plan_replicas": lambda c, n: c.plan_replicas("t", drain=[n]),
-    "add_voter": lambda c, n: c.add_voter(n),
-    "remove_voter": lambda c, n: c.remove_voter(n),
-    "create_topic": lambda c, n: c.create_topic("u", partitions=n),
-    "create_topic copies": lambda c, n: c.create_topic("u", replication_factor=n),
-    "create_partitions": lambda c, n: c.create_partitions("t", n),
+    "add_voter": lambda c, n: c.quorum.add_voter(n),
+    "remove_voter": lambda c, n: c.quorum.remove_voter(n),
+    "create_topic": lambda c, n: c.topics.create("u", partitions=n),
+    "create_topic copies": lambda c, n: c.topics.create("u", replication_factor=n),
+    "create_partitions": lambda c, n: c.topics.create_partitions("t", n),
     "append sequence": lambda c, n: c.append_batches("t", records(), producer="p", sequence=n),
     "append producer epoch": lambda c, n: c.append_batches(
         "t", records(), producer="p", sequence=0, producer_epoch=n
     ),
-    "transaction": lambda c, n: c.transaction("x", timeout_ms=n),
-    "commit": lambda c, n: c.commit("g", {("t", 0): n}),
-    "commit leader epoch": lambda c, n: c.commit("g", {("t", 0): OffsetAndMetadata(1, n)}),
-    "reset_offsets": lambda c, n: c.reset_offsets("g", "t", to=n),
-    "reset_offsets partitions": lambda c, n: c.reset_offsets("g", "t", to=1, partitions=[n]),
-    "shift offsets": lambda c, n: c.reset_offsets("g", "t", shift_by=n, partitions=[0]),
+    "transaction": lambda c, n: c.transactions.begin("x", timeout_ms=n),
+    "commit": lambda c, n: c.groups.commit("g", {("t", 0): n}),
+    "commit leader epoch": lambda c, n: c.groups.commit("g", {("t", 0): OffsetAndMetadata(1, n)}),
+    "reset_offsets": lambda c, n: c.groups.reset_offsets("g", "t", to=n),
+    "reset_offsets partitions": lambda c, n: c.groups.reset_offsets("g", "t", to=1, partitions=[n]),
+    "shift offsets": lambda c, n: c.groups.reset_offsets("g", "t", shift_by=n, partitions=[0]),
     "fetch": lambda c, n: c.fetch("t", 0, n),
     "fetch_many": lambda c, n: list(c.fetch_many({("t", 0): n})),
     "plan_read start": lambda c, n: c.plan_read("t", n, partitions=[0]),
@@ -119,8 +119,8 @@ def test_an_integer_of_numpy_is_an_integer(tmp_path: Path, call: str) -> None:
         again = live.driver()
         assert again.fetch("t", 0, 3).records.num_rows
         assert again.append_batches("t", records()).ok
-        assert again.groups().ok
-        assert again.transactions().ok
+        assert again.groups.list().ok
+        assert again.transactions.list().ok
     assert ends[0] == ends[1]
 
 
@@ -138,7 +138,12 @@ def test_a_whole_number_is_a_plain_int_of_its_range() -> None:
 
 
 def test_one_broker_is_named_as_several_are(live: LiveCluster) -> None:
-    for call in (live.cluster.register, live.cluster.add_brokers, live.cluster.fence, live.cluster.unfence):
+    for call in (
+        live.cluster.brokers.register,
+        live.cluster.brokers.add,
+        live.cluster.brokers.fence,
+        live.cluster.brokers.unfence,
+    ):
         assert [row["broker"] for row in call(3).rows] == [3]  # type: ignore[operator]
 
 
@@ -156,11 +161,11 @@ def test_offsets_to_fetch_are_named_as_those_to_commit(shared: LiveCluster, offs
 
 def test_the_value_of_a_config_is_its_text(live: LiveCluster) -> None:
     """Of a topic that is there, of the cluster, and of a new topic."""
-    live.cluster.alter_configs("t", {"retention.ms": 5, "unclean.leader.election.enable": True})
-    live.cluster.alter_configs(None, {"num.partitions": np.int64(3)})
-    live.cluster.create_topic("u", configs={"retention.ms": 7})
+    live.cluster.topics.alter_configs("t", {"retention.ms": 5, "unclean.leader.election.enable": True})
+    live.cluster.topics.alter_configs(None, {"num.partitions": np.int64(3)})
+    live.cluster.topics.create("u", configs={"retention.ms": 7})
     image = live.driver().image
     assert image.topic("t").configs == {"retention.ms": "5", "unclean.leader.election.enable": "true"}
     assert (image.configs["num.partitions"], image.topic("u").configs["retention.ms"]) == ("3", "7")
     with pytest.raises(InvalidConfigError, match=r"retention.ms = '5\.0' is not valid"):
-        live.cluster.alter_configs("t", {"retention.ms": 5.0})
+        live.cluster.topics.alter_configs("t", {"retention.ms": 5.0})

@@ -53,18 +53,18 @@ OPERATIONS: dict[str, tuple[Callable[[RemoteFaults], Report], set[str]]] = {
     "verify --deep": (lambda live: live.cluster.verify(deep=True), {"t"}),
     "heal": (lambda live: live.cluster.heal(), {"t"}),
     "describe": (lambda live: live.cluster.describe(), {"t"}),
-    "describe brokers": (lambda live: live.cluster.describe_brokers(), set()),
-    "describe topics": (lambda live: live.cluster.describe_topics(), set()),
+    "describe brokers": (lambda live: live.cluster.brokers.list(), set()),
+    "describe topics": (lambda live: live.cluster.topics.list(), set()),
     "history": (lambda live: live.cluster.history(), set()),
     "elect": (lambda live: live.cluster.elect("t", leader=live.followers()[0]), set()),
     "snapshot": (lambda live: live.cluster.snapshot(), set()),
-    "register": (lambda live: live.cluster.register(), set()),
-    "fence": (lambda live: live.cluster.fence(3), set()),
+    "register": (lambda live: live.cluster.brokers.register(), set()),
+    "fence": (lambda live: live.cluster.brokers.fence(3), set()),
     "append": (lambda live: live.append(["f"]), set()),
-    "delete records": (lambda live: live.cluster.delete_records("t", {0: 1}), {"restore point"}),
-    "snapshot of the metadata": (lambda live: live.cluster.snapshot_metadata(), set()),
+    "delete records": (lambda live: live.cluster.topics.delete_records("t", {0: 1}), {"restore point"}),
+    "snapshot of the metadata": (lambda live: live.cluster.quorum.snapshot(), set()),
     "reassignments": (lambda live: live.cluster.reassignments(), set()),
-    "groups": (lambda live: live.cluster.groups(), set()),
+    "groups": (lambda live: live.cluster.groups.list(), set()),
     "metrics": (lambda live: live.cluster.metrics(), set()),
 }
 
@@ -92,8 +92,8 @@ def test_an_operation_goes_on_and_names_what_waits(
 
 
 def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
-    live.cluster.create_topic("n", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"})
-    live.cluster.alter_configs("t", {"retention.bytes": "100000"})
+    live.cluster.topics.create("n", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": "100000"})
     assert live.driver().image.topic("n").configs["remote.storage.enable"] == "true"
 
 
@@ -102,9 +102,9 @@ def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults
     with live.unchanged():
         for name in ("t", "plain"):
             with pytest.raises(StorageError, match=rf"'{name}' was not deleted: {DOWN}.*Try again when"):
-                live.cluster.delete_topic(name)
+                live.cluster.topics.delete(name)
     live.down = None
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.delete("t").raise_for_failures()
 
 
 def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way_out(live: RemoteFaults) -> None:
@@ -133,7 +133,7 @@ def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
     live.tiered("new", segment_bytes="100000", segment_merge_min_files="2")
     live.fill("ab")
     live.cluster.tier("t").raise_for_failures()
-    live.cluster.alter_configs("t", {"segment.bytes": "100000"})
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "100000"})
     live.fill("cde")
     live.fill("xyz", "new")
     live.down = refused

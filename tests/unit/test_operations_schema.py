@@ -134,7 +134,7 @@ def test_other_readers_of_the_remote_table_see_what_ours_do(live: Typed) -> None
         live.put(NEW, WIDE, partition=partition)
         live.put(OLD, NARROW, partition=partition)
     live.cluster.tier().raise_for_failures()
-    live.cluster.delete_records("t", {0: 1}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 1}).raise_for_failures()
     live.cluster.retain().raise_for_failures()
     table = live.cluster._context.remote_table(live.cluster.image.topic("t"))
     rows = [

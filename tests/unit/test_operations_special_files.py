@@ -81,7 +81,7 @@ def test_the_deletion_of_a_topic_empties_no_linked_folder(live: LiveCluster, vic
     folder = replica_folder(live, 2).parent
     aside = put("link", folder, victim)
     with untouched(victim), untouched(aside):
-        report = live.cluster.delete_topic("t")
+        report = live.cluster.topics.delete("t")
     assert the_failure(report).startswith("t on broker 2: ")
     assert str(folder) in the_failure(report)
     assert [row["place"] for row in report.rows] == ["broker 1", "broker 3"]
@@ -95,7 +95,7 @@ def test_the_deletion_of_a_tiered_topic_empties_no_linked_folder(live: LiveClust
     folder = live.remote / f"cold-{live.cluster.image.topic('cold').topic_id}"
     put("link", folder / "0", victim)
     with untouched(victim):
-        report = live.cluster.delete_topic("cold")
+        report = live.cluster.topics.delete("cold")
     assert the_failure(report).startswith("cold in the remote tier: ")
     assert f"{folder}/0" in the_failure(report)
 
@@ -232,7 +232,7 @@ def three_voters(tmp_path: Path) -> Path:
         lines.append(f'[[brokers]]\nid = {broker}\nlog_dir = "b{broker}"\n')
     file = tmp_path / "cluster.toml"
     file.write_text("\n".join(lines))
-    Cluster.format(file).create_topic("t", replication_factor=3)
+    Cluster.format(file).topics.create("t", replication_factor=3)
     return file
 
 
@@ -262,7 +262,7 @@ def test_the_metadata_goes_on_without_one_voter(
         put(kind, path, victim)
     with untouched(victim):
         cluster = Cluster.open(three_voters)
-        cluster.create_topic("other", replication_factor=1)
+        cluster.topics.create("other", replication_factor=1)
         assert "other" in Cluster.open(three_voters).image.topic_ids
         vacuumed = cluster.vacuum()
     assert str(paths[0]) in said(vacuumed)
@@ -275,7 +275,7 @@ def test_a_link_that_is_called_like_something_of_a_voter_stops_nobody(
     """A name that is taken and not listed was claimed for ever."""
     put("dangling link", voter_folder(three_voters, 2) / str(name), victim)
     cluster = Cluster.open(three_voters)
-    cluster.create_topic("other", replication_factor=1)
+    cluster.topics.create("other", replication_factor=1)
     assert "other" in Cluster.open(three_voters).image.topic_ids
     report = cluster.verify(["__cluster_metadata"])
     assert str(name) in said(report)
@@ -338,7 +338,7 @@ def go_on(live: LiveCluster, number: int) -> list[Report]:
         cluster.replicate,
         cluster.tier,
         cluster.retain,
-        cluster.snapshot_metadata,
+        cluster.quorum.snapshot,
         cluster.history,
         cluster.describe,
         cluster.verify,
@@ -358,7 +358,7 @@ def test_no_place_of_a_root_can_be_made_to_lead_out_of_it(
     live.tiered("cold", file_delete_delay_ms="60000")
     for number in range(3):
         go_on(live, number)
-    live.cluster.alter_configs("cold", {"local.retention.bytes": "1000000"})
+    live.cluster.topics.alter_configs("cold", {"local.retention.bytes": "1000000"})
     go_on(live, 3)
     root = live.root(2) if place == "broker" else live.remote
     expected = 4

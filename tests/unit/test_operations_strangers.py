@@ -56,13 +56,13 @@ def test_another_brokers_file_is_that_brokers_finding(live: LiveCluster, broken:
         file.write_bytes(BROKEN[broken])
     driver = live.cluster = live.driver()
     driver.describe()
-    assert others(driver.describe_brokers().failures) == []
+    assert others(driver.brokers.list().failures) == []
     live.append({0: ["d"], 1: ["e"], 2: ["f"]}).raise_for_failures()
     assert others(driver.replicate().failures) == []
     assert others(driver.verify().failures) == []
     assert others(driver.retain().failures) == []
-    driver.alter_configs("t", {"retention.ms": "1000000"})
-    driver.create_topic("u", replication_factor=2)
+    driver.topics.alter_configs("t", {"retention.ms": "1000000"})
+    driver.topics.create("u", replication_factor=2)
     assert live.read() == {0: ["a", "d"], 1: ["b", "e"], 2: ["c", "f"]}
 
 
@@ -133,7 +133,7 @@ def test_a_log_whose_high_watermark_is_gone_from_the_leader_is_not_read_as_an_em
 def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster) -> None:
     """Gigabytes under every kind of name, at a follower that is one voter of three."""
     for broker in (2, 3):
-        live.cluster.add_voter(broker)
+        live.cluster.quorum.add_voter(broker)
     lines = live.file.read_text().splitlines()
     live.file.write_text("\n".join("voters = [1, 2, 3]" if line.startswith("voters") else line for line in lines))
     replica = live.replica(3)
@@ -155,9 +155,9 @@ def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster
 import resource
 from stratalog.engine.cluster import Cluster
 cluster = Cluster.open({str(live.file)!r})
-for work in (cluster.describe, cluster.describe_quorum, cluster.describe_brokers, cluster.verify):
+for work in (cluster.describe, cluster.quorum.describe, cluster.brokers.list, cluster.verify):
     work()
-cluster.alter_configs("t", {{"retention.ms": "1000000"}})
+cluster.topics.alter_configs("t", {{"retention.ms": "1000000"}})
 assert cluster.fetch("t", 0, 0).records.num_rows == 1
 print("KiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """

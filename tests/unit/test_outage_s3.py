@@ -93,7 +93,7 @@ class Behind:
 
     def tiered(self, topic: str = "t", partitions: int = 1, **configs: str) -> None:
         given = {key.replace("_", "."): value for key, value in configs.items()}
-        self.cluster.create_topic(topic, partitions=partitions, replication_factor=1, configs=TIERED | given)
+        self.cluster.topics.create(topic, partitions=partitions, replication_factor=1, configs=TIERED | given)
 
     def reached_by(self, proxy: S3Proxy) -> Behind:
         """The same cluster through another proxy, by another driver."""
@@ -310,7 +310,7 @@ def test_of_a_remote_that_is_away_the_error_names_the_tier_and_local_reads_go_on
     with pytest.raises(StoreTimeoutError, match="t-0: no answer of the remote tier in 1 s"):
         behind.cluster.fetch("t", 0, 0, timeout_s=1)
     with pytest.raises(StorageError, match=rf"'t' was not deleted.*{behind.prefix}.*Try again when"):
-        behind.cluster.delete_topic("t")
+        behind.cluster.topics.delete("t")
     behind.proxy.mend()
     assert behind.planned(None) == 4
 
@@ -412,7 +412,7 @@ def said_by_failing_runs(behind: Behind) -> list[str]:
             assert not report.ok
             said += [report.to_json(), str(report), report._repr_html_(), raised(report.raise_for_failures)]
         said += [raised(lambda: behind.cluster.plan_read("t", OffsetSpec.LAST_TIERED))]
-        said += [raised(lambda: behind.cluster.delete_topic("t"))]
+        said += [raised(lambda: behind.cluster.topics.delete("t"))]
         said += [raised(lambda: behind.cluster._context.remote_store("").list(""))]
     return said
 

@@ -469,15 +469,15 @@ def test_retention_by_the_log_of_a_leader_that_was_given_up_deletes_nothing_of_t
     live.topic(copies=2, retention_bytes="1")
     live.append(["a"]).raise_for_failures()
     leader, [follower] = live.leader(), live.followers()
-    live.cluster.fence(follower)
+    live.cluster.brokers.fence(follower)
     live.fill("bcdef")
     other = live.driver()
 
     def before(uri: str, what: str, name: str) -> None:
         if what == "create" and "__cluster_metadata" in name:
             faults.none()
-            other.fence(leader, force=True)
-            other.unfence(follower)
+            other.brokers.fence(leader, force=True)
+            other.brokers.unfence(follower)
             other.elect(unclean=True).raise_for_failures()
             live.append(["x"], driver=other).raise_for_failures()
 

@@ -284,10 +284,10 @@ def test_the_cluster_file_names_the_folder(tmp_path: Path) -> None:
     path = cache_file(tmp_path / "memory", "c")
     written = path.read_bytes()
     for number in range(SAVE_AFTER):
-        opened.alter_configs(None, {"segment.bytes": str(number + 1)})
+        opened.topics.alter_configs(None, {"segment.bytes": str(number + 1)})
     assert live.driver().image == opened.image
     assert path.read_bytes() == written, "what it spares is enough"
-    opened.alter_configs(None, {"segment.bytes": "77"})
+    opened.topics.alter_configs(None, {"segment.bytes": "77"})
     assert live.driver().image == opened.image
     assert path.read_bytes() != written
     path.write_bytes(written[:-1])

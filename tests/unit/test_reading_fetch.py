@@ -169,7 +169,7 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
     records and what is remembered cost nothing."""
     first, *_ = sizes = remote_bytes(live)[:5]
     rate = first // 2
-    live.cluster.alter_configs(None, {QUOTA: str(rate)})
+    live.cluster.topics.alter_configs(None, {QUOTA: str(rate)})
     began = live.clock.monotonic_s()
     for _ in range(2):
         assert values(live.cluster.fetch("t", 0, 0)) == ["a0", "a1", "a2", "a3", "a4"]
@@ -182,7 +182,7 @@ def test_the_fetch_quota_holds_for_all_remote_fetches_of_a_driver(live: LiveClus
 
 def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(live: LiveCluster) -> None:
     """Each row group gets its turn, however small the quota; what a fetch has by then is its answer."""
-    live.cluster.alter_configs(None, {QUOTA: "1"})
+    live.cluster.topics.alter_configs(None, {QUOTA: "1"})
     began = live.clock.monotonic_s()
     assert values(live.cluster.fetch("t", 0, 0)) == ["a0"]
     with pytest.raises(ThrottlingQuotaExceededError, match=rf"t-1: offset 2 is remote.*{QUOTA}"):
@@ -190,7 +190,7 @@ def test_what_the_quota_leaves_no_room_for_before_the_time_out_is_told_at_once(l
     assert live.clock.monotonic_s() == began
     live.clock.advance_ms(remote_bytes(live)[0] * 1000)
     assert values(live.cluster.fetch("t", 1, 2)) == ["b2"]
-    live.cluster.alter_configs(None, {QUOTA: None})
+    live.cluster.topics.alter_configs(None, {QUOTA: None})
     assert values(live.cluster.fetch("t", 1, 2)) == ["b2", "b3", "b4"]
 
 
@@ -295,7 +295,7 @@ def test_a_segment_that_the_log_start_has_passed_is_out_of_range(live: LiveClust
     knows the remote log from an earlier fetch; another one has deleted the segment since."""
     assert values(live.cluster.fetch("t", 0, 0, max_bytes=1)) == ["a0"]
     other = live.driver()
-    other.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})
+    other.topics.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})
     for _ in range(2):
         other.retain().raise_for_failures()
     assert not [path for path in live.remote.rglob("0/*.parquet") if path.name.startswith(f"{1:020}")]
@@ -326,14 +326,14 @@ def test_what_has_moved_to_the_remote_meanwhile_is_found_there(live: LiveCluster
 
 
 def test_a_partition_without_a_leader_may_get_one_until_the_time_out(live: LiveCluster) -> None:
-    live.cluster.fence([1, 2, 3], force=True).raise_for_failures()
+    live.cluster.brokers.fence([1, 2, 3], force=True).raise_for_failures()
     with pytest.raises(LeaderNotAvailableError):
         live.cluster.fetch("t", 0, 0, timeout_s=1)
     sleep = live.clock.sleep
 
     def unfence(seconds: float) -> None:
         live.clock.sleep = sleep  # type: ignore[method-assign]
-        live.driver().unfence([1, 2, 3])
+        live.driver().brokers.unfence([1, 2, 3])
 
     live.clock.sleep = unfence  # type: ignore[method-assign]
     assert values(live.cluster.fetch("t", 0, 7)) == ["a7"]

@@ -150,17 +150,17 @@ def test_offsets_of_groups_are_read_from_another_replica(
 ) -> None:
     live = LiveCluster(tmp_path)
     live.topic()
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
-    live.cluster.commit("g", {("t", 0): 0}).raise_for_failures()
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.groups.commit("g", {("t", 0): 0}).raise_for_failures()
     replica = live.replica(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC)
     bad = Spot(replica.store, replica.log().chain[0].file.object.name)
     bad.flip(value_of(bad) if what == "page" else footer_of(bad))
-    assert live.driver().committed("g")["t", 0].offset == 0
+    assert live.driver().groups.committed("g")["t", 0].offset == 0
     assert "verify --deep --heal" in caplog.text
     for follower in live.followers(OFFSETS_TOPIC):
         live.wipe(follower)
     with pytest.raises(CorruptSegmentError, match=replica.store.uri):
-        live.driver().committed("g")
+        live.driver().groups.committed("g")
 
 
 def test_a_stream_says_whose_records_are_damaged(live: LiveCluster) -> None:

@@ -144,7 +144,7 @@ def test_the_next_reader_goes_to_the_follower_again(live: LiveCluster, faults: F
 def test_a_log_start_that_moved_counts_for_every_replica(live: LiveCluster) -> None:
     """KIP-392, "Out of range handling": log starts "are not consistently maintained", and yet no reader gets what
     is deleted: the leader has been asked first."""
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert live.log(2).local_start == 0, "the follower has all of it"
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0: offset 2 is not in \[3, 6\]"):
         live.cluster.fetch("t", 0, 2, client_rack="b")
@@ -285,13 +285,13 @@ def test_an_epoch_that_is_none(live: LiveCluster, epoch: object) -> None:
 @pytest.fixture
 def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
     """A consumer has read [0, 8); an unclean election has lost [6, 8), and [6, 9) are other records."""
-    live.cluster.fence(3).raise_for_failures()
+    live.cluster.brokers.fence(3).raise_for_failures()
     live.fill("gh")
     read = live.cluster.fetch("t", 0, 0)
     assert (values(read), read.next_offset) == ("abcdefgh", 8)
-    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(read.next_offset, read.leader_epoch)})
-    live.cluster.unfence(3).raise_for_failures()
-    live.cluster.fence([1, 2], force=True).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(read.next_offset, read.leader_epoch)})
+    live.cluster.brokers.unfence(3).raise_for_failures()
+    live.cluster.brokers.fence([1, 2], force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     assert live.leader() == 3
     live.fill("GHI")
@@ -318,7 +318,7 @@ def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
 
 def test_what_a_group_has_committed_carries_the_leader_epoch(truncated: tuple[LiveCluster, Fetched]) -> None:
     live, _ = truncated
-    (outcome,) = live.cluster.fetch_many(live.cluster.committed("g"))
+    (outcome,) = live.cluster.fetch_many(live.cluster.groups.committed("g"))
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, LogTruncationError)
 

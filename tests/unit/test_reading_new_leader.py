@@ -24,7 +24,7 @@ def live(tmp_path: Path) -> LiveCluster:
     live.topic()
     for number, value in enumerate("abcd"):
         live.append([value], at_ms=number + 1).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 4}).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 4}).raise_for_failures()
     return live
 
 
@@ -57,8 +57,8 @@ Door = Callable[[Cluster], object]
         lambda c: c.tail("t"),
         lambda c: c.tail("t", last=2),
         lambda c: c.tail("t", start=0, follow=False),
-        lambda c: c.reset_offsets("g", "t", to="latest"),
-        lambda c: c.reset_offsets("g", "t", to=4),
+        lambda c: c.groups.reset_offsets("g", "t", to="latest"),
+        lambda c: c.groups.reset_offsets("g", "t", to=4),
     ],
 )
 def test_the_end_is_not_available_until_somebody_has_found_it_out(live: LiveCluster, door: Door) -> None:
@@ -121,7 +121,7 @@ def test_a_stream_that_begins_above_what_the_leader_knows_waits_for_it(live: Liv
 
 def test_a_lag_that_cannot_be_told_is_a_failure_of_its_partition(live: LiveCluster) -> None:
     elect_unaware(live)
-    report = live.cluster.lag("g")
+    report = live.cluster.groups.lag("g")
     assert (codes(report), [row["lag"] for row in report.rows]) == ({"OFFSET_NOT_AVAILABLE": 1}, [None])
     live.cluster.replicate().raise_for_failures()
-    assert rows_of(live.cluster.lag("g"), "lag") == [(0,)]
+    assert rows_of(live.cluster.groups.lag("g"), "lag") == [(0,)]

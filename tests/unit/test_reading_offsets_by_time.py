@@ -47,12 +47,12 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
         made.append([f"v{second}"], at_ms=second * 1000).raise_for_failures()
     only_remote(made)
     assert made.log(made.leader()).local_start == SEGMENTS - 1
-    made.cluster.commit("g", {("t", 0): 0}).raise_for_failures()
+    made.cluster.groups.commit("g", {("t", 0): 0}).raise_for_failures()
     return made
 
 
 def to_time(driver: Cluster) -> object:
-    return driver.reset_offsets("g", "t", to=at(8)).rows[0]["new_offset"]
+    return driver.groups.reset_offsets("g", "t", to=at(8)).rows[0]["new_offset"]
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed:
     at any time, for readers of either isolation level."""
     rng = random.Random(seed)
     live = LiveCluster(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(segment_bytes=str(rng.choice([1, 6000])))
     for number in range(14):
         rows = batch([f"{number}", f"{number}-"], rng.randrange(0, 9_000, 250))
@@ -100,12 +100,12 @@ def test_the_answers_are_those_of_a_walk_through_all_files(tmp_path: Path, seed:
         if kind == "plain":
             live.cluster.append_batches("t", {0: [rows]}).raise_for_failures()
         else:
-            transaction = live.cluster.transaction("x")
+            transaction = live.cluster.transactions.begin("x")
             transaction.append_batches("t", {0: [rows]}).raise_for_failures()
             (transaction.commit if kind == "commit" else transaction.abort)()
         if number == 10:
             only_remote(live)
-    live.cluster.transaction("y").append_batches("t", {0: [batch(["open"], 8_999)]}).raise_for_failures()
+    live.cluster.transactions.begin("y").append_batches("t", {0: [batch(["open"], 8_999)]}).raise_for_failures()
     (state,) = look(live.cluster._context, "t")[1]
     bounds = [piece.max_timestamp_us for piece in state.readable.pieces]
     assert None in bounds

@@ -21,7 +21,7 @@ COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 def built(folder: Path) -> LiveCluster:
     """``t``-0: a at 0; b at 1 in a transaction, committed at 2; c at 3 in one, aborted at 4; d at 5."""
     made = LiveCluster(folder)
-    made.cluster.alter_configs(
+    made.cluster.topics.alter_configs(
         None,
         {
             "transaction.state.log.num.partitions": "1",
@@ -30,9 +30,9 @@ def built(folder: Path) -> LiveCluster:
     )
     made.topic(segment_merge_min_files="2")
     made.fill("a")
-    with made.cluster.transaction("x") as t:
+    with made.cluster.transactions.begin("x") as t:
         t.append_batches("t", {0: [batch(["b"])]})
-    t = made.cluster.transaction("x")
+    t = made.cluster.transactions.begin("x")
     t.append_batches("t", {0: [batch(["c"])]})
     t.abort()
     made.fill("d")
@@ -64,7 +64,7 @@ def test_markers_are_nobodys_and_aborted_records_are_not_for_readers_of_committe
 
 def test_readers_of_committed_records_stop_at_the_last_stable_offset(live: LiveCluster) -> None:
     """An open transaction holds them back, also from what others have appended behind it."""
-    with live.cluster.transaction("y") as t:
+    with live.cluster.transactions.begin("y") as t:
         t.append_batches("t", {0: [batch(["e"])]})
         live.fill("f")
         committed = live.cluster.plan_read("t", isolation=COMMITTED)
@@ -82,7 +82,7 @@ def test_positions_and_times_are_those_that_readers_of_committed_records_see(liv
     live.clock.advance_ms(60_000)  # later than all markers
     late_ms = live.clock.now_ms()
     late = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=late_ms)
-    with live.cluster.transaction("y") as t:
+    with live.cluster.transactions.begin("y") as t:
         t.append_batches("t", {0: [batch(["e"])]})
         live.fill("f", at_ms=late_ms)
         expected: dict[OffsetSpec | datetime, tuple[int, int | None]] = {
@@ -121,7 +121,7 @@ def test_a_near_replica_shows_committed_records_as_far_as_it_knows_their_markers
     """It holds an append of a transaction, and has not heard of its abort: from there on the leader is read."""
     follower = live.followers()[0]
     store = live.store(follower)
-    t = live.cluster.transaction("y")
+    t = live.cluster.transactions.begin("y")
     t.append_batches("t", {0: [batch(["e"])]})
     with pytest.MonkeyPatch.context() as patch:
         create = store.create

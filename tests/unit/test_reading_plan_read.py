@@ -45,7 +45,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     """``live``, of which the group ``g`` has read four records, for those who change nothing."""
     made = built(tmp_path_factory.mktemp("shared"))
-    made.cluster.commit("g", {("t", 0): 4}).raise_for_failures()
+    made.cluster.groups.commit("g", {("t", 0): 4}).raise_for_failures()
     return made
 
 
@@ -99,7 +99,7 @@ def test_a_read_covers(shared: LiveCluster, asked: dict[str, Any], expected: dic
 def test_a_group_that_is_ahead_of_the_high_watermark_has_nothing_to_read(live: LiveCluster) -> None:
     """It may have processed a record that is not committed on all replicas yet."""
     live.append({0: ["later"]}, acks="leader")
-    live.cluster.commit("g", {("t", 0): 7}).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 7}).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"), partitions=[0])) == {("t", 0): (6, 6)}
 
 
@@ -151,7 +151,7 @@ def test_what_retention_has_deleted_meanwhile_fails_the_plan_or_is_left_out_and_
     lenient = live.cluster.plan_read("t", 1, 5, [0], fail_on_data_loss=False)
     gone = live.cluster.plan_read("t", 0, 2, [0], fail_on_data_loss=False)
     assert lenient.notes == []
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match=r"t-0: start 1 is below the log start: readers see \[3, 6\)"):
         again(live.cluster, strict)
     after = again(live.cluster, lenient)
@@ -163,7 +163,7 @@ def test_what_retention_has_deleted_meanwhile_fails_the_plan_or_is_left_out_and_
 
 
 def test_a_read_may_leave_out_what_is_deleted_but_never_what_is_beyond_the_end(live: LiveCluster) -> None:
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     plan = live.cluster.plan_read("t", 0, None, [0], fail_on_data_loss=False)
     assert (covered(plan), plan.notes) == (
         {("t", 0): (3, 6)},
@@ -177,7 +177,7 @@ def test_a_read_may_leave_out_what_is_deleted_but_never_what_is_beyond_the_end(l
 
 def test_a_plan_of_a_topic_that_was_deleted_and_created_again_is_refused(live: LiveCluster) -> None:
     plan = live.cluster.plan_read("trips")
-    live.cluster.delete_topic("trips").raise_for_failures()
+    live.cluster.topics.delete("trips").raise_for_failures()
     live.topic("trips")
     live.append(["z", "z"], "trips")
     with pytest.raises(UnknownTopicOrPartitionError, match="'trips' was deleted and created again"):
@@ -192,12 +192,12 @@ def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_
     live.append(["a"])
     leader, other = live.leader(), live.followers()[0]
     live.cluster.replicate().raise_for_failures()
-    live.cluster.fence(other).raise_for_failures()
+    live.cluster.brokers.fence(other).raise_for_failures()
     for value in "bc":
         live.append([value])
     plan, below = live.cluster.plan_read("t"), live.cluster.plan_read("t", 0, 1)
-    live.cluster.fence(leader, force=True).raise_for_failures()
-    live.cluster.unfence(other).raise_for_failures()
+    live.cluster.brokers.fence(leader, force=True).raise_for_failures()
+    live.cluster.brokers.unfence(other).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     assert live.leader() == other
     for value in "xy":
@@ -216,18 +216,18 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
     live.fill("a")
     leader, other = live.leader(), live.followers()[0]
     live.cluster.replicate().raise_for_failures()
-    live.cluster.fence(other).raise_for_failures()
+    live.cluster.brokers.fence(other).raise_for_failures()
     live.fill("bc")
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         None, {"offsets.topic.num.partitions": "1", "offsets.topic.replication.factor": "2"}
     )
     (epoch,) = (
         answer.leader_epoch for answer in live.cluster.offsets("t", START - timedelta(days=99999)).values()
     )
-    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(3, epoch)}).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(3, epoch)}).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (3, 3)}
-    live.cluster.fence(leader, force=True).raise_for_failures()
-    live.cluster.unfence(other).raise_for_failures()
+    live.cluster.brokers.fence(leader, force=True).raise_for_failures()
+    live.cluster.brokers.unfence(other).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.fill("xyz")
     for bounds in ({"start": Committed("g")}, {"end": Committed("g")}):
@@ -236,7 +236,7 @@ def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path
         ) as told:
             live.cluster.plan_read("t", **bounds)
         assert told.value.divergent_offset == 1
-    live.cluster.reset_offsets("g", ["t"], to=1).raise_for_failures()
+    live.cluster.groups.reset_offsets("g", ["t"], to=1).raise_for_failures()
     assert covered(live.cluster.plan_read("t", Committed("g"))) == {("t", 0): (1, 4)}
 
 
@@ -271,7 +271,7 @@ def racks(tmp_path: Path) -> LiveCluster:
     live = LiveCluster(tmp_path)
     live.topic()
     live.fill("abcd")
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         None, {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     )
     return live
@@ -322,10 +322,10 @@ def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across
     and of each leader epoch, once, where it began."""
     faults = Faults()
     live = racked(tmp_path, faults)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     driver, read = live.driver(), set[str]()
     driver.plan_read("t", last=1, client_rack="b")  # the leader epoch
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         t.append_batches("t", {0: [batch(["g"])]})
     live.append([f"long {number:050}" for number in range(500)]).raise_for_failures()
     faults.before = lambda uri, what, name: read.add(uri) if what in ("open", "read") and "/t-" in name else None
@@ -344,7 +344,7 @@ def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across
 def test_a_plan_explains_itself(tmp_path: Path) -> None:
     """Files, bytes, ranges, the replica and rack of each file, what was left out."""
     live = LiveCluster(tmp_path)
-    live.cluster.create_topic("t", partitions=1, replication_factor=1, configs=TIERED)
+    live.cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
     for number, value in enumerate("abcd"):
         live.append([value, value], at_ms=round((START + timedelta(minutes=number)).timestamp() * 1000))
         if number == 2:

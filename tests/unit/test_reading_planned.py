@@ -57,8 +57,8 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     """``live``, with two empty topics and a group besides, for those who change nothing."""
     made = built(tmp_path_factory.mktemp("shared"))
     made.topic("trips")
-    made.cluster.create_topic("typed", partitions=1, value=StringType())
-    made.cluster.commit("dashboard", {("t", 0): 3}).raise_for_failures()
+    made.cluster.topics.create("typed", partitions=1, value=StringType())
+    made.cluster.groups.commit("dashboard", {("t", 0): 3}).raise_for_failures()
     return made
 
 
@@ -226,7 +226,7 @@ def test_unknown_topics_and_partitions_are_named(live: LiveCluster) -> None:
         live.cluster.plan_read("t", partitions=[0, 2])
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' has no partition 7"):
         live.cluster.plan_read("t", end={7: 1})
-    live.cluster.delete_topic("t")
+    live.cluster.topics.delete("t")
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' does not exist, or was deleted"):
         live.cluster.plan_read("t")
 

@@ -27,15 +27,15 @@ def put(transaction: Transaction, value: str) -> None:
 def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     """Transactions that were committed and aborted in turn, other records between them, and an open one."""
     live = LiveCluster(tmp_path_factory.mktemp("last"))
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered()
     for value, commit in (("a", True), ("b", False), ("c", True), ("d", False)):
-        t = live.cluster.transaction("x")
+        t = live.cluster.transactions.begin("x")
         put(t, value)
         put(t, value.upper())
         live.fill([f"{value}-"])
         (t.commit if commit else t.abort)()
-    put(live.cluster.transaction("y"), "open")
+    put(live.cluster.transactions.begin("y"), "open")
     live.fill(["behind"])
     if request.param == "merged":
         live.cluster.merge("t").raise_for_failures()
@@ -72,14 +72,14 @@ def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
 def test_what_the_leader_surely_holds_takes_no_remote_tier(tmp_path: Path) -> None:
     """And where markers leave it in doubt, that is looked into, not guessed."""
     live = LiveCluster(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(**{"segment.bytes": "1"})
     live.fill("abc")
     live.cluster.tier("t").raise_for_failures()
     for _ in range(2):
         live.cluster.retain("t").raise_for_failures()
     live.fill("de")
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, "f")
     live.cluster.replicate("t").raise_for_failures()
     remote = live.cluster._context.remote

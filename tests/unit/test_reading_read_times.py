@@ -123,7 +123,7 @@ def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path)
     nothing = live.cluster.plan_read("t", None, at(min(times) * HOUR_S))
     live.append(["new"], at_ms=hour * HOUR_S * 1000).raise_for_failures()
     live.cluster.tier().raise_for_failures()
-    live.cluster.delete_records("t", {0: plan[0].start}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: plan[0].start}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     later = again(live, plan)
@@ -136,7 +136,7 @@ def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path)
 
 def test_a_range_of_times_goes_together_with_offsets_and_groups(tmp_path: Path) -> None:
     live, times = fleet(tmp_path, random.Random(3), "both")
-    live.cluster.commit("g", {("t", 0): 40}).raise_for_failures()
+    live.cluster.groups.commit("g", {("t", 0): 40}).raise_for_failures()
     end = at(10 * 24 * HOUR_S)
     bounds: list[Bound] = [40, Committed("g"), {0: 40}]
     plans = [live.cluster.plan_read("t", start, end) for start in bounds]

@@ -36,17 +36,17 @@ def progress(live: LiveCluster) -> StreamProgress:
 def test_lag_is_what_the_stream_has_not_processed(live: LiveCluster) -> None:
     told = progress(live)
     told.report(at(live, 2, 0))
-    assert rows_of(live.cluster.lag("g"), "partition", "committed", "lag") == [(0, 2, 3), (1, 0, 3)]
+    assert rows_of(live.cluster.groups.lag("g"), "partition", "committed", "lag") == [(0, 2, 3), (1, 0, 3)]
     told.report(at(live, 5, 3))
-    assert rows_of(live.cluster.lag("g"), "partition", "committed", "lag") == [(0, 5, 0), (1, 3, 0)]
-    assert live.cluster.committed("g")["t", 0] == OffsetAndMetadata(5, 1)
+    assert rows_of(live.cluster.groups.lag("g"), "partition", "committed", "lag") == [(0, 5, 0), (1, 3, 0)]
+    assert live.cluster.groups.committed("g")["t", 0] == OffsetAndMetadata(5, 1)
 
 
 def test_the_lag_of_every_group_is_a_metric(live: LiveCluster) -> None:
     """Kafka's ``records-lag`` of consumers, by topic and partition."""
     progress(live).report(at(live, 2, 3))
-    live.cluster.commit("other", {("t", 0): 5})
-    assert rows_of(live.cluster.lag_metrics(), "metric", "group", "topic", "partition", "value") == [
+    live.cluster.groups.commit("other", {("t", 0): 5})
+    assert rows_of(live.cluster.groups.lag_metrics(), "metric", "group", "topic", "partition", "value") == [
         ("records-lag", "g", "t", 0, 3),
         ("records-lag", "g", "t", 1, 0),
         ("records-lag", "other", "t", 0, 0),
@@ -55,13 +55,13 @@ def test_the_lag_of_every_group_is_a_metric(live: LiveCluster) -> None:
 
 
 def test_the_metric_of_many_groups_lists_each_partition_once(live: LiveCluster) -> None:
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     lists = []
     for groups in (range(1), range(1, 9)):
         for group in groups:
-            live.cluster.commit(f"g{group}", {("t", 0): group % 6, ("t", 1): 0})
+            live.cluster.groups.commit(f"g{group}", {("t", 0): group % 6, ("t", 1): 0})
         with live.driver().measured() as measure:
-            live.driver().lag_metrics().raise_for_failures()
+            live.driver().groups.lag_metrics().raise_for_failures()
         lists.append(measure.counts.lists)
     assert lists[0] == lists[1]
 
@@ -77,11 +77,11 @@ def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
     """The lag of all others is told all the same."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "4"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "4"})
     live.topic(partitions=2)
     live.append({0: "abcde", 1: "xyz"})
     for offset, group in enumerate("ab", start=1):
-        live.cluster.commit(group, {("t", 0): offset}).raise_for_failures()
+        live.cluster.groups.commit(group, {("t", 0): offset}).raise_for_failures()
     assert partition_for("a", 4) != partition_for("b", 4)
     driver = live.driver()
 
@@ -90,7 +90,7 @@ def test_a_partition_that_cannot_be_looked_at_is_one_failure_of_the_metric(
             raise StorageError("gone")
 
     faults.before = gone
-    report = driver.lag_metrics()
+    report = driver.groups.lag_metrics()
     assert [(failure.item, failure.code) for failure in report.failures] == [
         (f"{topic}-{partition}", StorageError.code)
     ]
@@ -101,7 +101,10 @@ def test_a_group_never_goes_back(live: LiveCluster) -> None:
     """A query is started again from an older checkpoint."""
     progress(live).report(at(live, 4, 1))
     progress(live).report(at(live, 3, 2))
-    assert {key: found.offset for key, found in live.cluster.committed("g").items()} == {("t", 0): 4, ("t", 1): 2}
+    assert {key: found.offset for key, found in live.cluster.groups.committed("g").items()} == {
+        ("t", 0): 4,
+        ("t", 1): 2,
+    }
 
 
 def test_what_has_been_reported_costs_nothing(live: LiveCluster) -> None:
@@ -125,7 +128,7 @@ def test_what_goes_wrong_is_said_once_and_stops_nobody(
         "t-0: offset 50 cannot be committed: the log ends at 5"
     ]
     told.report(at(live, 3, 0))  # it is tried again
-    assert live.cluster.committed("g")["t", 0].offset == 3
+    assert live.cluster.groups.committed("g")["t", 0].offset == 3
 
 
 def test_a_group_that_no_group_can_be_called_is_an_error_at_once(live: LiveCluster) -> None:

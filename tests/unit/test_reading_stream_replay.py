@@ -130,7 +130,7 @@ def test_retention_below_the_stream_is_an_error_or_is_passed_over(live: LiveClus
     live.fill("abcdef")
     query = Query(live)
     query.batch(2)
-    live.cluster.delete_records("t", {0: 4}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 4}).raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match=r"offsets \[2, 4\) are no longer in the log"):
         query.plan()
     query.options = {"failOnDataLoss": "false"}
@@ -143,7 +143,7 @@ def test_retention_just_up_to_the_stream_is_nothing_new(live: LiveCluster) -> No
     live.fill("abc")
     query = Query(live)
     query.batch()
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert query.nothing_new()
 
 
@@ -158,11 +158,11 @@ def test_an_unclean_election_below_the_stream_is_an_error_or_is_gone_back_to(
     query = Query(live)
     leader = live.leader()
     for broker in live.followers():
-        live.cluster.fence(broker)
+        live.cluster.brokers.fence(broker)
     live.fill("cd")
     assert query.batch() == ["a", "b", "c", "d"]
-    live.cluster.fence(leader, force=True)
-    live.cluster.unfence([broker for broker in (1, 2, 3) if broker != leader]).raise_for_failures()
+    live.cluster.brokers.fence(leader, force=True)
+    live.cluster.brokers.unfence([broker for broker in (1, 2, 3) if broker != leader]).raise_for_failures()
     live.cluster.elect(unclean=True).raise_for_failures()
     live.fill(instead)
     with pytest.raises(LogTruncationError, match="truncated to offset 2"):
@@ -200,7 +200,7 @@ def test_a_topic_that_was_deleted_and_created_again_is_not_taken_for_the_old_one
     live.fill("ab")
     query = Query(live)
     query.batch()
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.delete("t").raise_for_failures()
     with pytest.raises(UnknownTopicOrPartitionError):
         query.plan()
     live.topic()
@@ -228,7 +228,7 @@ def test_a_partition_that_the_checkpoint_does_not_know_is_read_from_its_first_re
     query.done = StreamOffsets(query.done.topic_ids, {("t", 0): query.done.partitions["t", 0]})
     assert query.batch() == ["b", "c"]
     query.done = StreamOffsets(query.done.topic_ids, {("t", 0): query.done.partitions["t", 0]})
-    live.cluster.delete_records("t", {1: 1}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {1: 1}).raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match=r"t-1: offsets \[0, 1\)"):
         query.plan()
 

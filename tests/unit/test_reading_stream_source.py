@@ -207,7 +207,7 @@ def test_where_the_log_ends_is_told_whatever_the_limit(live: LiveCluster) -> Non
 
 def test_a_stream_reads_from_the_replica_in_its_rack(live: LiveCluster) -> None:
     """KIP-392, ``client.rack``; what the replica does not know to be committed comes from the leader."""
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         None, {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
     )
     live.topic()
@@ -241,7 +241,7 @@ def test_a_stream_of_committed_records_waits_for_open_transactions_and_leaves_ou
     live.topic()
     live.fill("a")
     committed, all_of_them = Query(live, isolation="read_committed"), Query(live)
-    open_one = live.cluster.transaction("loader")
+    open_one = live.cluster.transactions.begin("loader")
     open_one.append_batches("t", {0: [batch(["b"])]})
     live.fill("c")
     assert committed.batch() == ["a"]
@@ -250,7 +250,7 @@ def test_a_stream_of_committed_records_waits_for_open_transactions_and_leaves_ou
     live.fill("d")
     assert committed.batch() == ["c", "d"]
     assert all_of_them.batch() == ["d"]
-    with live.cluster.transaction("loader") as another:
+    with live.cluster.transactions.begin("loader") as another:
         another.append_batches("t", {0: [batch(["e"])]})
     assert committed.batch() == ["e"]
     assert all_of_them.batch() == ["e"]
@@ -260,7 +260,7 @@ def test_what_became_of_transactions_is_the_same_after_merges_and_in_the_remote_
     live.tiered(segment_bytes="8000", segment_merge_min_files="2")
     live.fill("a")
     for number, value in enumerate("bcde"):
-        one = live.cluster.transaction("loader")
+        one = live.cluster.transactions.begin("loader")
         one.append_batches("t", {0: [batch([value])]})
         one.abort() if number % 2 else one.commit()
     committed, all_of_them = Query(live, isolation="read_committed"), Query(live)

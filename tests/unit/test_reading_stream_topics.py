@@ -18,7 +18,7 @@ from tests.unit.stream_harness import Query, source
 def live(tmp_path: Path) -> LiveCluster:
     """``trips-a`` and ``trips-b`` of two partitions, ``rides`` of one."""
     made = LiveCluster(tmp_path)
-    made.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    made.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     for topic in ("trips-a", "trips-b"):
         made.topic(topic, partitions=2)
         made.append({0: [f"{topic}0"], 1: [f"{topic}1"]}, topic).raise_for_failures()
@@ -42,7 +42,7 @@ ALL = ["ride", "trips-a0", "trips-a1", "trips-b0", "trips-b1"]
 )
 def test_what_is_read(live: LiveCluster, given: dict[str, str], found: list[str], more: list[str]) -> None:
     """A pattern matches none of the engine's own topics."""
-    live.cluster.commit("g", {("rides", 0): 0})
+    live.cluster.groups.commit("g", {("rides", 0): 0})
     query = Query(live, **given)
     assert query.batch() == found
     live.append({0: ["new0"], 1: ["new1"]}, "trips-a").raise_for_failures()
@@ -62,8 +62,8 @@ def test_topics_and_partitions_that_come_later_are_read_from_their_beginning(liv
     assert query.batch() == []
     live.topic("trips-c")
     live.append(["c"], "trips-c").raise_for_failures()
-    live.cluster.create_partitions("rides", 2)
-    live.cluster.create_partitions("trips-a", 3)
+    live.cluster.topics.create_partitions("rides", 2)
+    live.cluster.topics.create_partitions("trips-a", 3)
     live.append({2: ["a2"]}, "trips-a").raise_for_failures()
     assert query.batch() == ["a2", "c"]
 
@@ -71,7 +71,7 @@ def test_topics_and_partitions_that_come_later_are_read_from_their_beginning(liv
 def test_assigned_partitions_stay_those(live: LiveCluster) -> None:
     query = Query(live, assign='{"trips-a": [0]}')
     assert query.batch() == ["trips-a0"]
-    live.cluster.create_partitions("trips-a", 3)
+    live.cluster.topics.create_partitions("trips-a", 3)
     live.append({1: ["b"], 2: ["c"]}, "trips-a").raise_for_failures()
     assert query.nothing_new()
 
@@ -121,7 +121,7 @@ def test_a_topic_whose_records_do_not_fit_is_refused_by_name(live: LiveCluster) 
     query = Query(live, subscribePattern="trips-.*")
     query.batch()
     value = StructType([StructField("n", LongType())])
-    live.cluster.create_topic("trips-typed", value=value, partitions=1, replication_factor=1)
+    live.cluster.topics.create("trips-typed", value=value, partitions=1, replication_factor=1)
     with pytest.raises(
         InvalidCallError, match="'trips-a' and 'trips-typed' cannot be read in one frame: their values"
     ):
@@ -131,7 +131,7 @@ def test_a_topic_whose_records_do_not_fit_is_refused_by_name(live: LiveCluster) 
 def test_a_deleted_topic_of_a_pattern_ends_the_query_unless_records_may_be_lost(live: LiveCluster) -> None:
     query = Query(live, subscribePattern="trips-.*")
     query.batch()
-    live.cluster.delete_topic("trips-b").raise_for_failures()
+    live.cluster.topics.delete("trips-b").raise_for_failures()
     live.append(["more"], "trips-a").raise_for_failures()
     with pytest.raises(OffsetOutOfRangeError, match=r"topic 'trips-b' is deleted.*failOnDataLoss = false"):
         query.plan()
@@ -163,7 +163,7 @@ def test_a_group_is_told_of_all_topics(live: LiveCluster) -> None:
     query.batch()
     assert query.done is not None
     StreamProgress(live.driver()._context, "g").report(query.done)
-    assert rows_of(live.cluster.lag("g"), "topic", "partition", "committed", "lag") == [
+    assert rows_of(live.cluster.groups.lag("g"), "topic", "partition", "committed", "lag") == [
         ("rides", 0, 1, 0),
         ("trips-a", 0, 1, 0),
         ("trips-a", 1, 1, 0),
@@ -171,9 +171,9 @@ def test_a_group_is_told_of_all_topics(live: LiveCluster) -> None:
 
 
 def test_records_of_a_transaction_are_told_apart_by_topic(live: LiveCluster) -> None:
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
-    with live.cluster.transaction("copy") as transaction:
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    with live.cluster.transactions.begin("copy") as transaction:
         transaction.append_batches("rides", {0: [batch(["in"])]})
-    live.cluster.transaction("open").append_batches("trips-a", {0: [batch(["open"])]})
+    live.cluster.transactions.begin("open").append_batches("trips-a", {0: [batch(["open"])]})
     query = Query(live, subscribe="trips-a,rides", isolation="read_committed")
     assert query.batch() == ["in", "ride", "trips-a0", "trips-a1"]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from stratalog.engine.cluster_fetch import TailSettings
+from stratalog.engine.cluster import Cluster
 from stratalog.engine.reading.tail import Tail, TailOptions
 from stratalog.partitions.offsets import OffsetSpec
 from tests.unit.cluster_harness import LiveCluster
@@ -26,8 +27,9 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     return two_partitions(tmp_path, faults)
 
 
-def test_its_settings_are_its_options() -> None:
-    assert set(TailSettings.__annotations__) == {field.name for field in fields(TailOptions)}
+def test_the_door_takes_its_options_with_their_defaults() -> None:
+    taken = signature(Cluster.tail).parameters
+    assert all(taken[field.name].default == field.default for field in fields(TailOptions))
 
 
 # ------------------------------------------------------------------------------ following
@@ -88,7 +90,7 @@ def test_new_partitions_are_read_from_their_first_record_on(live: LiveCluster) -
     assert len(live.cluster.image.topic("t").partitions) == 2
 
     def grow() -> None:
-        live.cluster.create_partitions("t", 3)
+        live.cluster.topics.create_partitions("t", 3)
         live.append({2: ["c0"]}).raise_for_failures()
         live.append({2: ["c1"]}).raise_for_failures()
 
@@ -124,12 +126,12 @@ def values_of(tables: Iterator[pa.Table] | Tail) -> list[str]:
 @pytest.fixture
 def transactional(live: LiveCluster) -> LiveCluster:
     """``x``: a; b, committed, and its marker; c, aborted, and its marker."""
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic("x")
     live.fill("a", "x")
-    with live.cluster.transaction("one") as one:
+    with live.cluster.transactions.begin("one") as one:
         one.append_batches("x", {0: [batch(["b"])]})
-    two = live.cluster.transaction("two")
+    two = live.cluster.transactions.begin("two")
     two.append_batches("x", {0: [batch(["c"])]})
     two.abort()
     return live
@@ -153,7 +155,7 @@ def test_markers_and_what_the_isolation_level_leaves_out_is_passed_over(
 def test_a_tail_of_committed_records_goes_up_to_the_last_stable_offset(transactional: LiveCluster) -> None:
     """What is behind an open transaction is handed on when that is decided, not before."""
     live = transactional
-    t = live.cluster.transaction("three")
+    t = live.cluster.transactions.begin("three")
     t.append_batches("x", {0: [batch(["d"])]})
     live.fill("e", "x")
     assert values_of(live.cluster.tail("x", start=0, follow=False, isolation="read_committed")) == ["a", "b"]

@@ -31,7 +31,7 @@ def live(tmp_path: Path, faults: Faults) -> LiveCluster:
 
 def overtaken(live: LiveCluster) -> None:
     """The log of partition 0 starts at 3, and who reads it has read the metadata since."""
-    live.driver().delete_records("t", {0: 3}).raise_for_failures()
+    live.driver().topics.delete_records("t", {0: 3}).raise_for_failures()
     live.clock.advance_ms(20_000)
 
 
@@ -56,14 +56,14 @@ def test_with_a_reset_policy_it_goes_on(live: LiveCluster, reset: str, found: li
 def lose(live: LiveCluster) -> None:
     """Of partition 0 the last record is lost by an unclean election, and another is in its place."""
     away = next(broker for broker in (1, 2, 3) if broker != live.leader())
-    live.cluster.fence(away).raise_for_failures()
+    live.cluster.brokers.fence(away).raise_for_failures()
     live.append(["lost"]).raise_for_failures()
-    live.cluster.unfence(away).raise_for_failures()
+    live.cluster.brokers.unfence(away).raise_for_failures()
 
 
 def replace_lost(live: LiveCluster) -> None:
     out = next(broker for broker in (1, 2, 3) if broker not in live.isr())
-    live.cluster.fence([broker for broker in (1, 2, 3) if broker != out], force=True).raise_for_failures()
+    live.cluster.brokers.fence([broker for broker in (1, 2, 3) if broker != out], force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.append(["new"]).raise_for_failures()
 
@@ -87,7 +87,9 @@ def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveClus
     assert texts(first)[-1] == "lost"
     if shorter:
         out = next(broker for broker in (1, 2, 3) if broker not in live.isr())
-        live.cluster.fence([broker for broker in (1, 2, 3) if broker != out], force=True).raise_for_failures()
+        live.cluster.brokers.fence(
+            [broker for broker in (1, 2, 3) if broker != out], force=True
+        ).raise_for_failures()
         live.cluster.elect("t", unclean=True).raise_for_failures()
     else:
         replace_lost(live)
@@ -109,8 +111,8 @@ def test_with_a_reset_policy_it_goes_on_where_the_histories_part(live: LiveClust
 
 def test_a_topic_that_was_deleted_and_created_anew_is_another_log(live: LiveCluster) -> None:
     def again() -> None:
-        live.driver().delete_topic("t").raise_for_failures()
-        live.driver().create_topic("t", partitions=2, replication_factor=1)
+        live.driver().topics.delete("t").raise_for_failures()
+        live.driver().topics.create("t", partitions=2, replication_factor=1)
 
     while_waiting(live, again)
     with pytest.raises(UnknownTopicOrPartitionError, match="created anew"):
@@ -192,7 +194,7 @@ def test_it_follows_its_leaders_while_the_metadata_is_away(live: LiveCluster, fa
 
     def back() -> None:
         faults.none()
-        live.cluster.create_partitions("t", 3)
+        live.cluster.topics.create_partitions("t", 3)
         live.append({2: ["c0"]}).raise_for_failures()
 
     while_waiting(live, away, lambda: None, back)
@@ -210,7 +212,7 @@ def test_a_new_partition_that_cannot_be_looked_at_is_found_by_a_later_poll(
             raise StorageError("503 slow down")
 
     def grow() -> None:
-        live.cluster.create_partitions("t", 3)
+        live.cluster.topics.create_partitions("t", 3)
         live.append(["a4"]).raise_for_failures()
         faults.before = broken
         live.clock.advance_ms(700_000)

@@ -69,11 +69,11 @@ def test_it_begins_at_a_time(live: LiveCluster) -> None:
 
 def test_a_group_goes_on_where_it_has_come_to(live: LiveCluster) -> None:
     """What was handed on is what is committed; with the leader epoch (KIP-320)."""
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     tail = live.cluster.tail("t", [0], start=OffsetSpec.EARLIEST, max_bytes=1)
     assert texts(islice(tail, 3)) == ["a0", "a1", "a2"]
     assert tail.positions == {("t", 0): OffsetAndMetadata(3, 1)}
-    live.cluster.commit("g", tail.positions)
+    live.cluster.groups.commit("g", tail.positions)
     again = live.cluster.tail("t", start=Committed("g"), follow=False)
     assert again.positions["t", 0] == OffsetAndMetadata(3, 1)
     assert texts(again) == ["a3", "b0", "b1"]

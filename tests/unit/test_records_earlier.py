@@ -43,9 +43,9 @@ def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int 
 
 
 def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveCluster) -> None:
-    live.cluster.create_partitions("t", 4)
+    live.cluster.topics.create_partitions("t", 4)
     assert dealt(live) == 2
-    live.cluster.create_partitions("t", 5)
+    live.cluster.topics.create_partitions("t", 5)
     assert dealt(live) == 2
 
 
@@ -54,18 +54,18 @@ def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
     context = live.cluster._context
     _append_a_part(live, None).raise_for_failures()
     before = context.unnamed_producers.take(context.new_id)
-    live.cluster.create_partitions("t", 4)
+    live.cluster.topics.create_partitions("t", 4)
     assert dealt(live, before.producer_id, before.epoch, before.sequence - 1) == 2
     assert dealt(live, before.producer_id, before.epoch, before.sequence) is None
 
 
 def test_whatever_else_is_dealt_among_all_partitions(live: LiveCluster) -> None:
-    live.cluster.create_partitions("t", 4)
+    live.cluster.topics.create_partitions("t", 4)
     assert [dealt(live, sequence=8), dealt(live, epoch=2), dealt(live, producer="q")] == [None] * 3
 
 
 def test_an_append_to_partitions_that_were_given_says_nothing(live: LiveCluster) -> None:
-    live.cluster.create_partitions("t", 4)
+    live.cluster.topics.create_partitions("t", 4)
     live.append(["b"], producer="q", sequence=3).raise_for_failures()
     assert dealt(live, producer="q", epoch=0, sequence=3) is None
 
@@ -108,15 +108,15 @@ def test_a_later_sequence_anywhere_makes_an_append_late(live: LiveCluster) -> No
 
 def test_a_partition_that_cannot_be_asked_is_left_out(live: LiveCluster) -> None:
     for broker in sorted(live.isr(partition=1)):
-        live.cluster.fence(broker, force=True).raise_for_failures()
+        live.cluster.brokers.fence(broker, force=True).raise_for_failures()
     context, image = live.driver()._context, live.cluster.image
     assert earlier_tries(context, image, image.topic("t"), FIRST) == EarlierTries()
 
 
 def test_while_the_leader_that_knows_cannot_be_asked_nothing_is_dealt(live: LiveCluster) -> None:
     """Protocol, I3: else what it has would be appended to another partition too."""
-    live.cluster.create_partitions("t", 4)
+    live.cluster.topics.create_partitions("t", 4)
     for broker in sorted(live.isr(partition=1)):
-        live.cluster.fence(broker, force=True).raise_for_failures()
+        live.cluster.brokers.fence(broker, force=True).raise_for_failures()
     with pytest.raises(LeaderNotAvailableError, match="has no leader"):
         dealt(live)

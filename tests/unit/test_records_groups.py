@@ -36,26 +36,26 @@ def live(tmp_path: Path) -> LiveCluster:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     """``live``, where ``g`` has committed, for those who change nothing."""
     made = in_memory(tmp_path_factory.mktemp("shared"))
-    made.cluster.commit("g", {("t", 0): 1})
+    made.cluster.groups.commit("g", {("t", 0): 1})
     return made
 
 
 def test_what_was_committed_is_there_for_every_driver(live: LiveCluster) -> None:
     """A commit is acknowledged by the whole ISR, and a read is linearizable."""
-    live.cluster.commit("g", {("t", 0): 1, ("t", 1): OffsetAndMetadata(1, 4, "half-way")})
-    live.cluster.commit("g", {("t", 0): 2})
-    live.cluster.commit("h", {("t", 0): 0})
+    live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): OffsetAndMetadata(1, 4, "half-way")})
+    live.cluster.groups.commit("g", {("t", 0): 2})
+    live.cluster.groups.commit("h", {("t", 0): 0})
     wanted = {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1, 4, "half-way")}
     for cluster in (live.cluster, live.driver()):
-        assert cluster.committed("g") == wanted
-        assert cluster.committed("h", "t") == {("t", 0): OffsetAndMetadata(0)}
-        assert cluster.committed("nobody") == {}
+        assert cluster.groups.committed("g") == wanted
+        assert cluster.groups.committed("h", "t") == {("t", 0): OffsetAndMetadata(0)}
+        assert cluster.groups.committed("nobody") == {}
 
 
 def test_the_first_commit_creates_the_topic_with_its_own_configs(live: LiveCluster) -> None:
     """KIP-115: partitions and replicas as the cluster's configs say; whatever its defaults for topics are."""
-    live.cluster.alter_configs(None, {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"})
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.topics.alter_configs(None, {"cleanup.policy": "delete", "unclean.leader.election.enable": "true"})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     topic = live.cluster.image.topic(OFFSETS_TOPIC)
     assert (len(topic.partitions), len(topic.partitions[0].replicas)) == (4, 3)
     assert topic.configs["cleanup.policy"] == "snapshot"
@@ -73,38 +73,40 @@ def test_on_too_few_brokers_the_topic_is_not_created(tmp_path: Path) -> None:
         live.unchanged(),
         pytest.raises(InvalidReplicationFactorError, match=r"offsets\.topic\.replication\.factor"),
     ):
-        live.cluster.commit("g", {("t", 0): 1})
-    live.cluster.alter_configs(None, {"offsets.topic.replication.factor": "2"})
-    live.cluster.commit("g", {("t", 0): 1})
-    assert live.cluster.committed("g") == {("t", 0): OffsetAndMetadata(1)}
+        live.cluster.groups.commit("g", {("t", 0): 1})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.replication.factor": "2"})
+    live.cluster.groups.commit("g", {("t", 0): 1})
+    assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_lag_is_what_lies_between_the_commit_and_the_high_watermark(live: LiveCluster) -> None:
     """One row per partition of the group's topics; without a commit, all of it."""
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     live.append({1: ["e"]}, acks="leader")
     columns = ("topic", "partition", "committed", "log_end", "high_watermark", "lag")
-    assert rows_of(live.cluster.lag("g"), *columns) == [("t", 0, 1, 3, 3, 2), ("t", 1, None, 2, 1, 1)]
-    assert live.cluster.lag("g").totals == {"group": "g", "lag": 3}
+    assert rows_of(live.cluster.groups.lag("g"), *columns) == [("t", 0, 1, 3, 3, 2), ("t", 1, None, 2, 1, 1)]
+    assert live.cluster.groups.lag("g").totals == {"group": "g", "lag": 3}
 
 
 def test_lag_tells_all_that_was_committed(live: LiveCluster) -> None:
     """Leader epoch and metadata; and when the group is forgotten, which is the same in every row."""
-    live.cluster.commit("g", {("t", 0): OffsetAndMetadata(2, 0, "half-way")})
+    live.cluster.groups.commit("g", {("t", 0): OffsetAndMetadata(2, 0, "half-way")})
     live.clock.sleep(60)
-    live.cluster.commit("g", {("t", 1): 1})
+    live.cluster.groups.commit("g", {("t", 1): 1})
     expires = utc_text(live.clock.now_ms() + 7 * DAY_MS)
-    found = rows_of(live.cluster.lag("g"), "committed", "leader_epoch", "metadata", "expires")
+    found = rows_of(live.cluster.groups.lag("g"), "committed", "leader_epoch", "metadata", "expires")
     assert found == [(2, 0, "half-way", expires), (1, None, "", expires)]
 
 
 def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster) -> None:
     """It cannot be read any more; what was committed counts as Kafka counts it."""
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"})
+    live.cluster.topics.alter_configs(
+        "t", {"local.retention.bytes": "0", "retention.bytes": "1", "segment.bytes": "1"}
+    )
     live.append({0: ["x"], 1: ["x"]}).raise_for_failures()
     live.append({0: ["y"], 1: ["y"]}).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 1})
-    before = {row["partition"]: row["lag"] for row in live.cluster.lag("g").rows}
+    live.cluster.groups.commit("g", {("t", 0): 1})
+    before = {row["partition"]: row["lag"] for row in live.cluster.groups.lag("g").rows}
     assert before == {0: 4, 1: 3}
     live.cluster.retain("t").raise_for_failures()
     left = {
@@ -112,17 +114,17 @@ def test_what_is_gone_from_an_uncommitted_partition_is_no_lag(live: LiveCluster)
         for p in (0, 1)
     }
     assert left[1] < 3
-    assert {row["partition"]: row["lag"] for row in live.cluster.lag("g").rows} == {0: 4, 1: left[1]}
+    assert {row["partition"]: row["lag"] for row in live.cluster.groups.lag("g").rows} == {0: 4, 1: left[1]}
 
 
 def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: Path) -> None:
     """The others are told, and of this one what was committed."""
     live = on_disk(tmp_path)
-    live.cluster.commit("g", {("t", 0): 1, ("t", 1): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     offsets_leader = live.leader(OFFSETS_TOPIC)
     away = next(p for p in (0, 1) if live.leader("t", p) != offsets_leader)
     with live.unreachable(live.leader("t", away)):
-        report = live.cluster.lag("g")
+        report = live.cluster.groups.lag("g")
     assert codes(report) == {"BROKER_NOT_AVAILABLE": 1}
     rows = {row["partition"]: (row["committed"], row["lag"]) for row in report.rows}
     assert rows == {away: (1, None), 1 - away: (1, 1)}
@@ -130,8 +132,8 @@ def test_a_partition_that_cannot_be_looked_at_is_a_failure_of_its_own(tmp_path: 
 
 def test_lag_of_nobody_is_a_mistake(live: LiveCluster) -> None:
     for call in (
-        live.cluster.lag,
-        lambda name: live.cluster.commit("g", {("t", 0): 1}) and live.cluster.lag(name),
+        live.cluster.groups.lag,
+        lambda name: live.cluster.groups.commit("g", {("t", 0): 1}) and live.cluster.groups.lag(name),
     ):
         with pytest.raises(GroupIdNotFoundError, match="group 'nobody' does not exist"):
             call("nobody")
@@ -139,7 +141,7 @@ def test_lag_of_nobody_is_a_mistake(live: LiveCluster) -> None:
 
 def test_nothing_to_commit_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
-        assert live.cluster.commit("g", {}).rows == []
+        assert live.cluster.groups.commit("g", {}).rows == []
 
 
 # --------------------------------------------------------------------------------------- bad input
@@ -177,20 +179,20 @@ def test_what_is_wrong_with_a_commit_is_said_and_nothing_changed(
 ) -> None:
     """All or nothing: one bad partition keeps the others from being committed."""
     with shared.unchanged(), pytest.raises(error, match=says):
-        shared.cluster.commit(group, offsets)
-    assert shared.driver().committed("g") == {("t", 0): OffsetAndMetadata(1)}
+        shared.cluster.groups.commit(group, offsets)
+    assert shared.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_numbers_may_come_from_arrow_or_pandas(live: LiveCluster) -> None:
     """They are plain numbers in the log: what Python's own JSON cannot read, nobody could."""
-    live.cluster.commit("g", {("t", np.int32(0)): np.int64(2)}, member_epoch=np.int16(3))
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(2)}
+    live.cluster.groups.commit("g", {("t", np.int32(0)): np.int64(2)}, member_epoch=np.int16(3))
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2)}
 
 
 @pytest.mark.parametrize("read", ["committed", "lag"])
 def test_reading_has_the_same_names(live: LiveCluster, read: str) -> None:
     with pytest.raises(InvalidGroupIdError):
-        getattr(live.cluster, read)("")
+        getattr(live.cluster.groups, read)("")
 
 
 # ------------------------------------------------------------------------------- internal topics
@@ -199,17 +201,17 @@ def test_reading_has_the_same_names(live: LiveCluster, read: str) -> None:
 def _calls(cluster: Cluster, topic: str) -> list[Any]:
     return [
         lambda: cluster.append_batches(topic, {}),
-        lambda: cluster.alter_configs(topic, {"cleanup.policy": "delete"}),
-        lambda: cluster.delete_topic(topic),
-        lambda: cluster.delete_topic(topic, dry_run=True),
-        lambda: cluster.create_topic(topic),
+        lambda: cluster.topics.alter_configs(topic, {"cleanup.policy": "delete"}),
+        lambda: cluster.topics.delete(topic),
+        lambda: cluster.topics.delete(topic, dry_run=True),
+        lambda: cluster.topics.create(topic),
     ]
 
 
 @pytest.mark.parametrize("call", range(5), ids=["append", "alter", "delete", "plan to delete", "create"])
 def test_users_cannot_touch_the_engines_own_topics(live: LiveCluster, call: int) -> None:
     """By accident, that is: whoever wants to break them has the files."""
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     with live.unchanged(), pytest.raises(InvalidTopicError, match=f"'{OFFSETS_TOPIC}' is internal"):
         _calls(live.cluster, OFFSETS_TOPIC)[call]()
 
@@ -217,4 +219,4 @@ def test_users_cannot_touch_the_engines_own_topics(live: LiveCluster, call: int)
 @pytest.mark.parametrize("topic", [TRANSACTIONS_TOPIC, OFFSETS_TOPIC, METADATA_TOPIC])
 def test_nobody_creates_a_topic_of_their_names(live: LiveCluster, topic: str) -> None:
     with live.unchanged(), pytest.raises(InvalidCallError):
-        live.cluster.create_topic(topic)
+        live.cluster.topics.create(topic)

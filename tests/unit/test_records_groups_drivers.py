@@ -37,17 +37,17 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_a_stale_member_is_refused(live: LiveCluster) -> None:
     """KIP-848, STALE_MEMBER_EPOCH: nothing changed."""
-    live.cluster.commit("g", {("t", 0): 1}, member_epoch=2)
+    live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=2)
     with (
         live.unchanged(),
         pytest.raises(StaleMemberEpochError, match="epoch 2 has committed already"),
     ):
-        live.driver().commit("g", {("t", 0): 3}, member_epoch=1)
-    live.cluster.commit("g", {("t", 0): 2}, member_epoch=2)
-    live.cluster.commit("g", {("t", 1): 1}, member_epoch=3)
+        live.driver().groups.commit("g", {("t", 0): 3}, member_epoch=1)
+    live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=2)
+    live.cluster.groups.commit("g", {("t", 1): 1}, member_epoch=3)
     with pytest.raises(InvalidCallError, match="member epoch -1"):
-        live.cluster.commit("g", {("t", 0): 1}, member_epoch=-1)
-    assert live.cluster.committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
+        live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=-1)
+    assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
 
 
 def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path) -> None:
@@ -55,51 +55,51 @@ def test_a_member_that_becomes_stale_while_it_commits_is_refused(tmp_path: Path)
     in the log, and counts for nothing."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic()
     live.append(["a", "b"]).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 0}, member_epoch=1)
+    live.cluster.groups.commit("g", {("t", 0): 0}, member_epoch=1)
     newer = live.driver()
 
     def overtake(uri: str, what: str, name: str) -> None:
         if what == "stage" and OFFSETS_TOPIC in name:
             faults.none()
-            newer.commit("g", {("t", 0): 1}, member_epoch=2)
+            newer.groups.commit("g", {("t", 0): 1}, member_epoch=2)
 
     faults.before = overtake
     with pytest.raises(StaleMemberEpochError):
-        live.cluster.commit("g", {("t", 0): 2}, member_epoch=1)
+        live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=1)
     assert live.log(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC).log_end == 3
     for cluster in (live.cluster, newer, live.driver()):
-        assert cluster.committed("g") == {("t", 0): OffsetAndMetadata(1)}
+        assert cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_a_commit_that_a_newer_member_follows_has_counted(tmp_path: Path) -> None:
     """It is judged where it stands: the newer one's commit came after the append, before the committer looked."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic(partitions=2)
     live.append({0: ["a", "b"], 1: ["c"]}).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 0}, member_epoch=1)
+    live.cluster.groups.commit("g", {("t", 0): 0}, member_epoch=1)
     newer = live.driver()
 
     def follow(uri: str, what: str, name: str) -> None:
         if what == "create" and OFFSETS_TOPIC in name and name.endswith(".hw"):
             faults.none()
-            newer.commit("g", {("t", 1): 1}, member_epoch=2)
+            newer.groups.commit("g", {("t", 1): 1}, member_epoch=2)
 
     faults.after = follow
-    live.cluster.commit("g", {("t", 0): 2}, member_epoch=1)
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
+    live.cluster.groups.commit("g", {("t", 0): 2}, member_epoch=1)
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(2), ("t", 1): OffsetAndMetadata(1)}
 
 
 def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> None:
     """The epoch of the last record that a driver has read tells whether it still stands (an unclean election)."""
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     context, topic = live.cluster._context, live.cluster.image.topic(OFFSETS_TOPIC)
     partition = partition_for("g", 4)
-    assert live.cluster.committed("g")
+    assert live.cluster.groups.committed("g")
     read = context.states.get(topic.topic_id, partition)
     assert read is not None
     for other in (
@@ -107,12 +107,12 @@ def test_what_was_read_of_another_history_is_read_again(live: LiveCluster) -> No
         ReadState(ConsumerOffsets({}, read.state.next_offset + 1), read.epoch),
     ):
         context.states.put(topic.topic_id, partition, other)
-        assert live.cluster.committed("g") == {("t", 0): OffsetAndMetadata(1)}
+        assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_those_who_append_together_are_each_told_their_own_offset(live: LiveCluster) -> None:
     """By it a committer finds out whether its commit counted."""
-    live.cluster.commit("g", {("t", 0): 1, ("t", 1): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     partition = partition_for("g", 4)
     records = commit_records(live.cluster._context, live.cluster.image, "g", {("t", 0): OffsetAndMetadata(2)})
     together = [
@@ -131,35 +131,35 @@ def test_those_who_append_together_are_each_told_their_own_offset(live: LiveClus
 def test_a_commit_goes_on_under_the_next_leader(tmp_path: Path, of: str, member_epoch: int | None) -> None:
     """Where the leader of either topic is away, the commit itself has it fenced, and another elected."""
     live = on_disk(tmp_path)
-    live.cluster.commit("g", {("t", 0): 1}, member_epoch=member_epoch)
+    live.cluster.groups.commit("g", {("t", 0): 1}, member_epoch=member_epoch)
     away = live.leader(of)
     with live.unreachable(away):
-        live.driver().commit("g", {("t", 0): 2}, member_epoch=member_epoch)
+        live.driver().groups.commit("g", {("t", 0): 2}, member_epoch=member_epoch)
         assert live.leader(of) != away
-        assert live.cluster.committed("g") == {("t", 0): OffsetAndMetadata(2)}
+        assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(2)}
 
 
 def test_while_there_is_no_leader_a_commit_is_refused_for_now(tmp_path: Path) -> None:
     """COORDINATOR_NOT_AVAILABLE: retriable, and nothing was changed; when a leader is there it goes through."""
     live = on_disk(tmp_path)
     for broker in sorted(live.isr(OFFSETS_TOPIC)):
-        live.cluster.fence(broker, force=True).raise_for_failures()
+        live.cluster.brokers.fence(broker, force=True).raise_for_failures()
     assert live.site(OFFSETS_TOPIC).view.leader is None
     with live.unchanged(), pytest.raises(CoordinatorNotAvailableError, match="nothing was appended, try again"):
-        live.cluster.commit("g", {("t", 0): 1})
-    live.cluster.unfence([2, 3, 4])
-    live.cluster.commit("g", {("t", 0): 1})
-    assert live.cluster.committed("g") == {("t", 0): OffsetAndMetadata(1)}
+        live.cluster.groups.commit("g", {("t", 0): 1})
+    live.cluster.brokers.unfence([2, 3, 4])
+    live.cluster.groups.commit("g", {("t", 0): 1})
+    assert live.cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
     """OUTCOME_UNKNOWN: to commit again does no harm."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic()
     live.append(["a"]).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 0})
+    live.cluster.groups.commit("g", {("t", 0): 0})
 
     def fail(uri: str, what: str, name: str) -> None:
         if what == "commit" and OFFSETS_TOPIC in name:
@@ -167,10 +167,10 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
 
     faults.after = fail
     with pytest.raises(OutcomeUnknownError, match="may be in the log all the same"):
-        live.cluster.commit("g", {("t", 0): 1})
+        live.cluster.groups.commit("g", {("t", 0): 1})
     faults.none()
-    live.cluster.commit("g", {("t", 0): 1})
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(1)}
+    live.cluster.groups.commit("g", {("t", 0): 1})
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 # ------------------------------------------------------------------------------ many threads
@@ -180,40 +180,40 @@ def test_an_append_that_may_have_happened_says_so(tmp_path: Path) -> None:
 def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluster) -> None:
     """Eight groups of one partition of ``__consumer_offsets``, members of theirs, and every commit acknowledged is
     there; those that came while an append was under way went into one file."""
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.fill(["x"] * 20)
 
     def consume(group: str) -> None:
         for offset in range(1, 11):
-            live.cluster.commit(group, {("t", 0): offset}, member_epoch=offset)
+            live.cluster.groups.commit(group, {("t", 0): offset}, member_epoch=offset)
 
     together(*(partial(consume, f"g{number}") for number in range(8)))
     log = live.log(live.leader(OFFSETS_TOPIC), OFFSETS_TOPIC)
     assert log.high_watermark == 80
     assert len(log.chain) < 80
     for number in range(8):
-        assert live.driver().committed(f"g{number}") == {("t", 0): OffsetAndMetadata(10)}
+        assert live.driver().groups.committed(f"g{number}") == {("t", 0): OffsetAndMetadata(10)}
 
 
 def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
     """Each is a producer of its own, and the log decides whose append comes first."""
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     drivers = [live.driver() for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         for offset in (0, 1, 2, 3):
             done = [
-                pool.submit(driver.commit, f"g{number}", {("t", 0): offset}, member_epoch=1)
+                pool.submit(driver.groups.commit, f"g{number}", {("t", 0): offset}, member_epoch=1)
                 for number, driver in enumerate(drivers)
             ]
             for one in done:
                 one.result()
-    assert [live.cluster.committed(f"g{n}")["t", 0].offset for n in range(4)] == [3] * 4
+    assert [live.cluster.groups.committed(f"g{n}")["t", 0].offset for n in range(4)] == [3] * 4
 
 
 def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -> None:
     """KIP-630, "Loading Snapshots"; the log before the snapshot is gone from every replica."""
     for offset in (1, 2, 3):
-        live.cluster.commit("g", {("t", 0): offset}, member_epoch=offset)
+        live.cluster.groups.commit("g", {("t", 0): offset}, member_epoch=offset)
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()
     live.cluster.retain(OFFSETS_TOPIC).raise_for_failures()
     live.clock.sleep(10 * MINUTE_S)
@@ -221,19 +221,19 @@ def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -
     partition = partition_for("g", 4)
     log = live.log(live.leader(OFFSETS_TOPIC, partition), OFFSETS_TOPIC, partition)
     assert (log.local_start, log.listing.data) == (3, ())
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(3)}
-    live.cluster.commit("g", {("t", 1): 1}, member_epoch=3)
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(3), ("t", 1): OffsetAndMetadata(1)}
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(3)}
+    live.cluster.groups.commit("g", {("t", 1): 1}, member_epoch=3)
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(3), ("t", 1): OffsetAndMetadata(1)}
     with pytest.raises(StaleMemberEpochError):
-        live.driver().commit("g", {("t", 1): 0}, member_epoch=2)
+        live.driver().groups.commit("g", {("t", 1): 0}, member_epoch=2)
 
 
 def test_a_driver_reads_only_what_is_new(live: LiveCluster) -> None:
     """The state of a partition is kept, and only files after it are opened."""
     for _ in range(20):
-        live.cluster.commit("g", {("t", 0): 1})
+        live.cluster.groups.commit("g", {("t", 0): 1})
     driver = live.driver()
-    driver.committed("g")
+    driver.groups.committed("g")
     with driver.measured() as measure:
-        driver.committed("g")
+        driver.groups.committed("g")
     assert measure.counts.read_bytes < 5_000

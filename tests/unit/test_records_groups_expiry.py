@@ -21,12 +21,12 @@ def live(tmp_path: Path) -> LiveCluster:
 
 def test_offsets_do_not_pass_to_a_new_topic_of_the_same_name(live: LiveCluster) -> None:
     """They are kept by topic id."""
-    live.cluster.commit("g", {("t", 0): 3})
-    live.cluster.delete_topic("t")
-    assert live.cluster.committed("g") == {}
+    live.cluster.groups.commit("g", {("t", 0): 3})
+    live.cluster.topics.delete("t")
+    assert live.cluster.groups.committed("g") == {}
     live.topic(partitions=2)
-    assert live.cluster.committed("g") == {}
-    assert live.cluster.lag("g").rows == []
+    assert live.cluster.groups.committed("g") == {}
+    assert live.cluster.groups.lag("g").rows == []
 
 
 def forgotten(live: LiveCluster) -> int:
@@ -37,30 +37,33 @@ def forgotten(live: LiveCluster) -> int:
 
 def test_dead_groups_are_forgotten_by_the_snapshot_job(live: LiveCluster) -> None:
     """offsets.retention.minutes after the latest commit; a live group keeps all of its offsets (KIP-211)."""
-    live.cluster.alter_configs(None, {"offsets.retention.minutes": "10"})
-    live.cluster.commit("dead", {("t", 0): 1, ("t", 1): 1}, member_epoch=4)
-    live.cluster.commit("lives", {("t", 0): 1})
+    live.cluster.topics.alter_configs(None, {"offsets.retention.minutes": "10"})
+    live.cluster.groups.commit("dead", {("t", 0): 1, ("t", 1): 1}, member_epoch=4)
+    live.cluster.groups.commit("lives", {("t", 0): 1})
     live.clock.sleep(5 * MINUTE_S)
-    live.cluster.commit("lives", {("t", 1): 1})
+    live.cluster.groups.commit("lives", {("t", 1): 1})
     live.clock.sleep(5 * MINUTE_S - 0.001)
     assert forgotten(live) == 0
     live.clock.sleep(0.001)
     assert forgotten(live) == 3  # two offsets, and the group
     for cluster in (live.cluster, live.driver()):
-        assert cluster.committed("dead") == {}
-        assert cluster.committed("lives") == {("t", 0): OffsetAndMetadata(1), ("t", 1): OffsetAndMetadata(1)}
+        assert cluster.groups.committed("dead") == {}
+        assert cluster.groups.committed("lives") == {
+            ("t", 0): OffsetAndMetadata(1),
+            ("t", 1): OffsetAndMetadata(1),
+        }
     assert forgotten(live) == 0
-    live.cluster.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins anew
+    live.cluster.groups.commit("dead", {("t", 0): 2}, member_epoch=1)  # it begins anew
 
 
 def test_offsets_of_deleted_topics_are_forgotten_at_once(live: LiveCluster) -> None:
     live.topic("u")
     live.append(["x"], "u")
-    live.cluster.commit("g", {("t", 0): 1, ("u", 0): 1})
-    live.cluster.delete_topic("u")
+    live.cluster.groups.commit("g", {("t", 0): 1, ("u", 0): 1})
+    live.cluster.topics.delete("u")
     assert forgotten(live) == 1
     assert forgotten(live) == 0
-    assert live.driver().committed("g") == {("t", 0): OffsetAndMetadata(1)}
+    assert live.driver().groups.committed("g") == {("t", 0): OffsetAndMetadata(1)}
 
 
 def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_path: Path) -> None:
@@ -68,22 +71,24 @@ def test_a_group_that_commits_again_right_at_its_expiry_keeps_what_it_has(tmp_pa
     partitions that it did not commit now."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1", "offsets.retention.minutes": "10"})
+    live.cluster.topics.alter_configs(
+        None, {"offsets.topic.num.partitions": "1", "offsets.retention.minutes": "10"}
+    )
     live.topic(partitions=2)
     live.append({0: ["a"], 1: ["b"]}).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 1, ("t", 1): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1, ("t", 1): 1})
     live.clock.sleep(10 * MINUTE_S)
     consumer = live.driver()
 
     def overtake(uri: str, what: str, name: str) -> None:
         if what == "stage" and OFFSETS_TOPIC in name:
             faults.none()
-            consumer.commit("g", {("t", 0): 0})
+            consumer.groups.commit("g", {("t", 0): 0})
 
     faults.before = overtake
     assert forgotten(live) == 3
     for cluster in (live.cluster, live.driver()):
-        assert cluster.committed("g") == {("t", 0): OffsetAndMetadata(0), ("t", 1): OffsetAndMetadata(1)}
+        assert cluster.groups.committed("g") == {("t", 0): OffsetAndMetadata(0), ("t", 1): OffsetAndMetadata(1)}
 
 
 def test_a_topic_that_is_created_while_offsets_expire_keeps_its_commits(tmp_path: Path) -> None:
@@ -91,10 +96,10 @@ def test_a_topic_that_is_created_while_offsets_expire_keeps_its_commits(tmp_path
     for that of a deleted one."""
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.topic()
     live.append(["a"]).raise_for_failures()
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     other, partitions_listed = live.driver(), 0
 
     def create(uri: str, what: str, name: str) -> None:
@@ -102,11 +107,11 @@ def test_a_topic_that_is_created_while_offsets_expire_keeps_its_commits(tmp_path
         if what == "list" and OFFSETS_TOPIC in name:
             faults.none()
             partitions_listed += 1
-            other.create_topic("new", replication_factor=3)
+            other.topics.create("new", replication_factor=3)
             other.append_batches("new", {0: [batch(["x"])]}).raise_for_failures()
-            other.commit("g", {("new", 0): 1})
+            other.groups.commit("g", {("new", 0): 1})
 
     faults.before = create
     live.cluster.snapshot(OFFSETS_TOPIC).raise_for_failures()
     assert partitions_listed == 1
-    assert live.driver().committed("g", "new") == {("new", 0): OffsetAndMetadata(1)}
+    assert live.driver().groups.committed("g", "new") == {("new", 0): OffsetAndMetadata(1)}

@@ -110,10 +110,10 @@ def test_times_that_the_append_gives_do_not_count(live: LiveCluster) -> None:
         report = driver.append_batches("t", _without_times("a"), producer="p", sequence=0)
         assert report.ok
     assert outcomes(report) == {0: "duplicate"}
-    live.cluster.alter_configs("t", {"message.timestamp.type": "LogAppendTime"})
+    live.cluster.topics.alter_configs("t", {"message.timestamp.type": "LogAppendTime"})
     for at_ms in (3, 5):
         assert live.append(["b"], at_ms=at_ms, producer="q", driver=live.driver()).ok
-    live.cluster.alter_configs("t", {"message.timestamp.type": "CreateTime"})
+    live.cluster.topics.alter_configs("t", {"message.timestamp.type": "CreateTime"})
     live.append(["c"], at_ms=3, producer="r")
     assert codes(live.append(["c"], at_ms=5, producer="r")) == {REFUSED}
 
@@ -133,12 +133,12 @@ def _spark(kind: pa.StructType) -> StructType:
 def test_a_type_that_has_grown_makes_no_difference(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     narrow, wide = pa.struct([("a", pa.int64())]), pa.struct([("a", pa.int64()), ("b", pa.string())])
-    live.cluster.create_topic("t", partitions=1, replication_factor=2, value=_spark(narrow))
+    live.cluster.topics.create("t", partitions=1, replication_factor=2, value=_spark(narrow))
     columns = {name: pa.nulls(1, physical_schema(value=narrow).field(name).type) for name in ("key", "headers")}
     stamps = pa.array([5], pa.int64()).cast(SCHEMA.field("timestamp").type)
     old = pa.record_batch({"timestamp": stamps, **columns, "value": pa.array([{"a": 1}], narrow)})
     live.cluster.append_batches("t", {0: [old]}, producer="p", sequence=0).raise_for_failures()
-    live.cluster.alter_topic("t", value=_spark(wide))
+    live.cluster.topics.alter("t", value=_spark(wide))
     new = pa.record_batch({"timestamp": stamps, **columns, "value": pa.array([{"a": 1}], wide)})
     for same in (old, new):
         report = live.driver().append_batches("t", {0: [same]}, producer="p", sequence=0)
@@ -219,8 +219,8 @@ def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
     """It stands in every file, and nobody compares it."""
     live.append(["a"]).raise_for_failures()
     live.append(["b"]).raise_for_failures()
-    live.cluster.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
-    with live.cluster.transaction("x") as transaction:
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.replication.factor": "2"})
+    with live.cluster.transactions.begin("x") as transaction:
         transaction.append_batches("t", {0: [batch(["c"])]})
         transaction.append_batches("t", {0: [batch(["d"])]})
     leader = live.site().leader
@@ -235,7 +235,7 @@ def test_not_appended_is_said_of_this_attempt_alone(live: LiveCluster) -> None:
     """The first attempt may be in the log: whoever took a new sequence would append it twice."""
     append(live, 0, "a").raise_for_failures()
     for broker in (1, 2, 3):
-        live.cluster.fence(broker, force=True)
+        live.cluster.brokers.fence(broker, force=True)
     report = append(live, 0, "a")
     assert outcomes(report) == {0: "not appended"}
     assert report.notes[-1] == (
@@ -252,8 +252,8 @@ def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_fe
 ) -> None:
     """It cannot be acknowledged, and nobody may say that it is not there."""
     append(live, 0, "a", acks="leader").raise_for_failures()
-    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
-    live.cluster.fence(live.followers()[0])
+    live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
+    live.cluster.brokers.fence(live.followers()[0])
     report = append(live, 0, "a")
     assert (outcomes(report), codes(report)) == ({0: "unknown"}, {"NOT_ENOUGH_REPLICAS_AFTER_APPEND"})
     fresh = append(live, 1, "b")

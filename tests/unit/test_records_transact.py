@@ -37,7 +37,7 @@ def live(tmp_path: Path) -> Ledger:
 
 
 def test_a_transaction_is_seen_when_it_is_committed_and_not_before(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, VALUES)
         assert (live.seen(), live.seen(UNCOMMITTED)) == (NOTHING, EVERYTHING)
     assert live.seen() == EVERYTHING
@@ -48,7 +48,7 @@ def test_a_transaction_is_seen_when_it_is_committed_and_not_before(live: Ledger)
 
 
 def test_an_exception_aborts_and_goes_on(live: Ledger) -> None:
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     with pytest.raises(ZeroDivisionError), t:
         _fail(put(t, VALUES))
     assert live.seen() == NOTHING
@@ -59,7 +59,7 @@ def test_an_exception_aborts_and_goes_on(live: Ledger) -> None:
 
 def test_transactions_of_one_id_follow_each_other(live: Ledger) -> None:
     for value in "abc":
-        with live.cluster.transaction("x") as t:
+        with live.cluster.transactions.begin("x") as t:
             put(t, {"t-0": value, "u-0": value})
             put(t, {"t-0": value.upper()})
     assert live.seen() == {"t-0": ["a", "A", "b", "B", "c", "C"], "t-1": [], "u-0": ["a", "b", "c"]}
@@ -67,7 +67,7 @@ def test_transactions_of_one_id_follow_each_other(live: Ledger) -> None:
 
 def test_other_appends_go_on_and_wait_for_nobody(live: Ledger) -> None:
     """What stands behind an open transaction is seen once that is decided (KIP-98, last stable offset)."""
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
         live.append(["n"]).raise_for_failures()
         assert (live.seen()["t-0"], live.seen(UNCOMMITTED)["t-0"]) == ([], ["a", "n"])
@@ -75,7 +75,7 @@ def test_other_appends_go_on_and_wait_for_nobody(live: Ledger) -> None:
 
 
 def test_a_transaction_of_nothing_leaves_nothing(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         pass
     assert t.report is not None
     assert (t.report.totals["outcome"], t.report.rows) == ("empty", [])
@@ -85,14 +85,14 @@ def test_a_transaction_of_nothing_leaves_nothing(live: Ledger) -> None:
 def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path) -> None:
     """What is tiered is settled, so ``control IS NULL`` gives what is committed, to any engine."""
     live = Ledger(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(segment_bytes="1")
     for number, commit in enumerate((True, False, True)):
-        t = live.cluster.transaction("x")
+        t = live.cluster.transactions.begin("x")
         put(t, {"t-0": f"v{number}"})
         live.append([f"n{number}"])
         (t.commit if commit else t.abort)()
-    left_open = live.cluster.transaction("y")
+    left_open = live.cluster.transactions.begin("y")
     put(left_open, {"t-0": "open"})
     live.append(["last"])
     expected = ["v0", "n0", "n1", "v2", "n2"]
@@ -129,15 +129,15 @@ def fetched(live: LiveCluster, isolation: Isolation, max_bytes: int) -> tuple[li
 def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: int) -> None:
     """KIP-98, "Fetch": no markers, and of what is left out nobody has to hear."""
     live = Ledger(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered()
     for value, commit in (("a", True), ("b", False), ("c", True), ("d", False)):
-        t = live.cluster.transaction("x")
+        t = live.cluster.transactions.begin("x")
         put(t, {"t-0": value})
         put(t, {"t-0": value.upper()})
         live.append([f"{value}-"]).raise_for_failures()
         (t.commit if commit else t.abort)()
-    open_still = live.cluster.transaction("y")
+    open_still = live.cluster.transactions.begin("y")
     put(open_still, {"t-0": "open"})
     live.append(["behind"]).raise_for_failures()
     if where == "merged":
@@ -160,14 +160,14 @@ def test_small_reads_by_isolation_level(tmp_path: Path, where: str, max_bytes: i
 def test_offsets_are_committed_with_the_transaction(live: Ledger) -> None:
     """KIP-98, "TxnOffsetCommitRequest"; KIP-447, UNSTABLE_OFFSET_COMMIT."""
     live.append(["in"], "u").raise_for_failures()
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "out"})
         t.commit_offsets("g", {("u", 0): 1})
-        assert live.driver().committed("g") == {}
+        assert live.driver().groups.committed("g") == {}
         with pytest.raises(UnstableOffsetCommitError, match="u-0"):
-            live.driver().committed("g", require_stable=True)
-        assert live.driver().committed("g", "t", require_stable=True) == {}
-    committed = live.driver().committed("g", require_stable=True)
+            live.driver().groups.committed("g", require_stable=True)
+        assert live.driver().groups.committed("g", "t", require_stable=True) == {}
+    committed = live.driver().groups.committed("g", require_stable=True)
     assert committed["u", 0].offset == 1
     assert t.report is not None
     assert t.report.totals["offsets"] == 1
@@ -175,11 +175,11 @@ def test_offsets_are_committed_with_the_transaction(live: Ledger) -> None:
 
 def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
     live.append(["in", "in"], "u").raise_for_failures()
-    live.cluster.commit("g", {("u", 0): 1})
-    t = live.cluster.transaction("x")
+    live.cluster.groups.commit("g", {("u", 0): 1})
+    t = live.cluster.transactions.begin("x")
     with pytest.raises(ZeroDivisionError), t:
         _fail(t.commit_offsets("g", {("u", 0): 2}))
-    assert live.driver().committed("g", require_stable=True)["u", 0].offset == 1
+    assert live.driver().groups.committed("g", require_stable=True)["u", 0].offset == 1
 
 
 # -------------------------------------------------------------------------------- fencing, time-out
@@ -187,9 +187,9 @@ def test_offsets_of_an_aborted_transaction_are_as_before(live: Ledger) -> None:
 
 def test_a_second_producer_of_the_id_fences_the_first(live: Ledger) -> None:
     """KIP-98: what it left open is aborted; its appends and its commit are refused."""
-    first = live.cluster.transaction("x")
+    first = live.cluster.transactions.begin("x")
     put(first, {"t-0": "old"})
-    with live.driver().transaction("x") as second:
+    with live.driver().transactions.begin("x") as second:
         put(second, {"t-0": "new", "u-0": "new"})
         with pytest.raises(ProducerFencedError, match="newer producer"):
             put(first, {"t-0": "zombie"})
@@ -202,12 +202,12 @@ def test_a_second_producer_of_the_id_fences_the_first(live: Ledger) -> None:
 
 
 def test_a_transaction_that_runs_into_its_timeout_is_aborted_by_whoever_looks(live: Ledger) -> None:
-    t = live.cluster.transaction("x", timeout_ms=5000)
+    t = live.cluster.transactions.begin("x", timeout_ms=5000)
     put(t, VALUES)
     live.clock.sleep(4.999)
-    assert live.driver().finish_transactions().rows == []
+    assert live.driver().transactions.finish().rows == []
     live.clock.sleep(0.001)
-    (row,) = live.driver().finish_transactions().rows
+    (row,) = live.driver().transactions.finish().rows
     assert (row["was"], row["state"]) == (State.ONGOING, State.COMPLETE_ABORT)
     with pytest.raises(ProducerFencedError):
         t.commit()
@@ -216,7 +216,7 @@ def test_a_transaction_that_runs_into_its_timeout_is_aborted_by_whoever_looks(li
 
 
 def test_what_is_left_behind_is_ended_by_replicate(live: Ledger) -> None:
-    t = live.cluster.transaction("x", timeout_ms=5000)
+    t = live.cluster.transactions.begin("x", timeout_ms=5000)
     put(t, VALUES)
     live.append(["behind"])
     live.clock.sleep(5)
@@ -228,7 +228,7 @@ def test_what_is_left_behind_is_ended_by_replicate(live: Ledger) -> None:
 @pytest.mark.parametrize("timeout_ms", [0, -1, 10**9])
 def test_a_timeout_has_its_bounds(live: Ledger, timeout_ms: int) -> None:
     with pytest.raises(InvalidTransactionTimeoutError):
-        live.cluster.transaction("x", timeout_ms=timeout_ms)
+        live.cluster.transactions.begin("x", timeout_ms=timeout_ms)
 
 
 # ------------------------------------------------------------------------- what operators look at
@@ -236,63 +236,63 @@ def test_a_timeout_has_its_bounds(live: Ledger, timeout_ms: int) -> None:
 
 def test_transactions_are_listed_and_described(live: Ledger) -> None:
     live.append(["first"]).raise_for_failures()
-    t = live.cluster.transaction("x", timeout_ms=7000)
+    t = live.cluster.transactions.begin("x", timeout_ms=7000)
     put(t, VALUES)
-    (row,) = live.driver().transactions().rows
+    (row,) = live.driver().transactions.list().rows
     assert (row["transactional_id"], row["state"], row["partitions"], row["timeout_ms"]) == (
         "x",
         "Ongoing",
         3,
         7000,
     )
-    found = live.driver().describe_transaction("x")
+    found = live.driver().transactions.describe("x")
     assert [(r["topic"], r["partition"], r["first_offset"]) for r in found.rows] == [
         ("t", 0, 1),
         ("t", 1, 0),
         ("u", 0, 0),
     ]
     with pytest.raises(TransactionalIdNotFoundError, match="'y' does not exist"):
-        live.driver().describe_transaction("y")
+        live.driver().transactions.describe("y")
     t.abort()
 
 
 def test_an_operator_aborts_what_is_open(live: Ledger) -> None:
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, VALUES)
     with live.unchanged():
-        assert len(live.driver().abort_transaction("x", dry_run=True).rows) == 3
-    assert live.driver().abort_transaction("x").raise_for_failures().totals["markers"] == 3
+        assert len(live.driver().transactions.abort("x", dry_run=True).rows) == 3
+    assert live.driver().transactions.abort("x").raise_for_failures().totals["markers"] == 3
     with pytest.raises(ProducerFencedError):
         put(t, {"t-0": "zombie"})
     with pytest.raises(InvalidTxnStateError, match="nothing to abort"):
-        live.driver().abort_transaction("x")
+        live.driver().transactions.abort("x")
     with pytest.raises(TransactionalIdNotFoundError):
-        live.driver().abort_transaction("y")
+        live.driver().transactions.abort("y")
 
 
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_path: Path, commit: bool) -> None:
     """KIP-664: readers would wait for ever. It is ended as it was decided."""
     live = Ledger(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.topic("t", copies=2, unclean_leader_election_enable="true")
     live.topic("u", copies=2)
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a", "u-0": "c"})
     leader, follower = live.leader(), live.followers()[0]
-    assert live.driver().hanging_transactions().rows == []
+    assert live.driver().transactions.hanging().rows == []
     store, folder = live.store(follower), live.replica(follower).folder
     before = {stored.name for stored in store.list(folder)}
     (t.commit if commit else t.abort)()
     # The follower never got the marker, and the leader is lost: what only an unclean election gets over.
     live.cluster._context.metadata.submit(AlterPartition((without(live.site().view, [follower]),)))
     store.delete([stored.name for stored in store.list(folder) if stored.name not in before])
-    live.cluster.fence(leader, force=True)
+    live.cluster.brokers.fence(leader, force=True)
     live.cluster.elect("t", unclean=True).raise_for_failures()
     assert live.leader() == follower
     assert seen(live.replica(follower)) == []
-    (row,) = live.driver().hanging_transactions().rows
+    (row,) = live.driver().transactions.hanging().rows
     assert (row["topic"], row["transactional_id"], row["first_offset"]) == ("t", "x", 0)
-    live.driver().abort_transaction("x").raise_for_failures()
-    assert live.driver().hanging_transactions().rows == []
+    live.driver().transactions.abort("x").raise_for_failures()
+    assert live.driver().transactions.hanging().rows == []
     assert seen(live.replica(follower)) == (["a"] if commit else [])

@@ -36,7 +36,7 @@ def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
         if what == "stage" and "/u-" in name:
             raise StorageError("no space left")
 
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, {"t-0": "a"})
     faults.before = refuse
     with pytest.raises(OperationFailedError, match="no space left"):
@@ -50,7 +50,7 @@ def test_an_append_that_failed_cannot_be_committed(tmp_path: Path) -> None:
 
 
 def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, {"t-0": "a"})
         with pytest.raises(UnknownTopicOrPartitionError):
             put(t, {"v-0": "b"})
@@ -62,7 +62,7 @@ def test_a_call_that_was_wrong_changes_nothing_and_it_goes_on(live: Ledger) -> N
 
 
 def test_what_is_over_is_over(live: Ledger) -> None:
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, VALUES)
     t.commit()
     for again in (t.commit, t.abort, lambda: put(t, VALUES)):
@@ -75,7 +75,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_pa
     """It is decided all the same: the commit does not fail."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, VALUES)
 
     def refuse(uri: str, what: str, name: str) -> None:
@@ -87,7 +87,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_pa
     faults.none()
     assert ([f.item for f in report.failures], report.totals["outcome"]) == (["u-0"], "committed")
     assert (live.seen()["u-0"], live.state()) == ([], State.PREPARE_COMMIT)
-    with live.driver().transaction("x"):
+    with live.driver().transactions.begin("x"):
         pass  # the next producer of the id completes what it finds
     assert live.seen() == EVERYTHING
 
@@ -96,7 +96,7 @@ def test_a_marker_that_cannot_be_written_is_written_by_whoever_comes_next(tmp_pa
 def test_a_decision_of_unknown_outcome_is_read_until_it_is_one_or_the_other(tmp_path: Path, lost: str) -> None:
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, VALUES)
 
     def no_answer(uri: str, what: str, name: str) -> None:
@@ -116,7 +116,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     """It may have counted: then the transaction would be open until its timeout."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
 
     def gone(uri: str, what: str, name: str) -> None:
         raise StorageError("unreachable")
@@ -131,7 +131,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     with pytest.raises(OutcomeUnknownError):
         put(t, {"t-0": "a"})
     faults.none()
-    live.driver().transaction("y")  # its record stands behind, and both are committed
+    live.driver().transactions.begin("y")  # its record stands behind, and both are committed
     assert live.state() == State.ONGOING
     with pytest.raises(InvalidTxnStateError, match="it was aborted"):
         t.commit()
@@ -141,8 +141,8 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
 def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
     """What is tiered is decided, also where a marker stands behind the end of the remote log, and was lost."""
     live = partly_tiered(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
-    x, y = live.cluster.transaction("x"), live.cluster.transaction("y")
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    x, y = live.cluster.transactions.begin("x"), live.cluster.transactions.begin("y")
     put(x, {"t-0": "a"})
     live.append(["n"])
     put(y, {"t-0": "open"})
@@ -152,7 +152,7 @@ def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
     live = restored(live)
     assert live.log(live.leader()).log_end == 10
     live.append(["last"]).raise_for_failures()
-    assert live.cluster.hanging_transactions().rows == []
+    assert live.cluster.transactions.hanging().rows == []
     assert seen(live.replica(live.leader())) == ["last"]
 
 
@@ -160,20 +160,20 @@ def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path
     """Else its records would wait for a marker that nobody writes."""
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
 
     def create_anew(uri: str, what: str, name: str) -> None:
         if what == "stage" and TRANSACTIONS_TOPIC in name:
             faults.none()
             other = live.driver()
-            other.delete_topic("u")
-            other.create_topic("u", partitions=1, replication_factor=3)
+            other.topics.delete("u")
+            other.topics.create("u", partitions=1, replication_factor=3)
 
     faults.before = create_anew
     with pytest.raises(OperationFailedError):
         put(t, {"u-0": "c"})
     t.abort()
-    assert live.driver().hanging_transactions().rows == []
+    assert live.driver().transactions.hanging().rows == []
     assert live.seen(UNCOMMITTED) == NOTHING
 
 
@@ -182,14 +182,14 @@ def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> 
     passed, is no answer yet."""
     one, other = live.driver(), live.driver()
     for value, driver in (("a", one), ("b", other), ("c", one), ("d", other)):
-        with driver.transaction("x") as t:
+        with driver.transactions.begin("x") as t:
             put(t, {"t-0": value})
-    t = one.transaction("x")
+    t = one.transactions.begin("x")
     put(t, {"t-0": "e"})
-    other.abort_transaction("x").raise_for_failures()
-    with one.transaction("x") as t:
+    other.transactions.abort("x").raise_for_failures()
+    with one.transactions.begin("x") as t:
         put(t, {"t-0": "f"})
-    t = other.transaction("x")
+    t = other.transactions.begin("x")
     put(t, {"t-0": "g"})
     coordinator.end(one._context, t._producer, commit=True)
     t.commit()
@@ -207,7 +207,7 @@ def crash_points(live: Ledger, faults: Faults) -> list[str]:
 
 def run(live: Ledger, driver: Cluster) -> None:
     """A whole transaction."""
-    with driver.transaction("x") as t:
+    with driver.transactions.begin("x") as t:
         put(t, VALUES)
         t.commit_offsets("g", {("u", 0): 0})
 
@@ -241,14 +241,14 @@ def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Pat
         faults.none()
         now = live.seen()
         assert all(found in ([], EVERYTHING[where]) for where, found in now.items())
-        with live.driver().transaction("x"):
+        with live.driver().transactions.begin("x"):
             pass
         live.cluster.replicate().raise_for_failures()
         live.cluster.verify().raise_for_failures()
         after = live.seen()
         assert after in (NOTHING, EVERYTHING), f"{point} of {points}"
         assert all(found == after[where] for where, found in now.items() if found), "nothing that was seen is lost"
-        offsets = live.driver().committed("g", require_stable=True)
+        offsets = live.driver().groups.committed("g", require_stable=True)
         assert bool(offsets) == (after == EVERYTHING)
         outcomes.add(after == EVERYTHING)
     assert outcomes == {True, False}
@@ -257,7 +257,7 @@ def test_whichever_change_is_the_drivers_last_it_is_all_or_nothing(tmp_path: Pat
 def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> None:
     faults = Faults()
     live = Ledger(tmp_path, through=faults.wrap).begin()
-    t = live.cluster.transaction("x")
+    t = live.cluster.transactions.begin("x")
     put(t, VALUES)
     other = live.driver()
     passed = 0
@@ -267,7 +267,7 @@ def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> 
         if what == "stage" and "/u-" in name:  # some markers are there, this one is not
             faults.none()
             passed += 1
-            other.finish_transactions().raise_for_failures()
+            other.transactions.finish().raise_for_failures()
 
     faults.before = overtake
     assert t.commit().ok
@@ -276,7 +276,7 @@ def test_two_drivers_may_finish_the_same_transaction_at_once(tmp_path: Path) -> 
 
 
 def test_a_leader_may_change_between_records_and_marker(live: Ledger) -> None:
-    with live.cluster.transaction("x") as t:
+    with live.cluster.transactions.begin("x") as t:
         put(t, VALUES)
         live.cluster.elect("t", leader=live.followers("t", 0)[0]).raise_for_failures()
     assert live.seen() == EVERYTHING

@@ -27,7 +27,7 @@ class Producers(LiveCluster):
     """A cluster with topic ``t`` and two partitions of ``__transaction_state``."""
 
     def begin(self) -> Producers:
-        self.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "2"})
+        self.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "2"})
         self.topic()
         return self
 
@@ -206,7 +206,7 @@ def test_a_transaction_that_ends_while_it_is_found_overdue_has_ended(tmp_path: P
 
 def test_ids_that_nobody_uses_are_forgotten(live: Producers) -> None:
     """transactional.id.expiration.ms; never one with a transaction that is not over."""
-    live.cluster.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
+    live.cluster.topics.alter_configs(None, {"transactional.id.expiration.ms": "60000"})
     context = live.context()
     coordinator.init_producer(context, "x")
     begin(live, context, "y")

@@ -81,7 +81,7 @@ def test_an_append_waits_for_a_member_and_then_goes_on_without_it(live: Disks) -
 
 def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> None:
     """``replica.lag.time.max.ms``: half an hour, where that is wanted."""
-    live.cluster.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
+    live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1800000"})
     live.full(3)
     began = live.clock.now_ms()
     assert outcomes(live.append(["a"])) == ["acknowledged"]
@@ -91,7 +91,7 @@ def test_an_append_waits_for_a_member_as_long_as_it_is_told_to(live: Disks) -> N
 
 def test_an_append_that_the_remaining_isr_may_not_acknowledge_has_an_unknown_outcome(live: Disks) -> None:
     """Section 2: NOT_ENOUGH_REPLICAS_AFTER_APPEND; the retry with the same sequence appends nothing."""
-    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
+    live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
     live.full(3)
     report = live.append(["a"], producer="p", sequence=4)
     assert "NOT_ENOUGH_REPLICAS_AFTER_APPEND" in the_failure(report)
@@ -256,7 +256,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_no_failure(live: Disks) -> None:
     _interrupt(
         live,
         lambda uri, what, name: "__cluster_metadata" in name and what == "create",
-        lambda: other.delete_topic("t"),
+        lambda: other.topics.delete("t"),
     )
     report = live.cluster.replicate()
     assert report.ok, report

@@ -65,7 +65,7 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
     live: LiveCluster, faults: Faults
 ) -> None:
     """KIP-392, "Broker API": the default of replica.selector.class is null."""
-    live.cluster.alter_configs(None, {KEY: None})
+    live.cluster.topics.alter_configs(None, {KEY: None})
     asked: Counter[str] = Counter()
     faults.before = lambda uri, what, name: asked.update([uri])
     view, log = live.site().view, live.log(1)
@@ -97,7 +97,7 @@ def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: Live
 
 
 def test_a_fenced_replica_is_not_chosen(live: LiveCluster) -> None:
-    live.cluster.fence(2).raise_for_failures()
+    live.cluster.brokers.fence(2).raise_for_failures()
     assert serves(live, "b") == (1, 6)
 
 
@@ -137,7 +137,7 @@ def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, 
 
 def test_a_replica_out_of_the_isr_serves_until_it_has_been_behind_for_too_long(live: LiveCluster) -> None:
     """replica.lag.time.max.ms, from when the oldest record was written that it lacks."""
-    live.cluster.alter_configs(None, {"replica.lag.time.max.ms": "1000"})
+    live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000"})
     out_of_sync(live, 2)
     assert serves(live, "b") == (2, 6)
     live.clock.advance_ms(1001)
@@ -156,15 +156,15 @@ def test_a_replica_that_has_dropped_the_offset_is_not_chosen(live: LiveCluster) 
 
 def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common(live: LiveCluster) -> None:
     """After an unclean election: broker 2 was away, and holds a record that the new leader has not."""
-    live.cluster.alter_configs(None, {"replica.lag.time.max.ms": "1000000"})
-    live.cluster.fence([3]).raise_for_failures()
+    live.cluster.topics.alter_configs(None, {"replica.lag.time.max.ms": "1000000"})
+    live.cluster.brokers.fence([3]).raise_for_failures()
     live.append(["lost"]).raise_for_failures()
-    live.cluster.unfence(3).raise_for_failures()
-    live.cluster.fence([1, 2], force=True).raise_for_failures()
+    live.cluster.brokers.unfence(3).raise_for_failures()
+    live.cluster.brokers.fence([1, 2], force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.append(["kept"]).raise_for_failures()
     assert live.leader() == 3
-    live.cluster.unfence(2).raise_for_failures()
+    live.cluster.brokers.unfence(2).raise_for_failures()
     assert live.log(2).high_watermark == 7, "it does not know better"
     assert serves(live, "b") == (2, 6)
     assert serves(live, "b", 6) == (3, 7)
@@ -240,7 +240,7 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     """KIP-392, "Broker API": it "allows users to provide custom logic"; here it is asked in every read, so that no
     reader stays with a replica that has fallen behind (``metadata.max.age.ms`` has no counterpart)."""
     live.select_by(Farthest=Farthest)
-    live.cluster.fence(3).raise_for_failures()
+    live.cluster.brokers.fence(3).raise_for_failures()
     unaware(live, 2)
     SEEN.clear()
     view, log = live.site().view, live.log(1)

@@ -246,13 +246,13 @@ def test_a_name_that_nobody_offers_is_refused_where_it_would_be_set(tmp_path: Pa
             live.unchanged(),
             pytest.raises(InvalidConfigError, match="this process offers no selector of that name"),
         ):
-            live.cluster.alter_configs(None, {KEY: name})
+            live.cluster.topics.alter_configs(None, {KEY: name})
     for wrong in ("my racks", "x" * 256, "a\n"):
         with live.unchanged(), pytest.raises(InvalidConfigError, match=KEY):
-            live.cluster.alter_configs(None, {KEY: wrong})
+            live.cluster.topics.alter_configs(None, {KEY: wrong})
     live.select_by(**{"my_racks.Cheapest": Told})
-    live.cluster.alter_configs(None, {KEY: KAFKAS})
-    live.cluster.alter_configs(None, {KEY: None})
+    live.cluster.topics.alter_configs(None, {KEY: KAFKAS})
+    live.cluster.topics.alter_configs(None, {KEY: None})
 
 
 @pytest.mark.parametrize(

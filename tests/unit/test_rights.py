@@ -88,7 +88,15 @@ def test_a_right_that_is_missing_is_named_with_the_path(
 def test_a_producer_that_may_delete_nothing_lacks_nothing(tmp_path: Path) -> None:
     """Appends, commits, transactions, replicate, merge, tier and heal, one after the other."""
     live = Guarded(tmp_path)
-    for operation in ("append, acks=all", "commit", "transaction", "replicate", "merge", "tier", "heal"):
+    for operation in (
+        "append, acks=all",
+        "groups.commit",
+        "transactions.begin",
+        "replicate",
+        "merge",
+        "tier",
+        "heal",
+    ):
         PREPARED.get(operation, lambda _: None)(live)
         with live.guarded(lambda place, right: right != "delete") as (_, refused):
             for act in ACTS[operation]:
@@ -108,13 +116,13 @@ def test_whoever_may_only_read_changes_nothing_by_dry_runs(tmp_path: Path) -> No
         lambda: driver.retain(dry_run=True),
         lambda: driver.vacuum(dry_run=True),
         lambda: driver.heal(dry_run=True),
-        lambda: driver.snapshot_metadata(dry_run=True),
-        lambda: driver.create_topic("n", dry_run=True),
-        lambda: driver.delete_topic("t", dry_run=True),
-        lambda: driver.delete_records("u", {0: 2}, dry_run=True),
+        lambda: driver.quorum.snapshot(dry_run=True),
+        lambda: driver.topics.create("n", dry_run=True),
+        lambda: driver.topics.delete("t", dry_run=True),
+        lambda: driver.topics.delete_records("u", {0: 2}, dry_run=True),
         lambda: driver.elect("u", dry_run=True),
-        lambda: driver.fence(4, dry_run=True),
-        lambda: driver.reset_offsets("g", to=0, dry_run=True),
+        lambda: driver.brokers.fence(4, dry_run=True),
+        lambda: driver.groups.reset_offsets("g", to=0, dry_run=True),
     )
     for run in dry:
         with live.guarded(lambda place, right: right in ("list", "read")) as (_, refused):

@@ -34,18 +34,18 @@ def said_by(act):
 
 acts = {
     "describe": driver.describe,
-    "describe_quorum": driver.describe_quorum,
+    "quorum": driver.quorum.describe,
     "fetch": lambda: driver.fetch("t", 0, 3),
     "fetch of what is tiered": lambda: driver.fetch("t", 0, 0),
     "tail": lambda: next(iter(driver.tail("t", start=3))),
     "plan_read": lambda: driver.plan_read("t"),
-    "lag": lambda: driver.lag("g"),
+    "lag": lambda: driver.groups.lag("g"),
     "verify": lambda: driver.verify(deep=True),
     "drill": driver.drill,
     "tier --dry-run": lambda: driver.tier(dry_run=True),
     "append": lambda: driver.append_batches("t", {0: [batch(["x"])]}),
-    "commit": lambda: driver.commit("g", {("t", 0): 2}),
-    "create_topic": lambda: driver.create_topic("n"),
+    "commit": lambda: driver.groups.commit("g", {("t", 0): 2}),
+    "create_topic": lambda: driver.topics.create("n"),
     "tier": driver.tier,
 }
 print(json.dumps({name: said_by(act) for name, act in acts.items()}))
@@ -71,10 +71,10 @@ def modes(root: Path, folders: int, files: int) -> Iterator[None]:
 
 def cluster(folder: Path) -> LiveCluster:
     live = LiveCluster(folder, on_disk=True)
-    live.cluster.alter_configs(None, {"offsets.topic.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
     live.tiered()
     live.fill("abc")
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     for _ in range(2):
         live.cluster.tier().raise_for_failures()
         live.cluster.retain().raise_for_failures()

@@ -84,14 +84,14 @@ class OnS3:
     def begin(self) -> OnS3:
         admin = Cluster.format(self.file("admin"))
         one = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
-        admin.alter_configs(None, one)
-        admin.create_topic("t", partitions=1, replication_factor=3, configs=TIERED)
-        admin.create_topic("u", partitions=1, replication_factor=3, configs={"retention.ms": "-1"})
+        admin.topics.alter_configs(None, one)
+        admin.topics.create("t", partitions=1, replication_factor=3, configs=TIERED)
+        admin.topics.create("u", partitions=1, replication_factor=3, configs={"retention.ms": "-1"})
         for value in "abc":
             append(admin, "t", value)
             append(admin, "u", value)
-        admin.commit("g", {("u", 0): 1})
-        with admin.transaction("x") as transaction:
+        admin.groups.commit("g", {("u", 0): 1})
+        with admin.transactions.begin("x") as transaction:
             transaction.append_batches("u", {0: rows("d")})
         for _ in range(2):
             admin.tier().raise_for_failures()
@@ -132,20 +132,20 @@ def on_s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnS3]:
 
 READS: Mapping[str, Callable[[Cluster], object]] = {
     "describe": lambda driver: driver.describe().raise_for_failures(),
-    "describe_quorum": lambda driver: driver.describe_quorum().raise_for_failures(),
+    "quorum.describe": lambda driver: driver.quorum.describe().raise_for_failures(),
     "fetch": lambda driver: driver.fetch("u", 0, 0),
     "fetch of what is tiered": lambda driver: driver.fetch("t", 0, 0),
     "tail": lambda driver: next(iter(driver.tail("u", start=0))),
     "plan_read": lambda driver: driver.plan_read("t"),
-    "committed": lambda driver: driver.committed("g"),
-    "lag": lambda driver: driver.lag("g").raise_for_failures(),
-    "groups": lambda driver: driver.groups().raise_for_failures(),
-    "describe_brokers": lambda driver: driver.describe_brokers().raise_for_failures(),
+    "committed": lambda driver: driver.groups.committed("g"),
+    "lag": lambda driver: driver.groups.lag("g").raise_for_failures(),
+    "groups": lambda driver: driver.groups.list().raise_for_failures(),
+    "brokers.list": lambda driver: driver.brokers.list().raise_for_failures(),
     "history": lambda driver: driver.history().raise_for_failures(),
     "snapshots": lambda driver: driver.snapshots().raise_for_failures(),
     "metrics": lambda driver: driver.metrics().raise_for_failures(),
-    "transactions": lambda driver: driver.transactions().raise_for_failures(),
-    "hanging_transactions": lambda driver: driver.hanging_transactions().raise_for_failures(),
+    "transactions": lambda driver: driver.transactions.list().raise_for_failures(),
+    "hanging_transactions": lambda driver: driver.transactions.hanging().raise_for_failures(),
     "reassignments": lambda driver: driver.reassignments().raise_for_failures(),
     "verify": lambda driver: driver.verify(deep=True).raise_for_failures(),
     "drill": lambda driver: driver.drill().raise_for_failures(),
@@ -174,12 +174,12 @@ def said_by(act: Callable[[], object]) -> str:
 def test_a_reader_that_writes_is_told_what_it_lacks_and_where(on_s3: OnS3) -> None:
     driver = on_s3.driver("reader")
     writes: Mapping[str, Callable[[], object]] = {
-        "__cluster_metadata/": lambda: driver.create_topic("n"),
+        "__cluster_metadata/": lambda: driver.topics.create("n"),
         "/u-": lambda: driver.append_batches("u", {0: [batch(["x"])]}),
-        "/__consumer_offsets-": lambda: driver.commit("g", {("u", 0): 2}),
-        "/__consumer_offsets-.*/": lambda: driver.delete_group("g"),
+        "/__consumer_offsets-": lambda: driver.groups.commit("g", {("u", 0): 2}),
+        "/__consumer_offsets-.*/": lambda: driver.groups.delete("g"),
         "remote/": lambda: driver.tier(),
-        "__cluster_metadata/.*claim": lambda: driver.remove_voter(3),
+        "__cluster_metadata/.*claim": lambda: driver.quorum.remove_voter(3),
     }
     for path, write in writes.items():
         said = said_by(write)
@@ -192,13 +192,13 @@ def test_a_producer_does_its_work_and_deletes_nothing(on_s3: OnS3) -> None:
     for value in "ef":
         append(driver, "t", value)
         append(driver, "u", value)
-    driver.commit("g", {("u", 0): 2}).raise_for_failures()
-    with driver.transaction("y") as transaction:
+    driver.groups.commit("g", {("u", 0): 2}).raise_for_failures()
+    with driver.transactions.begin("y") as transaction:
         transaction.append_batches("u", {0: rows("g")})
-    driver.create_topic("made", partitions=1, replication_factor=3)
-    driver.reset_offsets("g", "u", to=0).raise_for_failures()
-    driver.delete_group("g").raise_for_failures()
-    driver.finish_transactions().raise_for_failures()
+    driver.topics.create("made", partitions=1, replication_factor=3)
+    driver.groups.reset_offsets("g", "u", to=0).raise_for_failures()
+    driver.groups.delete("g").raise_for_failures()
+    driver.transactions.finish().raise_for_failures()
     for work in (driver.replicate, driver.merge, driver.tier, driver.heal):
         work().raise_for_failures()
     for work in (driver.retain, driver.vacuum):

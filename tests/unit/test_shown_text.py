@@ -111,14 +111,14 @@ def live(tmp_path: Path) -> LiveCluster:
     rack = json.dumps(EVIL).replace("\x7f", "\\u007f")
     live.file.write_text(live.file.read_text().replace('rack = "c"', f"rack = {rack}"))
     live.cluster = live.driver()
-    live.cluster.register([3]).raise_for_failures()
-    live.cluster.alter_configs(
+    live.cluster.brokers.register([3]).raise_for_failures()
+    live.cluster.topics.alter_configs(
         None, {"offsets.topic.num.partitions": "1", "transaction.state.log.num.partitions": "1"}
     )
     live.topic()
     live.append([EVIL, "b"], producer=EVIL).raise_for_failures()
-    live.cluster.commit(EVIL, {("t", 0): 1}).raise_for_failures()
-    with live.cluster.transaction(EVIL) as transaction:
+    live.cluster.groups.commit(EVIL, {("t", 0): 1}).raise_for_failures()
+    with live.cluster.transactions.begin(EVIL) as transaction:
         transaction.append_batches("t", {0: [batch([EVIL])]})
     return live
 

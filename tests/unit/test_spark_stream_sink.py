@@ -93,8 +93,8 @@ def test_a_batch_without_rows_appends_nothing(live: LiveCluster) -> None:
 
 
 def test_a_partition_that_cannot_be_appended_to_ends_the_query(live: LiveCluster) -> None:
-    live.cluster.alter_configs("t", {"min.insync.replicas": "3"})
-    live.cluster.fence(live.followers()[0])
+    live.cluster.topics.alter_configs("t", {"min.insync.replicas": "3"})
+    live.cluster.brokers.fence(live.followers()[0])
     with pytest.raises(OperationFailedError):
         sink(live).commit([written(live, rows((0, "a")))], 0)
 

@@ -57,7 +57,7 @@ def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) ->
     live.cluster.tier().raise_for_failures()
     folder = next(path.name for path in live.remote.iterdir() if path.name.startswith("t-"))
     if deleted:
-        live.cluster.delete_topic("t").raise_for_failures()
+        live.cluster.topics.delete("t").raise_for_failures()
     (listed,) = Listed([key.format(folder)]).list("")
     shown.append(listed)
     assert "in its key" in the_failure(live.cluster.vacuum())

@@ -265,7 +265,7 @@ def test_without_permission_to_delete_nothing_is_forgotten(tmp_path: Path) -> No
     faults = Faults()
     live = LiveCluster(tmp_path, through=faults.wrap)
     filled(live, "abcd")
-    live.cluster.alter_configs("t", {"retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
 
     def refused(uri: str, what: str, name: str) -> None:
         if what == "delete" and uri.endswith("/remote"):

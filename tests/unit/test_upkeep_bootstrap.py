@@ -67,7 +67,7 @@ def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
     """KIP-405: from the leader's local log start; KIP-1023: from the earliest pending upload offset. The
     report names the bytes that were copied."""
     if last_tiered:
-        live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+        live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     p = _partition(live)
     (follower,) = live.followers(partition=p)
     live.wipe(follower)
@@ -88,7 +88,7 @@ def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
 def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Path, tiered: int) -> None:
     """Contract: "bootstrap independent of the tiered size, bytes equal to what is not tiered yet"."""
     live = LiveCluster(tmp_path, brokers=4)
-    live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     _tiered(live, tiered=tiered, pending=2)
     (follower,) = live.followers(partition=_partition(live))
     live.wipe(follower)
@@ -101,7 +101,7 @@ def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path
     """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old
     leader is lost too, a retry is recognised, a new append goes on, and other records are refused."""
     live = LiveCluster(tmp_path, brokers=4)
-    live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     _tiered(live, tiered=4, pending=pending)
     p, end = _partition(live), 4 + pending
     old = live.leader(partition=p)
@@ -128,7 +128,7 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     live: LiveCluster, tmp_path: Path, last_tiered: str
 ) -> None:
     """KIP-1023: "should throw an exception so that the partition can be retried after some time"."""
-    live.cluster.alter_configs(None, {LAST_TIERED: last_tiered})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: last_tiered})
     p = _partition(live)
     (follower,) = live.followers(partition=p)
     live.remote.rename(tmp_path / "away")
@@ -150,7 +150,7 @@ def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
 def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluster, tmp_path: Path) -> None:
     """KIP-1023: "should throw an exception so that the partition can be retried after some time". The report is
     that of the whole: what had been copied before, and when who joined."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     live.topic("local")
     live.fill("ab", "local")
     p = _partition(live)
@@ -181,7 +181,7 @@ def test_a_bootstrap_goes_on_by_itself_when_the_remote_is_ready(live: LiveCluste
 def test_before_anything_is_tiered_an_empty_follower_copies_all(tmp_path: Path) -> None:
     """KIP-1023: "No segments for the partition have been uploaded to the remote storage yet"."""
     live = LiveCluster(tmp_path)
-    live.cluster.alter_configs(None, {LAST_TIERED: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true"})
     live.tiered()
     live.fill("abc")
     live.wipe(2)

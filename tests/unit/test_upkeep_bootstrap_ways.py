@@ -32,9 +32,9 @@ def live(tmp_path: Path) -> LiveCluster:
     """Topic ``t`` with one partition on brokers 2 and 3 of four: [0, 6) are tiered and still on the leader, whose
     log is [0, 8)."""
     made = LiveCluster(tmp_path, brokers=4)
-    made.cluster.fence([1, 4]).raise_for_failures()
+    made.cluster.brokers.fence([1, 4]).raise_for_failures()
     made.tiered(copies=2, local_retention_bytes="-1")
-    made.cluster.unfence([1, 4]).raise_for_failures()
+    made.cluster.brokers.unfence([1, 4]).raise_for_failures()
     append(made, range(6))
     made.cluster.tier().raise_for_failures()
     append(made, range(6, 8))
@@ -64,7 +64,7 @@ def told(report: Report) -> tuple[object, ...]:
 
 def test_by_option_what_the_leader_still_holds_is_not_copied_either(live: LiveCluster) -> None:
     """Beyond KIP-1023's case 1: the report says what was copied and what was avoided, and when it joined."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     follower = follower_of(live)
     live.wipe(follower)
     report = live.cluster.bootstrap(follower).raise_for_failures()
@@ -81,8 +81,8 @@ def test_else_an_empty_follower_copies_all_that_the_leader_holds(
 ) -> None:
     """KIP-1023, case 1; and the option by itself does nothing. Both are "dynamically configurable as
     cluster-default": the next run goes by what is set then."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
-    live.cluster.alter_configs(None, {LAST_TIERED: last_tiered, ALWAYS: always})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: last_tiered, ALWAYS: always})
     follower = follower_of(live)
     live.wipe(follower)
     assert told(live.cluster.bootstrap(follower).raise_for_failures()) == (bytes_of(live, 0), 0, True)
@@ -92,7 +92,7 @@ def test_else_an_empty_follower_copies_all_that_the_leader_holds(
 def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live: LiveCluster) -> None:
     """KIP-1023: "Log-Start-Offset -> Leader's Log-Start-Offset; Log-End-Offset -> Earliest-Pending-Upload-Offset".
     When the follower leads, readers find both."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     follower = follower_of(live)
     live.wipe(follower)
     live.cluster.bootstrap(follower).raise_for_failures()
@@ -113,16 +113,16 @@ def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live
 def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: LiveCluster) -> None:
     """Protocol, section 3, step 3: the register is there before the first copy. Meanwhile more was tiered: the
     follower, empty still, begins there."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     follower = follower_of(live)
     live.wipe(follower)
     live.cluster.bootstrap(follower).raise_for_failures()
     replica = live.replica(follower)
     for name in live.data(follower):
         replica.store.delete([replica.path(name)])
-    live.cluster.fence(follower).raise_for_failures()
+    live.cluster.brokers.fence(follower).raise_for_failures()
     live.cluster.tier().raise_for_failures()
-    live.cluster.unfence(follower).raise_for_failures()
+    live.cluster.brokers.unfence(follower).raise_for_failures()
     replica.store.delete([s.name for s in replica.store.list(replica.folder) if s.name.endswith(".hw")])
     live.cluster.replicate().raise_for_failures()
     assert (live.log(follower).local_start, live.isr()) == (8, {follower, live.leader()})
@@ -130,8 +130,8 @@ def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: Li
 
 def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_in_silence(live: LiveCluster) -> None:
     """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and is a newcomer then."""
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     append(live, range(8, 9))
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
@@ -163,7 +163,7 @@ def test_a_remote_of_another_history_is_named_and_nothing_is_copied() -> None:
 
 
 def test_a_new_broker_gets_replicas_of_the_topics_that_are_named(live: LiveCluster) -> None:
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     live.wipe(4)
     with live.unchanged():
         assert live.cluster.bootstrap(4, "t", add=True, dry_run=True).dry_run
@@ -173,7 +173,7 @@ def test_a_new_broker_gets_replicas_of_the_topics_that_are_named(live: LiveClust
 
 
 def test_a_broker_takes_the_place_of_another(live: LiveCluster) -> None:
-    live.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     gone = follower_of(live)
     live.cluster.bootstrap(4, instead_of=gone).raise_for_failures()
     assert live.isr() == set(live.site().view.replicas) == {4, live.leader()}
@@ -195,5 +195,5 @@ def test_a_wrong_call_changes_nothing(live: LiveCluster) -> None:
 
 def test_a_partition_that_is_refused_is_named(live: LiveCluster) -> None:
     """Broker 4 is fenced by hand: bootstrapping it by name unfences it, but not the only broker it replaces."""
-    live.cluster.fence([2, 3], force=True).raise_for_failures()
+    live.cluster.brokers.fence([2, 3], force=True).raise_for_failures()
     assert "t-0" in the_failure(live.cluster.bootstrap(4, instead_of=2)).split(":")[0]

@@ -38,7 +38,7 @@ def live(tmp_path: Path) -> LiveCluster:
 def test_records_below_the_offset_cannot_be_read_any_more(live: LiveCluster) -> None:
     """At once, for every reader; an offset in the middle of a file, too."""
     live.append(["f", "g", "h"])
-    assert rows_of(live.cluster.delete_records("t", {0: 6}), "partition", "low_watermark") == [(0, 6)]
+    assert rows_of(live.cluster.topics.delete_records("t", {0: 6}), "partition", "low_watermark") == [(0, 6)]
     assert live.read("t", partitions=[0]) == {0: ["g", "h"]}
     earliest = live.cluster.offsets("t", OffsetSpec.EARLIEST)[0]
     assert isinstance(earliest, FoundOffset)
@@ -51,7 +51,7 @@ def test_minus_one_is_the_high_watermark(live: LiveCluster) -> None:
     """Kafka: RecordsToDelete.beforeOffset(-1). What is not committed stays, and is not lost."""
     live.append(["f"], acks="leader")
     assert live.log(live.leader()).log_end == 6
-    report = live.cluster.delete_records("t", {0: -1, 1: -1})
+    report = live.cluster.topics.delete_records("t", {0: -1, 1: -1})
     assert rows_of(report, "partition", "low_watermark", "deleted_records") == [(0, 5, 5), (1, 0, 0)]
     live.append(["g"]).raise_for_failures()
     assert live.read("t", partitions=[0]) == {0: ["f", "g"]}
@@ -59,23 +59,23 @@ def test_minus_one_is_the_high_watermark(live: LiveCluster) -> None:
 
 @pytest.mark.parametrize("latest", ["latest", OffsetSpec.LATEST])
 def test_the_high_watermark_has_a_name_and_other_positions_are_refused(live: LiveCluster, latest: str) -> None:
-    assert rows_of(live.cluster.delete_records("t", {0: latest}), "low_watermark") == [(5,)]
+    assert rows_of(live.cluster.topics.delete_records("t", {0: latest}), "low_watermark") == [(5,)]
     for other in ("earliest", "lattest", "2013-06-01", OffsetSpec.EARLIEST):
         with live.unchanged(), pytest.raises(InvalidCallError, match="t-0: offset"):
-            live.cluster.delete_records("t", {0: other})
+            live.cluster.topics.delete_records("t", {0: other})
 
 
 def test_below_the_log_start_there_is_nothing_to_delete(live: LiveCluster) -> None:
     """Kafka answers with the low watermark as it is; log starts never go back."""
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     with live.unchanged():
-        report = live.cluster.delete_records("t", {0: 2})
+        report = live.cluster.topics.delete_records("t", {0: 2})
     assert rows_of(report, "low_watermark", "deleted_records") == [(3, 0)]
 
 
 def test_the_bytes_go_by_retain(live: LiveCluster) -> None:
     """Whole files that lie below, on every replica, after file.delete.delay.ms."""
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     assert [len(live.data(broker)) for broker in (1, 2, 3)] == [5, 5, 5]
     live.cluster.retain("t").raise_for_failures()
     live.clock.sleep(61)
@@ -94,11 +94,11 @@ def test_remote_segments_below_go_by_retain_and_local_starts_follow(tmp_path: Pa
     live.cluster.tier("t").raise_for_failures()
     live.fill("fg")
     live.cluster.retain("t").raise_for_failures()
-    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
     assert live.read() == {0: list("cdefg")}
     (removed,) = rows_of(live.cluster.retain("t"), "log_start", "remote_removed")
     assert removed == (2, 2)
-    live.cluster.delete_records("t", {0: 6}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 6}).raise_for_failures()
     assert live.read() == {0: ["g"]}
     live.cluster.retain("t").raise_for_failures()
     assert {live.log(broker).local_start for broker in (1, 2, 3)} == {6}
@@ -113,7 +113,7 @@ def test_a_follower_that_was_away_starts_at_the_log_start(tmp_path: Path) -> Non
     live.fill("abc")
     lost = live.followers()[0]
     live.wipe(lost)
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     live.append(["d"])
     live.cluster.retain("t")
     live.cluster.bootstrap(lost).raise_for_failures()
@@ -123,7 +123,7 @@ def test_a_follower_that_was_away_starts_at_the_log_start(tmp_path: Path) -> Non
 
 def test_a_dry_run_changes_nothing(live: LiveCluster) -> None:
     with live.unchanged():
-        report = live.cluster.delete_records("t", {0: 2}, dry_run=True)
+        report = live.cluster.topics.delete_records("t", {0: 2}, dry_run=True)
     assert report.dry_run
     assert rows_of(report, "low_watermark", "deleted_records") == [(2, 2)]
 
@@ -138,14 +138,14 @@ def test_an_offset_beyond_the_high_watermark_is_out_of_range(live: LiveCluster, 
         live.unchanged(),
         pytest.raises(OffsetOutOfRangeError, match=rf"below offset {offset} .* up to 5, the high"),
     ):
-        live.cluster.delete_records("t", {1: 0, 0: offset})
+        live.cluster.topics.delete_records("t", {1: 0, 0: offset})
 
 
 def test_unknown_topics_and_partitions(live: LiveCluster) -> None:
     with live.unchanged():
         for topic, partition in (("nix", 0), ("t", 2)):
             with pytest.raises(UnknownTopicOrPartitionError):
-                live.cluster.delete_records(topic, {partition: 0})
+                live.cluster.topics.delete_records(topic, {partition: 0})
 
 
 @pytest.mark.parametrize("topic", ["__cluster_metadata", "__consumer_offsets", "kept"])
@@ -153,9 +153,9 @@ def test_the_log_of_a_topic_with_snapshots_is_refused(live: LiveCluster, topic: 
     """KIP-630, "When to Increase the LogStartOffset": "Those requests will be rejected for the __cluster_metadata
     topic with a POLICY_VIOLATION error"."""
     live.topic("kept", cleanup_policy="snapshot")
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     with live.unchanged(), pytest.raises(PolicyViolationError, match="only a snapshot moves the start"):
-        live.cluster.delete_records(topic, {0: -1})
+        live.cluster.topics.delete_records(topic, {0: -1})
     assert PolicyViolationError.code == "POLICY_VIOLATION"
 
 
@@ -164,9 +164,9 @@ def test_the_log_of_a_topic_with_snapshots_is_refused(live: LiveCluster, topic: 
 def test_configs_of_internal_topics_can_only_be_read(live: LiveCluster, topic: str, dry_run: bool) -> None:
     """KIP-630, "Topic configuration": "This configuration can only be read. Updates to this configuration will not
     be allowed"."""
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     with live.unchanged(), pytest.raises(InvalidTopicError, match=f"'{topic}' is internal"):
-        live.cluster.alter_configs(topic, {"cleanup.policy": "delete"}, dry_run=dry_run)
+        live.cluster.topics.alter_configs(topic, {"cleanup.policy": "delete"}, dry_run=dry_run)
 
 
 def test_the_cleanup_policy_of_the_metadata_log_is_snapshot(
@@ -206,7 +206,7 @@ def test_where_another_leader_is_elected_meanwhile_its_log_is_looked_at(tmp_path
     live.fill("abc")
     other, heir = live.driver(), live.followers()[0]
     on_commit_of(faults, lambda: other.elect("t", leader=heir).raise_for_failures() and None)
-    report = live.cluster.delete_records("t", {0: 2})
+    report = live.cluster.topics.delete_records("t", {0: 2})
     assert live.leader() == heir
     assert rows_of(report, "low_watermark") == [(2,)]
     assert live.site().view.log_start_offset == 2
@@ -219,17 +219,17 @@ def test_after_an_unclean_election_the_start_does_not_go_beyond_the_log(tmp_path
     live.topic(copies=2, unclean_leader_election_enable="true")
     live.fill("a")
     leader, (behind,) = live.leader(), live.followers()
-    live.cluster.fence(behind).raise_for_failures()
+    live.cluster.brokers.fence(behind).raise_for_failures()
     live.fill("bc")
     other = live.driver()
 
     def replace_leader() -> None:
-        other.unfence(behind).raise_for_failures()
-        other.fence(leader, force=True).raise_for_failures()
+        other.brokers.unfence(behind).raise_for_failures()
+        other.brokers.fence(leader, force=True).raise_for_failures()
         other.elect("t", unclean=True)
 
     on_commit_of(faults, replace_leader)
-    report = live.cluster.delete_records("t", {0: 3})
+    report = live.cluster.topics.delete_records("t", {0: 3})
     assert live.leader() == behind
     assert the_failure(report).startswith("t-0: OFFSET_OUT_OF_RANGE: ")
     assert live.site().view.log_start_offset == 0
@@ -248,7 +248,7 @@ def test_a_leader_that_cannot_be_read_keeps_no_other_partition(tmp_path: Path) -
             raise StorageError("no such mount")
 
     faults.before = refuse
-    report = live.cluster.delete_records("t", {0: 1, 1: 1})
+    report = live.cluster.topics.delete_records("t", {0: 1, 1: 1})
     assert codes(report) == {"KAFKA_STORAGE_ERROR": 1}
     assert [(row["partition"], row["low_watermark"]) for row in report.rows] == [(0, 1)]
 

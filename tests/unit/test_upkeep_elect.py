@@ -344,7 +344,7 @@ def test_a_replica_below_the_log_start_begins_there(live: LiveCluster) -> None:
     live.fill("ab")
     leader = last_member(live)
     live.fill("cdef")
-    live.cluster.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     log_start = live.site().view.log_start_offset
     assert log_start == 5

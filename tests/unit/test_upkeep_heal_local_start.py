@@ -19,7 +19,7 @@ def appended(folder: Path, deleted: int, *, copies: int = 3) -> LiveCluster:
     live.topic(copies=copies, file_delete_delay_ms="0")
     for sequence, value in enumerate("abc"):
         live.append([value], producer="p", sequence=sequence).raise_for_failures()
-    live.cluster.delete_records("t", {0: deleted}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: deleted}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     return live
@@ -77,7 +77,7 @@ def test_a_follower_for_which_nothing_tells_begins_where_its_leader_does(tmp_pat
     live = appended(tmp_path, 1)
     follower = live.followers()[0]
     fence(live, follower)
-    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain()
     unfence(live, follower)
@@ -98,7 +98,7 @@ def test_where_nothing_tells_an_only_member_is_left_as_it_is_and_the_way_out_is_
     assert codes(report) == {"CORRUPT_MESSAGE": 1}
     assert "let retention move the start on" in the_failure(report)
     live.fill("d")
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     assert_healed(live, "d")

@@ -57,7 +57,7 @@ def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
 
 def expired_locally(live: LiveCluster) -> LiveCluster:
     """Retention has passed all files on brokers but the last; they lie there still, for their delay."""
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0"})
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     live.cluster.retain().raise_for_failures()
     assert min(live.log(broker).local_start for broker in (1, 2, 3)) >= 4
     return live
@@ -87,7 +87,7 @@ def test_the_damaged_object_stays_until_its_delay_is_over(tmp_path: Path) -> Non
     assert new == f"0/1/{bad.name}"
     assert listed(live) == (before | {new}) - {f"0/{bad.name}"}
     assert bad.read() == data
-    live.cluster.alter_configs("t", {"file.delete.delay.ms": "0"})
+    live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": "0"})
     live.cluster.retain().raise_for_failures()
     assert lying(live) == listed(live)
     assert_healed(live)
@@ -186,7 +186,7 @@ def test_where_no_replica_has_the_records_the_object_is_left_to_a_person(tmp_pat
 def test_what_lies_below_the_log_start_is_not_rebuilt_but_leaves_the_table(tmp_path: Path) -> None:
     live = tiered(tmp_path)
     remote_spot(live, 1).flip(30)
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     live.driver().heal().raise_for_failures()
     live.driver().verify(deep=True).raise_for_failures()
     assert live.read() == {0: list("de")}
@@ -195,7 +195,7 @@ def test_what_lies_below_the_log_start_is_not_rebuilt_but_leaves_the_table(tmp_p
 
 def test_a_segment_in_which_the_log_starts_is_rebuilt_from_there_on(tmp_path: Path) -> None:
     live = tiered(tmp_path, "abcdefgh", segment_bytes="12000", segment_merge_min_files="99")
-    live.cluster.delete_records("t", {0: 1}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 1}).raise_for_failures()
     for broker in (1, 2, 3):
         spot(live, broker, 0).remove()  # as if retention had deleted it
         live.store(broker).create(live.replica(broker).path(LocalStartName(1)), encode({}))
@@ -210,7 +210,7 @@ def test_what_transactions_were_decided_stays_decided(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     live.tiered(local_retention_bytes="-2", file_delete_delay_ms=KEPT)
     for value in "ab":
-        with suppress(ZeroDivisionError), live.cluster.transaction("x") as transaction:
+        with suppress(ZeroDivisionError), live.cluster.transactions.begin("x") as transaction:
             transaction.append_batches("t", {0: [batch([value])]})
             if value == "b":
                 raise ZeroDivisionError

@@ -21,7 +21,7 @@ def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path
     follower = live.followers()[0]
     bad = spot(live, follower, 1)
     bad.flip(-200)
-    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
     for _ in range(2):
         assert [failure.code for failure in live.cluster.retain().failures] == ["CORRUPT_SEGMENT"]
     healed = live.driver().heal()

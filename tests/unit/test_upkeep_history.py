@@ -35,14 +35,14 @@ def diverge(live: LiveCluster, then: str = "X", before: Callable[[], object] = l
     """As told above, with ``before`` run when the leader is about to go away; the old leader."""
     old, other = live.leader(), live.followers()[0]
     live.fill("ab")
-    live.cluster.fence(other).raise_for_failures()
+    live.cluster.brokers.fence(other).raise_for_failures()
     live.fill("cd", at_ms=5)
     before()
-    live.cluster.fence(old, force=True).raise_for_failures()
-    live.cluster.unfence(other).raise_for_failures()
+    live.cluster.brokers.fence(old, force=True).raise_for_failures()
+    live.cluster.brokers.unfence(other).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.fill(then)
-    live.cluster.unfence(old).raise_for_failures()
+    live.cluster.brokers.unfence(old).raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: [*"ab", *then]}
     assert live.isr() == {1, 2}
@@ -131,7 +131,7 @@ def passed_by(live: LiveCluster) -> int:
     fence(live, other)
     live.fill("cd", at_ms=5)
     live.clock.advance_ms(100 * DELAY_MS)
-    live.cluster.fence(old, force=True).raise_for_failures()
+    live.cluster.brokers.fence(old, force=True).raise_for_failures()
     unfence(live, other)
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.fill("VWXYZ")
@@ -176,7 +176,7 @@ def orphaned(live: LiveCluster) -> int:
     live.fill("ab")
     fence(live, other)
     live.fill("cd", at_ms=5)
-    live.cluster.fence(old, force=True).raise_for_failures()
+    live.cluster.brokers.fence(old, force=True).raise_for_failures()
     unfence(live, other)
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.fill("XYZ")
@@ -250,7 +250,7 @@ def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_p
     live.cluster.merge().raise_for_failures()
     why = {str(row["why"]) for row in live.cluster.history().rows}
     assert any(text.startswith("hidden by 00000000000000000000-") for text in why)
-    live.cluster.alter_configs("t", {"segment.bytes": "4500"})  # by now they are segments of their own
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "4500"})  # by now they are segments of their own
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     start = live.log(1).local_start

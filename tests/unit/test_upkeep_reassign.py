@@ -331,7 +331,7 @@ def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path:
 def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path: Path) -> None:
     """The newcomer begins where the remote log ends; one object before that is damaged."""
     live = LiveCluster(tmp_path, brokers=2)
-    live.cluster.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
+    live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
     live.tiered(copies=1, local_retention_bytes="-2")
     live.fill("abcd")
     live.cluster.tier().raise_for_failures()

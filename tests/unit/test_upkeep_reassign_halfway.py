@@ -252,6 +252,6 @@ def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_close
     assert live.read() == {0: ["a"]}
     live.cluster.verify(deep=True).raise_for_failures()
     live.cluster.vacuum().raise_for_failures()
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.delete("t").raise_for_failures()
     live.cluster.vacuum().raise_for_failures()
     assert not [stored.name for stored in live.store(leader or 0).list("") if "/t-" in stored.name]

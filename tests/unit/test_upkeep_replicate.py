@@ -105,11 +105,11 @@ def test_nothing_is_committed_while_the_isr_is_below_min_insync_replicas(live: L
     an unclean election may replace. It advances in the run that lets the others in again."""
     live.topic(min_insync_replicas="2")
     live.append(["a"]).raise_for_failures()
-    live.cluster.fence([2, 3]).raise_for_failures()
+    live.cluster.brokers.fence([2, 3]).raise_for_failures()
     live.append(["b"], acks="leader").raise_for_failures()
     assert rows_of(live.cluster.replicate(), "isr", "log_end", "high_watermark") == [("1", 2, 1)]
     assert live.read() == {0: ["a"]}
-    live.cluster.unfence(2).raise_for_failures()
+    live.cluster.brokers.unfence(2).raise_for_failures()
     assert rows_of(live.cluster.replicate(), "isr", "log_end", "high_watermark") == [("1 2", 2, 2)]
     assert live.read() == {0: ["a", "b"]}
 
@@ -121,7 +121,7 @@ def test_a_partition_with_fewer_replicas_than_min_insync_replicas_needs_all_of_t
     live.append(["b"], acks="leader").raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: ["a", "b"]}
-    live.cluster.fence([min(live.followers())]).raise_for_failures()
+    live.cluster.brokers.fence([min(live.followers())]).raise_for_failures()
     assert "NOT_ENOUGH_REPLICAS:" in the_failure(live.append(["c"]))
     live.append(["c"], acks="leader").raise_for_failures()
     assert rows_of(live.cluster.replicate(), "log_end", "high_watermark") == [(3, 2)]
@@ -302,7 +302,7 @@ def test_a_disk_that_was_replaced_is_found_before_anything_on_it_counts(live: Li
 def _format_anew(live: LiveCluster, broker: int) -> None:
     """The broker's root is another incarnation, and registered; nothing is replicated to it."""
     format_root(live.store(broker), "c", broker, live.new_id)
-    live.cluster.register([broker]).raise_for_failures()
+    live.cluster.brokers.register([broker]).raise_for_failures()
 
 
 def test_a_broker_that_lost_its_disk_is_another_incarnation_and_leaves_every_isr(live: LiveCluster) -> None:
@@ -495,4 +495,4 @@ def test_a_dry_run_shows_the_plan_and_changes_nothing(live: LiveCluster) -> None
         assert planned.rows[0]["planned_bytes"] > 0
         assert rows_of(cluster.retain(dry_run=True), "log_start") == [(4,)]
         cluster.bootstrap(2, dry_run=True)
-        assert cluster.delete_topic("t", dry_run=True).dry_run
+        assert cluster.topics.delete("t", dry_run=True).dry_run

@@ -57,7 +57,7 @@ def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluste
     assert rows_of(again, "outcome", "base_offset") == [("duplicate", 5)]
     append(live, range(6, 9))
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0"})
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
     live.cluster.retain().raise_for_failures()
     assert live.read() == {0: [f"v{number}" for number in range(9)]}
     live.cluster.verify(deep=True).raise_for_failures()
@@ -140,7 +140,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
 def test_a_topic_that_was_not_tiered_comes_back_empty_and_is_named(live: LiveCluster) -> None:
     live.topic("local", partitions=2, copies=2, segment_bytes="4096")
     live.append(["x"], "local").raise_for_failures()
-    live.cluster.commit("group", {("t", 0): 3}).raise_for_failures()
+    live.cluster.groups.commit("group", {("t", 0): 3}).raise_for_failures()
     live.cluster.tier().raise_for_failures()
     heir = Heir(live)
     notes = heir.restore().raise_for_failures().notes
@@ -151,7 +151,7 @@ def test_a_topic_that_was_not_tiered_comes_back_empty_and_is_named(live: LiveClu
     assert "__consumer_offsets" not in live.cluster.image.topic_ids
     append_report = live.append(["y"], "local")
     assert rows_of(append_report, "base_offset") == [(0,)]
-    assert live.cluster.committed("group") == {}
+    assert live.cluster.groups.committed("group") == {}
 
 
 def test_fewer_brokers_hold_fewer_replicas_and_the_report_says_so(live: LiveCluster) -> None:
@@ -295,7 +295,7 @@ def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
 def test_brokers_that_hold_something_else_are_left_alone(live: LiveCluster) -> None:
     heir = Heir(live)
     other = Cluster.format(heir.file, clock=live.clock, new_id=live.new_id, opener=live.open_root)
-    other.create_topic("mine", partitions=1, replication_factor=1)
+    other.topics.create("mine", partitions=1, replication_factor=1)
     with live.unchanged(), pytest.raises(InvalidCallError, match="has topics of its own, mine"):
         heir.restore()
     live.cluster.tier().raise_for_failures()

@@ -57,7 +57,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
 def test_a_partition_of_which_all_was_deleted_is_no_difference(live: LiveCluster) -> None:
     """DeleteRecords: nothing of it is remote any more that could tell of epochs and producers."""
     live.cluster.tier().raise_for_failures()
-    live.cluster.delete_records("t", {0: -1}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: -1}).raise_for_failures()
     for _ in range(2):
         live.cluster.retain().raise_for_failures()
     report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
@@ -126,8 +126,8 @@ def test_a_drill_names_a_remote_object_that_is_gone(live: LiveCluster) -> None:
 
 def test_a_drill_tells_what_is_newer_than_the_description(live: LiveCluster) -> None:
     live.topic("new")
-    live.cluster.alter_configs("t", {"segment.bytes": "7"})
-    live.cluster.alter_configs(None, {"num.partitions": "4"})
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
+    live.cluster.topics.alter_configs(None, {"num.partitions": "4"})
     notes = live.cluster.drill(opener=live.open_root).notes
     assert any("topic new is newer than the description" in note for note in notes)
     assert any("topic t has changed" in note for note in notes)

@@ -31,7 +31,7 @@ def test_a_tier_run_with_nothing_new_writes_no_description(live: LiveCluster) ->
     live.cluster.tier().raise_for_failures()
     live.cluster.tier().raise_for_failures()
     assert described(live) == before
-    live.cluster.alter_configs("t", {"segment.bytes": "2"})
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "2"})
     live.cluster.tier(dry_run=True)
     assert described(live) == before
     live.cluster.tier().raise_for_failures()
@@ -42,7 +42,7 @@ def test_a_few_descriptions_are_kept_and_a_late_one_counts_for_nothing(live: Liv
     stale = live.driver()._context
     image = stale.metadata.image()
     for number in range(5):
-        live.cluster.alter_configs("t", {"segment.bytes": str(number + 2)})
+        live.cluster.topics.alter_configs("t", {"segment.bytes": str(number + 2)})
         live.cluster.tier().raise_for_failures()
     kept = described(live)
     assert len(kept) == 3
@@ -58,7 +58,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
     live.tiered()
     live.fill("abcd")
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     start = live.site().view.log_start_offset
     assert start > 0
@@ -69,7 +69,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
 def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
     """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
     live.cluster.tier().raise_for_failures()
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     (row, _) = live.cluster.drill(opener=live.open_root).raise_for_failures().rows
     assert (row["log_start"], row["log_end"], row["deleted_records_back"]) == (3, 8, 0)
 
@@ -90,7 +90,7 @@ def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobo
     data = (folder / described(live)[-1]).read_bytes() if content is None else content
     forged = folder / paths.base_name(description_path("c", offset, digest(data)))
     forged.write_bytes(data)
-    live.cluster.alter_configs("t", {"segment.bytes": "7"})
+    live.cluster.topics.alter_configs("t", {"segment.bytes": "7"})
     for _ in range(2):
         live.append(["more"]).raise_for_failures()
         failure = the_failure(live.cluster.tier())

@@ -68,13 +68,13 @@ def test_retention_sees_one_log_in_both_tiers(
         live.append([f"{number}"], at_ms=int(now - hours * HOUR_MS)).raise_for_failures()
     live.cluster.tier().raise_for_failures()
     if dropped_before:
-        live.cluster.alter_configs("t", {"local.retention.bytes": str(2 * size_of_one(live))})
+        live.cluster.topics.alter_configs("t", {"local.retention.bytes": str(2 * size_of_one(live))})
         retained(live)
         assert local_start(live) == len(ages_h) - 2
         local = max(local, len(ages_h) - 2)
     unit = {"ms": HOUR_MS, "bytes": size_of_one(live)}
     texts = {key: str(int(float(value) * unit[key.rpartition(".")[2]])) for key, value in configs.items()}
-    live.cluster.alter_configs("t", {"local.retention.bytes": "-2", **texts})
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2", **texts})
     report = retained(live)
     assert live.site().view.log_start_offset == log_start
     assert [local_start(live, broker) for broker in (1, 2, 3)] == [local] * 3
@@ -105,7 +105,7 @@ def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> 
         assert seen[-1] == wanted
     assert seen[0] == (0, 0)
     assert seen[1][0] > 0
-    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
     sizes_there = {path: Path(path).stat().st_size for path in live.in_remote() if path.endswith(".parquet")}
     (row,) = live.cluster.retain().raise_for_failures().rows
     gone_there = set(sizes_there) - set(live.in_remote())
@@ -147,12 +147,12 @@ def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: Liv
     live.clock.advance_ms(120_000)
     live.cluster.tier().raise_for_failures()
     live.fill("d")
-    live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
     retained(live)
     assert (len(listed(live)), local_start(live)) == (1, 3)
     assert live.read() == {0: ["c", "d"]}
     live.cluster.verify(deep=True).raise_for_failures()
-    live.cluster.delete_records("t", {0: 3}).raise_for_failures()
+    live.cluster.topics.delete_records("t", {0: 3}).raise_for_failures()
     retained(live)
     assert listed(live) == set()
     assert live.read() == {0: ["d"]}
@@ -193,7 +193,7 @@ def test_limits_that_contradict_each_other_are_refused_and_nothing_is_changed(
     live.tiered()
     before = live.cluster.image.topic("t").configs
     with pytest.raises(InvalidConfigError, match=r"local\.retention"):
-        live.cluster.alter_configs("t", configs)
+        live.cluster.topics.alter_configs("t", configs)
     assert live.cluster.image.topic("t").configs == before
 
 
@@ -204,17 +204,17 @@ def test_copying_may_be_stopped_and_what_is_remote_is_kept_and_read(live: LiveCl
     """KIP-950: remote.log.copy.disable."""
     filled(live, "abcd")
     retained(live)
-    live.cluster.alter_configs("t", READ_ONLY)
+    live.cluster.topics.alter_configs("t", READ_ONLY)
     live.fill("ef")
     assert live.cluster.tier().raise_for_failures().rows == []
     retained(live)
     assert (len(listed(live)), local_start(live)) == (4, 3)
     assert live.read() == {0: list("abcdef")}
-    live.cluster.alter_configs("t", {"retention.bytes": str(4 * size_of_one(live))})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": str(4 * size_of_one(live))})
     retained(live)
     assert live.read() == {0: list("cdef")}
     assert len(listed(live)) == 2, "what is remote still expires"
-    live.cluster.alter_configs("t", {"remote.log.copy.disable": None, "retention.bytes": None})
+    live.cluster.topics.alter_configs("t", {"remote.log.copy.disable": None, "retention.bytes": None})
     live.cluster.tier().raise_for_failures()
     assert len(listed(live)) == 4
     assert_tables_and_folders_agree(live)
@@ -223,16 +223,16 @@ def test_copying_may_be_stopped_and_what_is_remote_is_kept_and_read(live: LiveCl
 def test_tiering_is_not_switched_off_without_saying_what_becomes_of_the_remote_data(live: LiveCluster) -> None:
     live.tiered()
     with pytest.raises(InvalidConfigError, match=r"remote.log.copy.disable = true; to delete it"):
-        live.cluster.alter_configs("t", {"remote.storage.enable": "false"})
+        live.cluster.topics.alter_configs("t", {"remote.storage.enable": "false"})
     with pytest.raises(InvalidConfigError, match="cannot be switched off"):
-        live.cluster.alter_configs("t", {"remote.storage.enable": None})
+        live.cluster.topics.alter_configs("t", {"remote.storage.enable": None})
 
 
 def test_nor_by_a_default_of_the_cluster(live: LiveCluster) -> None:
-    live.cluster.alter_configs(None, {"remote.storage.enable": "true"})
+    live.cluster.topics.alter_configs(None, {"remote.storage.enable": "true"})
     live.topic()
     with pytest.raises(InvalidConfigError, match=r"topic 't'.*cannot be switched off"):
-        live.cluster.alter_configs(None, {"remote.storage.enable": None})
+        live.cluster.topics.alter_configs(None, {"remote.storage.enable": None})
 
 
 def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> None:
@@ -240,7 +240,7 @@ def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> Non
     filled(live, "abcd")
     retained(live)
     assert local_start(live) == 3
-    live.cluster.alter_configs("t", OFF)
+    live.cluster.topics.alter_configs("t", OFF)
     assert rows_of(live.cluster.retain(dry_run=True), "log_start", "remote_removed") == [(3, 4)]
     assert rows_of(live.cluster.retain(), "log_start", "remote_removed") == [(3, 4)]
     assert live.read() == {0: ["d"]}
@@ -254,14 +254,14 @@ def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -
     live.topic(segment_bytes="1", file_delete_delay_ms="0")
     live.fill("abc")
     on = {"remote.storage.enable": "true", "local.retention.bytes": "0"}
-    live.cluster.alter_configs("t", on)
+    live.cluster.topics.alter_configs("t", on)
     live.cluster.tier().raise_for_failures()
     retained(live)
     assert (len(listed(live)), local_start(live)) == (3, 2)
-    live.cluster.alter_configs("t", OFF)
+    live.cluster.topics.alter_configs("t", OFF)
     retained(live)
     live.fill("de")
-    live.cluster.alter_configs("t", on)
+    live.cluster.topics.alter_configs("t", on)
     live.cluster.tier().raise_for_failures()
     retained(live)
     assert (len(listed(live)), local_start(live)) == (3, 4)
@@ -276,7 +276,7 @@ def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -
     live.fill("abcd")
     live.cluster.tier().raise_for_failures()
     retained(live)
-    live.cluster.alter_configs("t", OFF)
+    live.cluster.topics.alter_configs("t", OFF)
     leader = live.leader()
     if leader == 1:
         live.cluster.reassign({("t", 0): [2]}).raise_for_failures()
@@ -291,10 +291,10 @@ def test_while_a_partition_has_no_leader_its_remote_data_stays(tmp_path: Path) -
 def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveCluster) -> None:
     """It read that tiering was off; since then it was switched on again, and brokers rely on the remote data."""
     filled(live, "abcd")
-    live.cluster.alter_configs("t", OFF)
+    live.cluster.topics.alter_configs("t", OFF)
     zombie = live.driver()
     stale = zombie.image
-    live.cluster.alter_configs("t", {"remote.storage.enable": "true"})
+    live.cluster.topics.alter_configs("t", {"remote.storage.enable": "true"})
     retained(live)
     failures: list[object] = []
     topic = stale.topic("t")

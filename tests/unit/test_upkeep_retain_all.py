@@ -133,13 +133,13 @@ def test_an_unclean_election_of_a_replica_that_was_away_goes_on_at_the_log_end(t
     (live.topic if kind == "local" else live.tiered)(retention_ms=str(HOUR_MS), file_delete_delay_ms="0")
     live.append(["a"], at_ms=live.clock.now_ms()).raise_for_failures()
     away = live.followers()[0]
-    live.cluster.fence(away).raise_for_failures()
+    live.cluster.brokers.fence(away).raise_for_failures()
     live.append(["b"], at_ms=live.clock.now_ms()).raise_for_failures()
     live.clock.advance_ms(HOUR_MS + 1)
     retained(live)
     others = [broker for broker in (1, 2, 3) if broker != away]
-    live.cluster.unfence(away).raise_for_failures()
-    live.cluster.fence(others, force=True).raise_for_failures()
+    live.cluster.brokers.unfence(away).raise_for_failures()
+    live.cluster.brokers.fence(others, force=True).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     assert live.leader() == away
     later = live.append(["c"], at_ms=live.clock.now_ms())
@@ -214,11 +214,11 @@ def test_a_follower_begins_behind_what_is_in_the_remote_tier_alone(tmp_path: Pat
 def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path: Path) -> None:
     """Which remote files may hold some, the last local file says; a log that had none for a while is careful."""
     live = LiveCluster(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.tiered(local_retention_bytes="-2", local_retention_ms=str(HOUR_MS))
     now = live.clock.now_ms()
     for values, end in ((["a"], "commit"), (["b"], "abort")):
-        transaction = live.cluster.transaction("x")
+        transaction = live.cluster.transactions.begin("x")
         transaction.append_batches("t", {0: [batch(values, now * 1000)]})
         getattr(transaction, end)()
     live.append(["c"], at_ms=now).raise_for_failures()

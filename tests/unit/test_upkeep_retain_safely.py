@@ -176,7 +176,7 @@ def test_what_another_run_lets_expire_meanwhile_is_not_missing(live: LiveCluster
     objects = remote_files(live)
 
     def expire() -> None:
-        live.cluster.delete_records("t", {0: 2}).raise_for_failures()
+        live.cluster.topics.delete_records("t", {0: 2}).raise_for_failures()
         live.driver().retain().raise_for_failures()
         assert remote_files(live) == objects[2:]
 
@@ -207,18 +207,18 @@ def test_what_an_unclean_election_has_lost_counts_for_nothing(tmp_path: Path) ->
     live.fill("ab")
     live.cluster.tier().raise_for_failures()
     with live.unreachable(3):
-        live.cluster.fence([3])
+        live.cluster.brokers.fence([3])
         live.fill("cdef")
     with pytest.raises(KeyboardInterrupt):
         live.driver(progress=Dying()).tier()
     with live.unreachable(2):
-        live.cluster.fence([2], force=True)
-        live.cluster.unfence([3])
+        live.cluster.brokers.fence([2], force=True)
+        live.cluster.brokers.unfence([3])
         live.cluster.elect(["t"], unclean=True).raise_for_failures()
         live.fill("xyz")
         late_commit_of_a_lost_history(live)
         assert len(listed(live)) == 6
-        live.cluster.alter_configs("t", {"local.retention.bytes": "0"})
+        live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0"})
         for _ in range(2):
             live.cluster.retain(["t"]).raise_for_failures()
         assert local_start(live, 3) == 2

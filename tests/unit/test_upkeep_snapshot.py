@@ -50,14 +50,14 @@ def test_it_ends_at_the_high_watermark_on_a_batch_boundary(live: Keyed) -> None:
 def test_it_holds_what_is_committed_and_ends_where_a_transaction_is_open(tmp_path: Path) -> None:
     """KIP-98: up to the last stable offset, whether the log is merged or not."""
     live = Keyed(tmp_path)
-    live.cluster.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
+    live.cluster.topics.alter_configs(None, {"transaction.state.log.num.partitions": "1"})
     live.begin(segment_merge_min_files="2")
     live.put([("a", "1"), ("b", "1"), ("c", "1")])
     for key, commit in (("a", True), ("b", False)):
-        t = live.cluster.transaction("x")
+        t = live.cluster.transactions.begin("x")
         t.append_batches("t", {0: [keyed([(key, "2")], live.clock.now_ms())]})
         (t.commit if commit else t.abort)()
-    left_open = live.cluster.transaction("y")
+    left_open = live.cluster.transactions.begin("y")
     left_open.append_batches("t", {0: [keyed([("c", "2")], live.clock.now_ms())]})
     live.put([("d", "1")])
     assert rows_of(live.take(), "snapshot") == [("7-1",)]
@@ -79,7 +79,7 @@ def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
         if step % 3 == 2:
             live.take()
         if step % 4 == 3:
-            live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
+            live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
             live.cluster.merge("t").raise_for_failures()
             live.cluster.replicate("t").raise_for_failures()
             live.cluster.retain("t").raise_for_failures()
@@ -89,7 +89,7 @@ def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
 
 def test_tombstones_are_dropped_once_they_are_old(live: Keyed) -> None:
     """delete.retention.ms, by the tombstones' own time, when the last contained record is appended."""
-    live.cluster.alter_configs("t", {"delete.retention.ms": "1000"})
+    live.cluster.topics.alter_configs("t", {"delete.retention.ms": "1000"})
     live.put([("a", "1"), ("b", "1")])
     live.put([("a", None)])
     live.take()
@@ -125,7 +125,7 @@ def test_topics_that_cannot_have_snapshots(
         create_topic(context, "t", key_schema=schema, configs={**configs, "cleanup.policy": "snapshot"})
     create_topic(context, "t", key_schema=schema, configs=configs)
     with live.unchanged(), pytest.raises(InvalidConfigError, match=says):
-        live.cluster.alter_configs("t", {"cleanup.policy": "snapshot"})
+        live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})
 
 
 # ------------------------------------------------------------------------------------------- when
@@ -134,7 +134,7 @@ def test_topics_that_cannot_have_snapshots(
 def test_both_conditions_must_hold(live: Keyed) -> None:
     """KIP-630, "When to Snapshot": enough bytes, and enough of the snapshot's records changed; new ones do not
     count."""
-    live.cluster.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    live.cluster.topics.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1"})
     live.put([(key, "1") for key in "abcd"])
     assert rows_of(live.cluster.snapshot("t"), "outcome") == [("made",)]
     live.put([(key, "1") for key in "efgh"])
@@ -145,10 +145,10 @@ def test_both_conditions_must_hold(live: Keyed) -> None:
         "1 of 4 records of snapshot 4-1 have changed, below metadata.snapshot.min.changed_records.ratio = 0.5",
     )
     live.put([("b", None)])
-    live.cluster.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1000000"})
+    live.cluster.topics.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1000000"})
     (row,) = live.cluster.snapshot("t").rows
     assert "below metadata.log.max.record.bytes.between.snapshots" in str(row["why"])
-    live.cluster.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1"})
+    live.cluster.topics.alter_configs("t", {"metadata.log.max.record.bytes.between.snapshots": "1"})
     assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "10-1")]
 
 
@@ -162,9 +162,9 @@ def test_an_old_snapshot_is_followed_by_the_next_whatever_its_size(live: Keyed) 
     live.clock.sleep(3600)
     assert rows_of(live.cluster.snapshot("t"), "why") == [("nothing was committed since snapshot 1-1",)]
     live.put([("b", "1")])
-    live.cluster.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": "0"})
+    live.cluster.topics.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": "0"})
     assert rows_of(live.cluster.snapshot("t"), "outcome") == [("not now",)]
-    live.cluster.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": None})
+    live.cluster.topics.alter_configs("t", {"metadata.log.max.snapshot.interval.ms": None})
     assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "2-1")]
 
 
@@ -218,10 +218,10 @@ def test_the_metrics_have_the_names_of_the_kip(live: Keyed) -> None:
 def test_loading_is_measured_by_the_driver_that_loads(live: Keyed) -> None:
     """LoadSnapshotLatencyMs."""
     live.put([("a", "1")])
-    live.cluster.commit("g", {("t", 0): 1})
+    live.cluster.groups.commit("g", {("t", 0): 1})
     live.cluster.snapshot("__consumer_offsets", by_hand=True).raise_for_failures()
     reader = live.driver()
-    reader.committed("g")
+    reader.groups.committed("g")
     loads = [row for row in reader.metrics().rows if row["metric"] == "LoadSnapshotLatencyMs"]
     assert [(row["topic"], row["count"]) for row in loads] == [("__consumer_offsets", 1)]
 

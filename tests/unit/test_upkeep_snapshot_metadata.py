@@ -67,7 +67,7 @@ def test_the_metadata_log_has_the_policy_of_the_cluster(live: Keyed) -> None:
     """Bytes and changes (KIP-630), or age (KIP-876)."""
     with live.unchanged():
         assert "below metadata.log.max.record.bytes" in str(of_metadata(live.cluster.snapshot(METADATA))["why"])
-    live.cluster.alter_configs(None, {"metadata.log.max.snapshot.interval.ms": "5000"})
+    live.cluster.topics.alter_configs(None, {"metadata.log.max.snapshot.interval.ms": "5000"})
     live.clock.sleep(5)
     assert of_metadata(live.cluster.snapshot(METADATA))["outcome"] == "made"
     live.topic("u")
@@ -113,7 +113,7 @@ def test_two_runs_on_the_metadata_log_at_once_do_no_harm(tmp_path: Path, nth: in
         left -= what in CHANGES
         if left == 0:
             faults.none()
-            other.create_topic("v", replication_factor=1)
+            other.topics.create("v", replication_factor=1)
             other.snapshot(METADATA, by_hand=True).raise_for_failures()
 
     faults.before = interrupt

@@ -36,10 +36,10 @@ def test_a_follower_that_was_away_gets_it_by_the_next_replicate(tmp_path: Path) 
     live = Keyed(tmp_path, on_disk=True).begin()
     live.put([("a", "1")])
     away = live.followers()[0]
-    live.cluster.fence(away).raise_for_failures()
+    live.cluster.brokers.fence(away).raise_for_failures()
     live.take()
     assert live.ids(away) == []
-    live.cluster.unfence(away)
+    live.cluster.brokers.unfence(away)
     live.put([("b", "1")])
     assert live.ids(away) == []
     live.cluster.replicate("t").raise_for_failures()
@@ -74,17 +74,17 @@ def test_a_follower_that_parted_ways_below_the_log_start_takes_the_snapshot(tmp_
     live = Keyed(tmp_path, on_disk=True).begin(copies=2, unclean_leader_election_enable="true")
     live.put([("a", "1")])
     ahead, (heir,) = live.leader(), live.followers()
-    live.cluster.fence(heir).raise_for_failures()
+    live.cluster.brokers.fence(heir).raise_for_failures()
     live.put([(key, "lost") for key in "bcdef"])
-    live.cluster.fence(ahead, force=True).raise_for_failures()
-    live.cluster.unfence(heir).raise_for_failures()
+    live.cluster.brokers.fence(ahead, force=True).raise_for_failures()
+    live.cluster.brokers.unfence(heir).raise_for_failures()
     live.cluster.elect("t", unclean=True).raise_for_failures()
     live.put([("b", "2"), ("c", "2")])
     live.take()
     live.cluster.retain("t").raise_for_failures()
     live.put([("d", "3")])
     assert (live.leader(), live.log(heir).local_start) == (heir, 3)
-    live.cluster.unfence(ahead).raise_for_failures()
+    live.cluster.brokers.unfence(ahead).raise_for_failures()
     live.cluster.replicate("t").raise_for_failures()
     assert live.ids(ahead) == live.ids(heir)
     assert (live.log(ahead).local_start, live.log(ahead).log_end) == (3, 4)
@@ -238,7 +238,7 @@ def test_a_topic_may_get_the_policy_when_its_log_start_has_grown(tmp_path: Path)
     live.put([("a", "1")])
     live.put([("b", "1")])
     live.cluster.retain("t").raise_for_failures()
-    live.cluster.alter_configs("t", {"cleanup.policy": "snapshot"})
+    live.cluster.topics.alter_configs("t", {"cleanup.policy": "snapshot"})
     assert "take the first snapshot by hand" in the_failure(live.cluster.snapshot("t"))
     live.take()
     assert live.held(live.leader()) == {"b": "1"}
@@ -259,7 +259,7 @@ def test_the_log_start_grows_when_all_live_replicas_have_it(live: Keyed) -> None
 
 def test_retention_does_not_move_the_log_start(live: Keyed) -> None:
     """Only a snapshot stands for what leaves the log."""
-    live.cluster.alter_configs("t", {"retention.ms": "1", "retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"retention.ms": "1", "retention.bytes": "1"})
     live.put([("a", "1")], at_ms=1)
     live.put([("b", "1")], at_ms=1)
     live.clock.sleep(1000)
@@ -281,7 +281,7 @@ def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) ->
     report = live.cluster.snapshot("t", by_hand=True)
     assert codes(report) == {"KAFKA_STORAGE_ERROR": 1}
     assert live.site().view.log_start_offset == 0
-    live.cluster.fence(slow).raise_for_failures()
+    live.cluster.brokers.fence(slow).raise_for_failures()
     live.cluster.snapshot("t").raise_for_failures()
     assert live.site().view.log_start_offset == 1
 
@@ -378,9 +378,9 @@ def test_a_follower_fetches_from_the_leader_of_its_view_or_says_why_not(live: Ke
     """KIP-630, "Request Handling", "Errors": the leader epoch of the request is older, or newer."""
     live.put([("a", "1")])
     follower = live.followers()[0]
-    live.cluster.fence(follower).raise_for_failures()
+    live.cluster.brokers.fence(follower).raise_for_failures()
     live.take()
-    live.cluster.unfence(follower)
+    live.cluster.brokers.unfence(follower)
     site = live.site()
 
     def fetched(epoch: int) -> None:

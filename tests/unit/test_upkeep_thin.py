@@ -39,12 +39,12 @@ def live(tmp_path: Path) -> LiveCluster:
     """Topic ``t`` on brokers 2 and 3; the preferred one lost its disk, and came back thin: it holds [6, 8) of
     [0, 8)."""
     made = LiveCluster(tmp_path, brokers=3)
-    made.cluster.fence(1).raise_for_failures()
+    made.cluster.brokers.fence(1).raise_for_failures()
     made.tiered(copies=2, local_retention_bytes="-1")
     made.fill("abcdef")
     made.cluster.tier().raise_for_failures()
     made.fill("gh")
-    made.cluster.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
+    made.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     preferred = made.site().view.replicas[0]
     made.wipe(preferred)
     made.cluster.bootstrap(preferred).raise_for_failures()
@@ -59,7 +59,7 @@ def test_without_the_option_the_preferred_replica_leads_again_however_thin(live:
 
 
 def test_with_the_option_a_thin_preferred_replica_does_not_lead_again(live: LiveCluster) -> None:
-    live.cluster.alter_configs("t", {THIN_LAST: "true"})
+    live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
     with live.unchanged():
         assert rows_of(live.cluster.elect(), "leader") == []
 
@@ -68,19 +68,19 @@ def test_a_thin_leader_gives_way_to_a_full_replica(live: LiveCluster) -> None:
     """It leads because the metadata, which knows nothing of storage, took the preferred one."""
     preferred, full = live.site().view.replicas
     live.cluster.elect(leader=preferred).raise_for_failures()
-    live.cluster.alter_configs("t", {THIN_LAST: "true"})
+    live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
     assert rows_of(live.cluster.elect(), "leader_before", "leader") == [(preferred, full)]
 
 
 def test_by_name_a_thin_replica_leads_all_the_same(live: LiveCluster) -> None:
-    live.cluster.alter_configs("t", {THIN_LAST: "true"})
+    live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
     preferred = live.site().view.replicas[0]
     live.cluster.elect(leader=preferred).raise_for_failures()
     assert live.leader() == preferred
 
 
 def test_once_it_is_not_thin_any_more_it_leads_again(live: LiveCluster) -> None:
-    live.cluster.alter_configs("t", {THIN_LAST: "true"})
+    live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
     live.fill("ijklmnop")
     live.cluster.elect().raise_for_failures()
     assert live.leader() == live.site().view.replicas[0]

@@ -103,7 +103,7 @@ def test_a_topic_is_tiered_only_where_the_cluster_has_a_remote(tmp_path: Path) -
     text = live.file.read_text()
     live.file.write_text(text.replace('remote = "remote"\n', ""))
     with pytest.raises(InvalidCallError, match="remote"):
-        live.driver().create_topic("t", configs={"remote.storage.enable": "true"})
+        live.driver().topics.create("t", configs={"remote.storage.enable": "true"})
 
 
 def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next_run_takes(
@@ -306,7 +306,7 @@ def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: 
         live.cluster.retain().raise_for_failures()
     assert live.read() == {0: list("abcdefgh")}
     sizes = list(live.data(1).values()) if not tiered else [p.read_bytes() for p in remote_files(live)]
-    live.cluster.alter_configs(
+    live.cluster.topics.alter_configs(
         "t", {"retention.bytes": str(sum(map(len, sizes[-3:]))), "local.retention.bytes": "0"}
     )
     assert rows_of(live.cluster.retain(), "log_start") == [(5,)]
@@ -344,7 +344,7 @@ def test_a_log_start_inside_a_file_hides_its_first_records(live: LiveCluster) ->
     live.tiered(segment_bytes="1000000", segment_ms="60000", segment_merge_min_files="2")
     live.fill("abcd")
     live.append(["e"])
-    live.cluster.alter_configs("t", {"retention.bytes": str(3 * 2400)})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": str(3 * 2400)})
     live.cluster.retain().raise_for_failures()
     start = live.site().view.log_start_offset
     assert 0 < start < 5
@@ -359,12 +359,12 @@ def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: Liv
     live.tiered(local_retention_bytes="-2")
     live.fill("ab", at_ms=1)
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {**OFF, "retention.ms": str(HOUR_MS)})
+    live.cluster.topics.alter_configs("t", {**OFF, "retention.ms": str(HOUR_MS)})
     live.fill("cd", at_ms=1)
     live.fill("ef", at_ms=live.clock.now_ms())
     live.cluster.retain().raise_for_failures()
     assert live.site().view.log_start_offset == 4
-    live.cluster.alter_configs("t", {"remote.storage.enable": "true"})
+    live.cluster.topics.alter_configs("t", {"remote.storage.enable": "true"})
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()
     assert offsets_in(live) == [4, 5]
@@ -380,7 +380,7 @@ def test_a_deleted_topic_is_gone_from_the_metadata_the_disks_and_the_remote(live
     live.tiered()
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.delete("t").raise_for_failures()
     assert topic_folders(live) == []
     assert not [name for name in live.on_brokers() if "/t-" in name]
     live.tiered()
@@ -393,7 +393,7 @@ def test_the_remote_may_be_kept(live: LiveCluster) -> None:
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
     before = live.in_remote()
-    live.cluster.delete_topic("t", keep_remote=True).raise_for_failures()
+    live.cluster.topics.delete("t", keep_remote=True).raise_for_failures()
     assert live.in_remote() == before
 
 
@@ -401,8 +401,8 @@ def test_a_topic_that_is_not_tiered_any_more_leaves_nothing_in_the_remote(live: 
     live.tiered(local_retention_bytes="-2")
     live.fill("abc")
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", OFF)
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.alter_configs("t", OFF)
+    live.cluster.topics.delete("t").raise_for_failures()
     assert topic_folders(live) == []
 
 
@@ -414,7 +414,7 @@ def test_a_vacuum_finds_what_deleted_topics_and_former_disks_left(tmp_path: Path
     live.fill("abc", "kept")
     live.fill("xyz", "gone")
     with live.unreachable(3):
-        live.cluster.delete_topic("gone")
+        live.cluster.topics.delete("gone")
     left = [name for name in live.on_brokers() if "/gone-" in name]
     assert left
     assert all("/b3/" in name for name in left)

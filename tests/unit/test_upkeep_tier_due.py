@@ -78,7 +78,7 @@ def test_a_failed_partition_is_due_at_growing_intervals_and_its_state_survives_t
     """ "A partition that failed keeps its state": error, attempts, since when."""
     live.tiered()
     live.fill("a")
-    live.cluster.alter_configs(None, {"remote.log.manager.task.retry.jitter": "0"})
+    live.cluster.topics.alter_configs(None, {"remote.log.manager.task.retry.jitter": "0"})
     live.cluster.tier().raise_for_failures()
     live.down = refused
     live.clock.advance_ms(INTERVAL_MS)
@@ -106,10 +106,10 @@ def test_partitions_leave_the_list_with_their_topic_or_when_it_is_tiered_no_more
         return sorted(image.topics[topic_id].name for topic_id, _ in entries if topic_id in image.topics)
 
     assert listed() == ["t", "u"]
-    live.cluster.alter_configs("t", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"})
+    live.cluster.topics.alter_configs("t", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"})
     live.cluster.tier().raise_for_failures()
     assert listed() == ["u"]
-    live.cluster.delete_topic("u").raise_for_failures()
+    live.cluster.topics.delete("u").raise_for_failures()
     report = live.cluster.tier(due=True)
     assert (report.rows, report.totals["next_ms"]) == ([], None)
 
@@ -182,7 +182,7 @@ def test_a_fenced_broker_takes_the_list_with_it_and_another_one_keeps_the_next(l
     live.cluster.tier().raise_for_failures()
     ((first, _),) = {(store.uri, 0) for store, _ in lists(live)}
     broker = next(broker for broker, store in live.cluster.stores.items() if store.uri == first)
-    live.cluster.fence(broker, force=True).raise_for_failures()
+    live.cluster.brokers.fence(broker, force=True).raise_for_failures()
     assert worked_on(live.cluster.tier(due=True)) == [("t", 0)]
     assert live.cluster.tier(due=True).rows == []
 

@@ -54,7 +54,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
     live.append(["c"], acks="leader").raise_for_failures()
     assert told_of(live.cluster.replicate()) == {"t": "the remote tier cannot be reached"}
     live.cluster.elect("t", [0], leader=live.followers()[0]).raise_for_failures()
-    live.cluster.create_topic(
+    live.cluster.topics.create(
         "fresh", partitions=1, replication_factor=1, configs={"remote.storage.enable": "true"}
     )
     live.append(["d"], "fresh").raise_for_failures()

@@ -49,7 +49,7 @@ def cluster_at(tmp_path: Path, s3_endpoint: S3Endpoint, request: pytest.FixtureR
 def filled(cluster: Cluster, *values: str) -> Cluster:
     """Topic ``t``, one file a value."""
     if "t" not in cluster.image.topic_ids:
-        cluster.create_topic("t", partitions=1, replication_factor=1, configs=TIERED)
+        cluster.topics.create("t", partitions=1, replication_factor=1, configs=TIERED)
     for value in values:
         cluster.append_batches("t", {0: [batch([value])]}).raise_for_failures()
     return cluster
@@ -63,7 +63,7 @@ def cell(report: Report, name: str) -> object:
 def test_segments_small_and_large_arrive_and_leave_the_broker(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
     """Large ones in one conditional PUT: this server completes no upload exclusively."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b" * 10_000_000, "c")
-    cluster.alter_configs("t", {"compression.type": "uncompressed"})
+    cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e")
     report = cluster.tier(due=True).raise_for_failures()
     assert (cell(report, "uploaded_files"), cell(report, "remote_end")) == (5, 5)
@@ -107,7 +107,7 @@ def test_a_wrong_credential_is_named_and_no_secret_is_told(
 def test_damaged_and_missing_objects_are_found_and_rebuilt(cluster_at: Open, s3_endpoint: S3Endpoint) -> None:
     """Small ones and such of several parts; the broker has let go of its records, and still has the files."""
     cluster = filled(cluster_at(s3_endpoint.url), "a", "b", "c")
-    cluster.alter_configs("t", {"compression.type": "uncompressed"})
+    cluster.topics.alter_configs("t", {"compression.type": "uncompressed"})
     filled(cluster, "d" * 10_000_000, "e" * 10_000_000, "f").tier().raise_for_failures()
     remote = cluster._context.remote_store("it is tiered")
     objects = [stored.name for stored in remote.list("") if stored.name.endswith(".parquet")]

@@ -115,7 +115,7 @@ def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_
         return call()
 
     live.on_remote = hang
-    live.cluster.alter_configs(None, {"remote.log.manager.copy.timeout.ms": "300"})
+    live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.timeout.ms": "300"})
     report = live.cluster.tier()
     assert not goes_on.is_set()
     assert live.remote_ends() == {0: 1, 2: 1}
@@ -125,7 +125,7 @@ def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_
     assert states(live.cluster.tier())["t", 1] == (2, 1000)
     assert len(begun) == 1
     goes_on.set()
-    live.cluster.alter_configs(None, {"remote.log.manager.copy.timeout.ms": None})
+    live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.timeout.ms": None})
     driver = live.driver()
     driver.tier()  # it may meet the upload that was given up, which goes on now
     driver.tier().raise_for_failures()
@@ -236,9 +236,11 @@ def test_a_topic_that_is_not_tiered_any_more_gets_no_commit(live: RemoteFaults, 
     def turn_off(what: str, name: str, call: Call) -> object:
         done = call()
         if what == "commit" and change == "deleted":
-            live.driver().delete_topic("t", keep_remote=True).raise_for_failures()
+            live.driver().topics.delete("t", keep_remote=True).raise_for_failures()
         elif what == "commit":
-            live.driver().alter_configs("t", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"})
+            live.driver().topics.alter_configs(
+                "t", {"remote.log.copy.disable": "true", "local.retention.bytes": "-2"}
+            )
         return done
 
     live.on_remote = turn_off
@@ -316,7 +318,7 @@ def test_the_copy_quota_holds_for_the_whole_run(live: RemoteFaults) -> None:
     live.tiered()
     live.fill("abcdefgh")
     size = sum(map(len, live.data(1).values()))
-    live.cluster.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})
+    live.cluster.topics.alter_configs(None, {"remote.log.manager.copy.max.bytes.per.second": str(size // 8)})
     before = live.clock.monotonic_s()
     live.in_turn().tier().raise_for_failures()
     assert live.clock.monotonic_s() - before == pytest.approx(7, abs=0.2)
@@ -337,7 +339,7 @@ def test_the_copy_lag_holds_sealed_segments_back(live: RemoteFaults) -> None:
 def test_the_copy_lag_by_size_goes_by_what_lies_behind(live: RemoteFaults) -> None:
     """KIP-1241, remote.copy.lag.bytes."""
     live.tiered(remote_copy_lag_ms="-1", remote_copy_lag_bytes="1", local_retention_bytes="-1")
-    live.cluster.alter_configs("t", {"local.retention.ms": "-1"})
+    live.cluster.topics.alter_configs("t", {"local.retention.ms": "-1"})
     live.fill("abc")
     assert rows_of(live.cluster.tier(), "remote_end") == [(2,)]
 

@@ -140,11 +140,11 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
     live.tiered(file_delete_delay_ms="60000")
     live.fill("abcde")
     live.cluster.tier().raise_for_failures()
-    live.cluster.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"local.retention.bytes": "0", "retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     assert len(lying(live)) > len(listed(live))
     assert deleted(live.cluster.vacuum()) == {}, "a reader may have planned it"
-    live.cluster.alter_configs("t", {"file.delete.delay.ms": "0"})
+    live.cluster.topics.alter_configs("t", {"file.delete.delay.ms": "0"})
     assert set(deleted(live.cluster.vacuum())) == {"removed"}
     assert_tables_and_folders_agree(live)
 
@@ -152,7 +152,7 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
 def test_removals_that_the_table_has_forgotten_are_found_by_listing(live: LiveCluster) -> None:
     """Delta forgets a removed file after delta.deletedFileRetentionDuration; its object may still be there."""
     filled(live, "abcdef")
-    live.cluster.alter_configs("t", {"retention.bytes": "1"})
+    live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
     put(live, DataName(0, None, 1), DataName(1, None, 1))  # as if nobody had deleted them
     (log,) = remote_folder(live).glob("_delta_log")
@@ -243,7 +243,7 @@ def test_what_a_crash_of_a_deletion_left_goes(tmp_path: Path) -> None:
             raise StorageError("AccessDenied")
 
     faults.before = refused
-    assert "AccessDenied" in the_failure(live.driver().delete_topic("t"))
+    assert "AccessDenied" in the_failure(live.driver().topics.delete("t"))
     faults.none()
     assert topic_folders(live) != []
     assert set(deleted(live.cluster.vacuum())) == {"deleted topic"}
@@ -253,7 +253,7 @@ def test_what_a_crash_of_a_deletion_left_goes(tmp_path: Path) -> None:
 def test_a_table_that_was_kept_stays_and_is_named(live: LiveCluster) -> None:
     filled(live)
     before = live.in_remote()
-    live.cluster.delete_topic("t", keep_remote=True).raise_for_failures()
+    live.cluster.topics.delete("t", keep_remote=True).raise_for_failures()
     report = live.cluster.vacuum()
     assert deleted(report) == {}
     assert "its remote table was kept" in report.notes[0]
@@ -268,7 +268,7 @@ def test_a_remote_that_cannot_be_told_of_a_deletion_leaves_the_topic_as_it_is(tm
     content = entry.read_bytes()
     entry.write_bytes(b"{")
     with pytest.raises(StorageError, match="cannot read the table"):
-        live.cluster.delete_topic("t")
+        live.cluster.topics.delete("t")
     entry.write_bytes(content)
     assert live.read() == {0: list("abc")}
 
@@ -277,7 +277,7 @@ def test_uploads_of_a_topic_that_never_got_a_table_go_after_a_day(live: LiveClus
     """A driver with an old view of the metadata, after the topic was deleted."""
     filled(live)
     folder = remote_folder(live)
-    live.cluster.delete_topic("t").raise_for_failures()
+    live.cluster.topics.delete("t").raise_for_failures()
     (folder / "0").mkdir(parents=True, exist_ok=True)
     late = folder / "0" / str(DataName(0, 3, 1))
     late.write_bytes(b"x")

@@ -170,7 +170,7 @@ def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypa
 
 def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(live: LiveCluster) -> None:
     """The log still holds its records; one that is gone with its records is missed."""
-    live.cluster.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
     held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
     (work,) = content.groups_of(live.site(), 1, live.store(1), held)
     live.cluster.merge().raise_for_failures()

@@ -130,7 +130,7 @@ def test_a_leader_that_has_not_taken_over_yet_must_have_what_a_member_knows_to_b
 
 
 def test_a_damaged_file_that_no_log_uses_is_a_note(live: LiveCluster) -> None:
-    live.cluster.alter_configs("t", {"segment.merge.min.files": "2"})
+    live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2"})
     live.cluster.merge().raise_for_failures()
     hidden = live.log(live.leader()).hidden[0].object.name
     Spot(live.store(live.leader()), hidden).flip(30)

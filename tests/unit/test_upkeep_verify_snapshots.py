@@ -152,7 +152,7 @@ def test_a_batch_that_is_missing_is_named_with_its_offsets(tmp_path: Path) -> No
     """A voter cannot show what it lacks in the middle, and a majority may hide it from every reader."""
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
-        live.cluster.add_voter(broker)
+        live.cluster.quorum.add_voter(broker)
     live.topic("t")
     live.topic("u")
     store = live.store(2)
@@ -169,12 +169,12 @@ def test_a_voter_that_is_away_is_a_failure_until_its_broker_is_fenced(tmp_path: 
     """As a replica is."""
     live = LiveCluster(tmp_path, on_disk=True)
     for broker in (2, 3):
-        live.cluster.add_voter(broker)
+        live.cluster.quorum.add_voter(broker)
     with live.unreachable(3):
         report = live.cluster.verify(METADATA)
         assert codes(report) == {"BROKER_NOT_AVAILABLE": 1}
         assert [row["replicas"] for row in report.rows] == [2]
-        live.cluster.fence(3).raise_for_failures()
+        live.cluster.brokers.fence(3).raise_for_failures()
         live.cluster.verify(METADATA).raise_for_failures()
         shutil.rmtree(live.root(3))  # a create that nobody counted is below the mount point
         live.root(3).mkdir()
@@ -184,7 +184,7 @@ def test_a_voter_that_was_wiped_waits_to_be_replaced(tmp_path: Path) -> None:
     """It is another incarnation, and no voter: nothing of the log is wrong."""
     live = LiveCluster(tmp_path)
     for broker in (2, 3):
-        live.cluster.add_voter(broker)
+        live.cluster.quorum.add_voter(broker)
     live.wipe(3)
     live.cluster.bootstrap(3)
     report = live.cluster.verify(METADATA)

@@ -42,7 +42,7 @@ for _ in range(2):
 print(cluster.fetch("t", 0, 0).records.column("value").to_pylist())
 print(sum(table.num_rows for table in cluster.tail("t", last=4, follow=False)))
 try:
-    cluster.create_topic("typed", value="a INT")
+    cluster.topics.create("typed", value="a INT")
 except InvalidCallError as error:
     print(error)
 from stratalog.jobs.main import JOBS

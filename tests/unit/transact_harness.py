@@ -20,7 +20,7 @@ class Ledger(LiveCluster):
 
     def begin(self) -> Ledger:
         configs = {"transaction.state.log.num.partitions": "1", "offsets.topic.num.partitions": "1"}
-        self.cluster.alter_configs(None, configs)
+        self.cluster.topics.alter_configs(None, configs)
         self.topic(partitions=2)
         self.topic("u")
         return self
@@ -34,7 +34,7 @@ class Ledger(LiveCluster):
         }
 
     def state(self, transactional_id: str = "x") -> str:
-        return str(self.driver().describe_transaction(transactional_id).totals["state"])
+        return str(self.driver().transactions.describe(transactional_id).totals["state"])
 
 
 def rows(*values: str) -> Sequence[pa.RecordBatch]:

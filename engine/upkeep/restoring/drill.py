@@ -16,10 +16,13 @@ is compared:
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
+from stratalog.engine.brokers.format import format_cluster
+from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -27,7 +30,7 @@ from stratalog.engine.metadata.description import describe
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
-from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan
+from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan, plan_restore_of
 from stratalog.engine.upkeep.restoring.restore import bring_back, totals
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.clock import Clock
@@ -71,6 +74,23 @@ def copy_of_file(context: Context, folder: Path) -> Path:
     path = folder / "cluster.toml"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
+
+
+def drill_cluster(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
+    """A drill with a copy in a temporary folder, which is removed.
+
+    Raises: InvalidCallError when the remote tier does not describe this cluster yet; as ``drill``.
+    """
+    remote = context.remote_store("a drill restores the cluster from the remote tier")
+    plan = plan_restore_of(context.file, remote, context.file.cluster_id, context.clock, context.key)
+    with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
+        file = load_cluster_file(copy_of_file(context, Path(folder)))
+
+        def copy() -> Context:
+            open_root = read_only_remote(context, opener)
+            return format_cluster(file, clock=context.clock, new_id=context.new_id, opener=open_root)
+
+        return drill(context, plan, copy, deep=deep)
 
 
 def drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.config.definition import Scope
 from stratalog.engine.config.settings import check_config, topic_config
 from stratalog.engine.config.topic_config import TopicConfig
@@ -16,9 +17,10 @@ from stratalog.engine.metadata.description import ClusterDescription, PartitionD
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.point import read_description
 from stratalog.partitions import paths
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, LogGapError, StratalogError
-from stratalog.partitions.runner import Done, Failed, Runner
+from stratalog.partitions.runner import Done, Failed, Runner, ThreadRunner
 from stratalog.partitions.store import Store
 from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 from stratalog.tiering.remote_log import RemoteLog
@@ -80,8 +82,30 @@ a start that is further ahead is damage, and none of its offsets is given out.""
 FAR_AHEAD_EPOCHS = 10**8
 """Leader epochs: elections since the last segment was tiered, and ``EPOCH_GAP`` for each restore."""
 
+_THREADS = 16
+
 OpenTable = Callable[[TopicDescription, str], "DeltaTopicTable"]
 """The table of a topic, as the cluster with this id sees it."""
+
+
+def plan_restore_of(
+    file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
+) -> RestorePlan:
+    """What the remote holds of cluster ``former``, for the cluster of ``file``. Raises: as ``plan_restore``."""
+    from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
+
+    def table_of(topic: TopicDescription, cluster_id: str) -> DeltaTopicTable:
+        return DeltaTopicTable(
+            remote,
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            cluster_id=cluster_id,
+            options=file.store_options,
+            clock=clock,
+        )
+
+    former_key = None if key is None else key.of(former)
+    return plan_restore(remote, former, table_of, ThreadRunner(_THREADS), file.cluster_id, former_key)
 
 
 def plan_restore(

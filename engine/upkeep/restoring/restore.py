@@ -19,9 +19,14 @@ snapshots.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import msgspec
 
+from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.opening import OpenStore
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.description import ClusterDescription, PartitionDescription, TopicDescription
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
@@ -29,10 +34,48 @@ from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.engine.upkeep.restoring.plan import RestorePlan
+from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore_of
 from stratalog.engine.upkeep.tiering.point import write_description
+from stratalog.partitions.clock import Clock
+from stratalog.partitions.cluster_key import ClusterKey
 from stratalog.partitions.errors import InvalidCallError
 from stratalog.partitions.records import schema_of
+
+
+def restore(
+    file: ClusterFile,
+    former: str,
+    heir: Callable[[], Context],
+    *,
+    opener: OpenStore,
+    clock: Clock,
+    key: ClusterKey | None,
+    dry_run: bool,
+) -> Report:
+    """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. While a
+    topic cannot be restored, which is a failure in the report, nothing is changed.
+
+    Raises: InvalidCallError for what is wrong with the call; as ``plan_restore`` and ``heir``.
+    """
+    if former == file.cluster_id:
+        raise InvalidCallError(
+            f"cluster file {file.path}: the restored cluster cannot be {former!r} again: give it another id, "
+            "by which the remote tier tells it from what may be left of that one"
+        )
+    if file.remote is None:
+        raise InvalidCallError(f"cluster file {file.path} names no [cluster] remote: restore from where?")
+    remote = opener(file.remote, file.store_options, clock)
+    plan = plan_restore_of(file, remote, former, clock, key)
+    if plan.failures or dry_run:
+        return replace(_planned(plan), dry_run=dry_run)
+    context = heir()
+    with context.measured() as measure:
+        check_target(context.metadata.image(), plan)
+        take_over(context, plan, former)
+        # What the former cluster has committed until it lost the tables belongs to the history, too.
+        plan = plan_restore_of(file, remote, former, clock, key)
+        report = _planned(plan) if plan.failures else bring_back(context, plan)
+    return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
@@ -107,7 +150,7 @@ def bring_back(context: Context, plan: RestorePlan) -> Report:
     return Report("restore", rows, failures, totals(plan), False, measure.seconds, measure.counts, notes)
 
 
-def planned(plan: RestorePlan) -> Report:
+def _planned(plan: RestorePlan) -> Report:
     """The report of a dry run."""
     rows = [one.row for one in plan.partitions]
     return Report("restore", rows, plan.failures, totals(plan), True, notes=plan.notes)

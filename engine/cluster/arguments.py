@@ -1,10 +1,11 @@
-"""The cluster as one object: the Spark session that it has, or has not."""
+"""What callers of the door give, as the operations take it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from stratalog.engine.driver.context import Context, TaskRunner
+from stratalog.engine.driver.context import TaskRunner
 from stratalog.engine.driver.opening import local_tasks
 from stratalog.partitions.errors import InvalidCallError
 
@@ -14,29 +15,31 @@ if TYPE_CHECKING:
 
     from stratalog.engine.spark.frames import Frame
 
+TopicNames = Sequence[str] | str | None
+"""One topic, several, or (None) all."""
 
-class SparkOfCluster:
-    """A part of ``stratalog.engine.cluster.Cluster``."""
 
-    _context: Context
-    _spark: SparkSession | None
+def names(topics: TopicNames) -> Sequence[str] | None:
+    """The topics as a list, None for all."""
+    return [topics] if isinstance(topics, str) else topics
 
-    def _session(self, what: str) -> SparkSession:
-        """Raises: InvalidCallError when there is none."""
-        if self._spark is None:
-            raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
-        return self._spark
 
-    def _dataframe(self, frame: Frame, topic: str) -> DataFrame:
-        """As ``stratalog.engine.spark.frames.to_dataframe``. Raises: as that; InvalidCallError where there is no
-        pyspark."""
-        try:
-            from stratalog.engine.spark.frames import to_dataframe
-        except ModuleNotFoundError as error:
-            raise InvalidCallError(
-                f"append to {topic}: {error.name} is not installed: install stratalog[spark], or append_batches"
-            ) from error
-        return to_dataframe(frame, self._spark, f"append to {topic}")
+def session(spark: SparkSession | None, what: str) -> SparkSession:
+    """Raises: InvalidCallError when there is none."""
+    if spark is None:
+        raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
+    return spark
+
+
+def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame:
+    """As ``stratalog.engine.spark.frames.to_dataframe``. Raises: as that; InvalidCallError without pyspark."""
+    try:
+        from stratalog.engine.spark.frames import to_dataframe
+    except ModuleNotFoundError as error:
+        raise InvalidCallError(
+            f"append to {topic}: {error.name} is not installed: install stratalog[spark], or append_batches"
+        ) from error
+    return to_dataframe(frame, spark, f"append to {topic}")
 
 
 def task_runner(spark: SparkSession | None) -> TaskRunner:
@@ -55,7 +58,7 @@ def task_runner(spark: SparkSession | None) -> TaskRunner:
 def declared(data_type: DataType | str | None) -> str | None:
     """As ``stratalog.engine.spark.types.declared``. None, binary, takes no pyspark.
 
-    Raises: as that; InvalidCallError where there is no pyspark.
+    Raises: as that; InvalidCallError without pyspark.
     """
     if data_type is None:
         return None

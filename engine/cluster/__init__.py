@@ -5,22 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from stratalog.engine.admin import describe, describe_cluster, topics
-from stratalog.engine.brokers import bring_up
-from stratalog.engine.brokers import fence as fencing
+from stratalog.engine.admin.describe import describe
+from stratalog.engine.admin.quorum import sign_metadata
+from stratalog.engine.brokers.bring_up import plan_format
 from stratalog.engine.brokers.format import format_cluster
-from stratalog.engine.cluster_fetch import FetchOfCluster
-from stratalog.engine.cluster_quorum import QuorumOfCluster
-from stratalog.engine.cluster_read import ReadOfCluster
-from stratalog.engine.cluster_restore import RestoreOfCluster
-from stratalog.engine.cluster_spark import declared, task_runner
-from stratalog.engine.cluster_state import StateOfCluster, Topics, names
-from stratalog.engine.cluster_stream import StreamOfCluster
-from stratalog.engine.cluster_tiers import TiersOfCluster
-from stratalog.engine.cluster_transactions import TransactionsOfCluster
+from stratalog.engine.cluster.arguments import TopicNames, names, task_runner
+from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.client import Client
+from stratalog.engine.cluster.groups import Groups
+from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.topics import Topics
+from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
 from stratalog.engine.driver.context import Context, Measure, Progress
@@ -28,8 +27,6 @@ from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
 from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
-from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
-from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.replication.replica_selector import CurrentSelector, MakeSelector, OfferedSelectors
 from stratalog.engine.upkeep.healing import heal as healing
 from stratalog.engine.upkeep.healing import history as histories
@@ -40,41 +37,51 @@ from stratalog.engine.upkeep.replication import reassign as reassigning
 from stratalog.engine.upkeep.replication import replicate as replicating
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.reassignments import reassignments
+from stratalog.engine.upkeep.restoring import drill as drilling
+from stratalog.engine.upkeep.restoring import restore as restoring
+from stratalog.engine.upkeep.retention import retain
+from stratalog.engine.upkeep.retention import vacuum as vacuuming
+from stratalog.engine.upkeep.snapshots import snapshot as snapshotting
+from stratalog.engine.upkeep.snapshots.read_snapshot import list_snapshots, metrics
+from stratalog.engine.upkeep.tiering import tier
 from stratalog.engine.upkeep.verification import verify
 from stratalog.partitions.clock import Clock, SystemClock
+from stratalog.partitions.errors import ClusterKeyError
 from stratalog.partitions.identity import NewId, random_id
 from stratalog.partitions.numbers import whole, whole_or_none, wholes
 from stratalog.partitions.probing import Prober
-from stratalog.partitions.producers import OnChangedReplay
 from stratalog.partitions.store import Store, open_store
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-    from pyspark.sql import Column, SparkSession
-    from pyspark.sql.types import DataType
-
-    from stratalog.engine.spark.frames import Frame
+    from pyspark.sql import SparkSession
 
 
-class Cluster(
-    QuorumOfCluster,
-    StateOfCluster,
-    TiersOfCluster,
-    FetchOfCluster,
-    RestoreOfCluster,
-    StreamOfCluster,
-    ReadOfCluster,
-    TransactionsOfCluster,
-):
+class Cluster(Client):
     """A cluster of storage roots, as one driver sees it.
 
-    Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
+        cluster = Cluster.open("cluster.toml", spark)
+        cluster.topics.create("trips", partitions=8)
+        cluster.append(df, "trips", key="id", timestamp="started_at").raise_for_failures()
+        cluster.read("trips", last=100).show()
+
+    What is used every day is here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers`` and
+    ``quorum``. Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
     """
+
+    topics: Topics
+    brokers: Brokers
+    groups: Groups
+    transactions: Transactions
+    quorum: Quorum
 
     def __init__(self, context: Context, spark: SparkSession | None = None) -> None:
         """Use ``Cluster.open``, or ``Cluster.format`` for a new one."""
-        self._context = context
-        self._spark = spark
+        super().__init__(context, spark)
+        self.topics = Topics(context)
+        self.brokers = Brokers(context)
+        self.groups = Groups(context, spark)
+        self.transactions = Transactions(context)
+        self.quorum = Quorum(context)
 
     # ------------------------------------------------------------------------ open and format
 
@@ -157,7 +164,77 @@ class Cluster(
         """What ``format`` would do; writes nothing. Raises: InvalidCallError."""
         file = load_cluster_file(cluster_file)
         stores = open_stores(file, clock if clock is not None else SystemClock(), opener)
-        return bring_up.plan_format(file, stores)
+        return plan_format(file, stores)
+
+    @staticmethod
+    def sign(
+        cluster_file: str | Path,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+        opener: OpenStore = open_store,
+        cluster_key: KeySource = key_of_environment,
+    ) -> Report:
+        """Sign the metadata of a cluster that had no key, or whose key was lost: what a majority of the voters
+        shows now is trusted, whoever wrote it. Look at it before (``describe``, ``verify``). See
+        ``stratalog.engine.quorum.signing``.
+
+        Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
+        """
+        file = load_cluster_file(cluster_file)
+        key = read_key(file.cluster_id, cluster_key)
+        if key is None:
+            raise ClusterKeyError(
+                f"cluster {file.cluster_id!r} cannot be signed without a key: set STRATALOG_CLUSTER_KEY, or give "
+                "the job --cluster-key-file"
+            )
+        context = open_context(
+            file,
+            clock=clock if clock is not None else SystemClock(),
+            new_id=new_id,
+            opener=opener,
+            key=key.trusting_what_is_there(),
+            progress=progress,
+            as_logged=True,
+        )
+        return sign_metadata(context, dry_run=dry_run)
+
+    @staticmethod
+    def restore(
+        cluster_file: str | Path,
+        former: str,
+        spark: SparkSession | None = None,
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+        clock: Clock | None = None,
+        new_id: NewId = random_id,
+        opener: OpenStore = open_store,
+        cluster_key: KeySource = key_of_environment,
+    ) -> Report:
+        """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
+        topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
+        From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
+        ``stratalog.engine.upkeep.restoring.restore``, also for what is lost. Harmless when repeated. With a
+        ``cluster_key``, as of ``open``, the description of the former cluster has to be signed, and the restored
+        one is; without, nothing of it is verified.
+
+        Raises: InvalidCallError for what is wrong with the call; as ``open`` and ``format``. While a topic cannot
+            be restored, which is a failure in the report, nothing is changed.
+        """
+        file = load_cluster_file(cluster_file)
+        clock = clock if clock is not None else SystemClock()
+        key = read_key(file.cluster_id, cluster_key)
+
+        def heir() -> Context:
+            tasks = task_runner(spark)
+            return format_cluster(
+                file, clock=clock, new_id=new_id, opener=opener, tasks=tasks, progress=progress, key=key
+            )
+
+        return restoring.restore(file, former, heir, opener=opener, clock=clock, key=key, dry_run=dry_run)
 
     def using(self, spark: SparkSession) -> Cluster:
         """This cluster with its work on the executors of ``spark``, and DataFrames in that session."""
@@ -178,6 +255,13 @@ class Cluster(
         return self._context.metadata.image()
 
     @property
+    def last_known_image(self) -> ClusterImage:
+        """The metadata as this driver saw it last, at the latest when it opened the cluster: also while a majority
+        of the voters is gone, and ``image`` raises NoMajorityError. ``next_offset`` tells how far it goes.
+        """
+        return self._context.metadata.last_known.image
+
+    @property
     def stores(self) -> Mapping[int, Store]:
         """The root of each broker."""
         return self._context.stores
@@ -185,112 +269,15 @@ class Cluster(
     def __repr__(self) -> str:
         return f"Cluster({self._context.file.cluster_id!r}, {len(self._context.stores)} brokers)"
 
-    # --------------------------------------------------------------------- brokers and topics
+    # ------------------------------------------------------------------------------ upkeep
 
-    def register(self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False) -> Report:
-        """Register brokers as their roots are now: all of the cluster file when None, but for those that were
-        fenced by hand. ``trust_copy``: roots that were moved, or put back from a copy, have everything.
-        """
-        return bring_up.register_brokers(
-            self._context, None if brokers is None else wholes(brokers, "broker"), trust_copy=trust_copy
-        )
-
-    def fence(self, brokers: Sequence[int] | int, *, force: bool = False, dry_run: bool = False) -> Report:
-        """Fence brokers by hand, until ``unfence``. Leaves no partition without a leader but by ``force``."""
-        return fencing.fence(self._context, wholes(brokers, "broker"), force=force, dry_run=dry_run)
-
-    def unfence(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
-        """Bring fenced brokers back, as their roots are now."""
-        return fencing.unfence(self._context, wholes(brokers, "broker"), dry_run=dry_run)
-
-    def decommission(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
-        """Take brokers without replicas out of the metadata for good."""
-        return fencing.decommission(self._context, wholes(brokers, "broker"), dry_run=dry_run)
-
-    def add_brokers(self, brokers: Sequence[int] | int, *, dry_run: bool = False) -> Report:
-        """Format the roots of brokers that are new in the cluster file, and register them."""
-        return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
-
-    def create_topic(
-        self,
-        name: str,
-        *,
-        partitions: int | None = None,
-        replication_factor: int | None = None,
-        key: DataType | str | None = None,
-        value: DataType | str | None = None,
-        configs: Mapping[str, str | float] | None = None,
-        dry_run: bool = False,
-    ) -> TopicCreated:
-        """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL
-        (``value="carrier STRING, distance BIGINT"``); binary otherwise. ``dry_run`` only checks.
-
-        Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
-        """
-        return topics.create_topic(
-            self._context,
-            name,
-            partitions=whole_or_none(partitions, f"topic {name!r}: partitions"),
-            replication_factor=whole_or_none(replication_factor, f"topic {name!r}: replication factor"),
-            key_schema=declared(key),
-            value_schema=declared(value),
-            configs=configs,
-            dry_run=dry_run,
-        )
-
-    def delete_topic(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
-        """Delete a topic and its data, in both tiers unless ``keep_remote``."""
-        return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
-
-    def alter_topic(
-        self,
-        name: str,
-        *,
-        key: DataType | str | None = None,
-        value: DataType | str | None = None,
-        dry_run: bool = False,
-    ) -> tuple[str, ...]:
-        """Let the declared types of a topic grow by nullable fields at the end of structs, to ``key`` and
-        ``value`` (as for ``create_topic``; None: it stays). The fields that were added, such as ``value.gate``:
-        records that are there have null in them, and producers that do not know them go on.
-        """
-        return topics.alter_topic(
-            self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
-        )
-
-    def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
-        """Let a topic have so many partitions, more than now; the new ones, with their replicas. Records stay
-        where they are, and new ones of a key may go to other partitions than its earlier ones.
-        """
-        return topics.create_partitions(
-            self._context, name, whole(partitions, f"topic {name!r}: partitions"), dry_run=dry_run
-        )
-
-    def alter_configs(
-        self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
-    ) -> None:
-        """Set configs of a topic, of the cluster when None; None as a value restores the default.
-        ``dry_run`` only checks.
-        """
-        topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
-
-    def describe(self, topics: Topics = None) -> Report:
+    def describe(self, topics: TopicNames = None) -> Report:
         """Every replica of the topics, as a table."""
-        return describe.describe(self._context, names(topics))
-
-    def describe_brokers(self) -> Report:
-        """Every broker, as a table."""
-        return describe_cluster.describe_brokers(self._context)
-
-    def describe_topics(self) -> Report:
-        """Every topic, as a table."""
-        return describe_cluster.describe_topics(self._context)
-
-    # ------------------------------------------------------------------- leaders and replicas
+        return describe(self._context, names(topics))
 
     def elect(
         self,
-        topics: Topics = None,
+        topics: TopicNames = None,
         partitions: Sequence[int] | None = None,
         *,
         unclean: bool = False,
@@ -312,7 +299,7 @@ class Cluster(
 
     def plan_replicas(
         self,
-        topics: Topics = None,
+        topics: TopicNames = None,
         *,
         add: Sequence[int] | int = (),
         remove: Sequence[int] | int = (),
@@ -350,96 +337,29 @@ class Cluster(
             self._context, plan, force=force, throttle_bytes_per_s=throttle_bytes_per_s, dry_run=dry_run
         )
 
-    def reassignments(self, topics: Topics = None) -> Report:
+    def reassignments(self, topics: TopicNames = None) -> Report:
         """Reassignments in progress, as a table: what each newcomer still lacks."""
         return reassignments(self._context, names(topics))
 
-    def cancel_reassignments(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
+    def cancel_reassignments(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Take reassignments in progress back."""
         return reassigning.cancel(self._context, names(topics), dry_run=dry_run)
 
-    # --------------------------------------------------------------------------- append, read
-
-    def append(
-        self,
-        frame: Frame,
-        topic: str,
-        *,
-        key: Column | str | None = None,
-        value: Column | str | None = None,
-        partition: Column | str | None = None,
-        headers: Column | str | None = None,
-        timestamp: Column | str | None = None,
-        acks: str = "all",
-        producer: str | None = None,
-        sequence: int | None = None,
-        producer_epoch: int | None = None,
-        on_changed_replay: OnChangedReplay = "refuse",
-        order_by: Sequence[str] = (),
-        dry_run: bool = False,
-    ) -> Report:
-        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
-        ``stratalog.engine.spark.append_frame.append_frame``.
-
-        ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
-        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
-        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
-        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
-        """
-        rows = self._dataframe(frame, topic)  # first of all: it knows whether there is a pyspark
-        from stratalog.engine.spark.append_frame import append_frame
-        from stratalog.engine.spark.appending import RecordColumns
-
-        return append_frame(
-            self._context,
-            rows,
-            topic,
-            RecordColumns(key, value, partition, headers, timestamp),
-            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
-            acks=acks,
-            order_by=order_by,
-            dry_run=dry_run,
-        )
-
-    def append_batches(
-        self,
-        topic: str,
-        batches: Mapping[int, Sequence[pa.RecordBatch]],
-        *,
-        acks: str = "all",
-        producer: str | None = None,
-        sequence: int | None = None,
-        producer_epoch: int | None = None,
-        on_changed_replay: OnChangedReplay = "refuse",
-    ) -> Report:
-        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
-        process: what a small producer does without Spark. Otherwise as ``append``.
-        """
-        return append_batches(
-            self._context,
-            topic,
-            batches,
-            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
-            acks=acks,
-        )
-
-    # -------------------------------------------------------------------------------- the jobs
-
     def replicate(
-        self, topics: Topics = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
+        self, topics: TopicNames = None, *, brokers: Sequence[int] | int | None = None, dry_run: bool = False
     ) -> Report:
         """Bring followers to their leaders, and caught-up ones into the ISR."""
         chosen = None if brokers is None else wholes(brokers, "broker")
         return replicating.replicate(self._context, names(topics), brokers=chosen, dry_run=dry_run)
 
-    def merge(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
+    def merge(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Merge small appends into segments."""
         return merging.merge(self._context, names(topics), dry_run=dry_run)
 
     def bootstrap(
         self,
         brokers: Sequence[int] | int,
-        topics: Topics = None,
+        topics: TopicNames = None,
         *,
         add: bool = False,
         instead_of: int | None = None,
@@ -460,25 +380,25 @@ class Cluster(
             dry_run=dry_run,
         )
 
-    def verify(self, topics: Topics = None, *, deep: bool = False) -> Report:
+    def verify(self, topics: TopicNames = None, *, deep: bool = False) -> Report:
         """Compare every replica and the remote with each other: names, sizes, contiguity and footers; with
         ``deep`` every byte against its checksums.
         """
         return verify.verify(self._context, names(topics), deep=deep)
 
-    def heal(self, topics: Topics = None, *, dry_run: bool = False) -> Report:
+    def heal(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
         """Verify every byte, and replace what is damaged or missing on brokers by verified copies of other
         replicas or of the remote. What is still wrong afterwards is a failure.
         """
         return healing.heal(self._context, names(topics), dry_run=dry_run)
 
-    def history(self, topics: Topics = None) -> Report:
+    def history(self, topics: TopicNames = None) -> Report:
         """What replicas have discarded and still hold, as a table."""
         return histories.history(self._context, names(topics))
 
     def recover(
         self,
-        topics: Topics,
+        topics: TopicNames,
         to: str,
         *,
         partitions: Sequence[int] | None = None,
@@ -496,3 +416,65 @@ class Cluster(
             broker=whole_or_none(broker, "broker"),
             dry_run=dry_run,
         )
+
+    def tier(self, topics: TopicNames = None, *, due: bool = False, dry_run: bool = False) -> Report:
+        """Copy sealed segments to the remote table; with ``due`` only of partitions whose time has come."""
+        return tier.tier(self._context, names(topics), due=due, dry_run=dry_run)
+
+    def retain(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
+        """Apply local and total retention, and delete what left the log long enough ago."""
+        return retain.retain(self._context, names(topics), dry_run=dry_run)
+
+    def vacuum(
+        self, topics: TopicNames = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
+    ) -> Report:
+        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, what replicas that
+        are none any more have left there too; see ``stratalog.engine.upkeep.retention.vacuum``.
+        """
+        return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
+
+    def snapshots(self, topics: TopicNames = None) -> Report:
+        """Every snapshot of every replica, as a table."""
+        return list_snapshots(self._context, names(topics))
+
+    def metrics(self) -> Report:
+        """The metrics of KIP-630: ``GenSnapshotLatencyMs``, ``LoadSnapshotLatencyMs`` (of this driver),
+        ``SnapshotSizeBytes``, ``SnapshotLag`` (of every partition with snapshots, and of the metadata log)."""
+        return metrics(self._context)
+
+    def snapshot(
+        self,
+        topics: TopicNames = None,
+        *,
+        by_hand: bool = False,
+        memory_bytes: int = snapshotting.MEMORY_BYTES,
+        dry_run: bool = False,
+    ) -> Report:
+        """Make snapshots where the policy wants them (``by_hand``: of all that is new), copy them to the other
+        replicas, let log starts grow, delete those that the log start has passed. Without ``topics`` of all, the
+        metadata log too, which can be named as ``__cluster_metadata``. Partitions that are larger than
+        ``memory_bytes`` are reduced by Spark, the others by one task each.
+        """
+        reduce_large: snapshotting.ReduceLarge = snapshotting.needs_spark
+        if self._spark is not None:
+            from stratalog.engine.spark.reducing import make_large_snapshot
+
+            reduce_large = partial(make_large_snapshot, self._spark)
+        return snapshotting.snapshot(
+            self._context,
+            names(topics),
+            reduce_large=reduce_large,
+            by_hand=by_hand,
+            memory_bytes=memory_bytes,
+            dry_run=dry_run,
+        )
+
+    def drill(self, *, deep: bool = False, opener: OpenStore = open_store) -> Report:
+        """Restore this cluster from its remote tier to a temporary folder beside it, compare the two, and remove
+        the copy: whether a restore would work, how long it takes, and what would be lost. Changes nothing,
+        neither here nor in the remote tier. ``deep``: reads all of the remote tier. See
+        ``stratalog.engine.upkeep.restoring.drill``.
+
+        Raises: InvalidCallError when the remote tier does not describe this cluster yet.
+        """
+        return drilling.drill_cluster(self._context, opener, deep=deep)

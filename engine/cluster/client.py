@@ -1,0 +1,499 @@
+"""What producers and consumers do with a cluster: append, read, fetch, tail, stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from stratalog.engine.cluster.arguments import dataframe, session
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.reading import fetch, offsets_for_epoch
+from stratalog.engine.reading.bounds import Bound, ReadQuery
+from stratalog.engine.reading.client import client_metadata
+from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched
+from stratalog.engine.reading.list_offsets import list_offsets
+from stratalog.engine.reading.plan_read import plan_read
+from stratalog.engine.reading.positions import Spec
+from stratalog.engine.reading.read_plan import ReadPlan
+from stratalog.engine.reading.tail import FETCH_MAX_BYTES, Start, Tail, TailOptions
+from stratalog.engine.records.append import append_batches, who_appends
+from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset
+from stratalog.engine.replication.replica_selector import ClientMetadata
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.errors import InvalidCallError
+from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.offsets import Answer, OffsetSpec, UnknownOffset
+from stratalog.partitions.producers import OnChangedReplay
+from stratalog.partitions.runner import Outcome
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from stratalog.engine.spark.frames import Frame
+    from stratalog.engine.spark.stream_sink import StreamWriter
+
+TopicOrPlan = str | Sequence[str] | ReadPlan | None  # None: with a pattern of names
+
+
+class Client:
+    """An open cluster, as producers and consumers use it."""
+
+    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+        self._context = context
+        self._spark = spark
+
+    def client(self, client_rack: str | None = None) -> ClientMetadata:
+        """This driver as a replica selector sees it. Its rack is ``client_rack``, else that of Spark's conf
+        (``spark.stratalog.client.rack``), else ``$STRATALOG_CLIENT_RACK``, else that of the cluster file."""
+        return client_metadata(self._context.file, self._spark, client_rack)
+
+    # -------------------------------------------------------------------------------- append
+
+    def append(
+        self,
+        frame: Frame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+        order_by: Sequence[str] = (),
+        dry_run: bool = False,
+    ) -> Report:
+        """Append all rows of a frame, Spark's, pandas', polars' or Arrow's; see
+        ``stratalog.engine.spark.append_frame.append_frame``.
+
+        ``value`` None takes the declared value columns of a typed topic from the columns of ``frame``.
+        ``producer`` and ``sequence`` name the append: it can be run again, and is appended once. The same of both
+        with other rows is refused, and none of them is stored; ``on_changed_replay="accept"`` takes them for the
+        same, where rows cannot be computed again as they were (``rand()``): that is not exactly once.
+        """
+        rows = dataframe(frame, self._spark, topic)  # first of all: it knows whether there is a pyspark
+        from stratalog.engine.spark.append_frame import append_frame
+        from stratalog.engine.spark.appending import RecordColumns
+
+        return append_frame(
+            self._context,
+            rows,
+            topic,
+            RecordColumns(key, value, partition, headers, timestamp),
+            who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay),
+            acks=acks,
+            order_by=order_by,
+            dry_run=dry_run,
+        )
+
+    def append_batches(
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[pa.RecordBatch]],
+        *,
+        acks: str = "all",
+        producer: str | None = None,
+        sequence: int | None = None,
+        producer_epoch: int | None = None,
+        on_changed_replay: OnChangedReplay = "refuse",
+    ) -> Report:
+        """Append Arrow batches of the columns ``timestamp, key, value, headers``, by partition, from this
+        process: what a small producer does without Spark. Otherwise as ``append``.
+        """
+        who = who_appends(producer, sequence, producer_epoch, on_changed_replay=on_changed_replay)
+        return append_batches(self._context, topic, batches, who, acks=acks)
+
+    def stream_writer(
+        self,
+        topic: str,
+        *,
+        producer: str,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+        producer_epoch: int | None = None,
+        acks: str = "all",
+        on_changed_replay: OnChangedReplay = "refuse",
+        order_by: Sequence[str] = (),
+    ) -> StreamWriter:
+        """A sink for ``df.writeStream.foreachBatch``: every batch into ``topic`` exactly once, across restarts and
+        replays. ``producer`` names the stream in the log; what tells its batches apart is the query's id, in the
+        checkpoint, and the batch's. The other arguments are those of ``append``.
+
+        A batch that comes again with other rows ends the query (OUT_OF_ORDER_SEQUENCE_NUMBER), and none of them is
+        stored: the checkpoint is older than what it has led to, or a copy of another query's. Either the later
+        checkpoint is put back; or a query with a new checkpoint starts behind what the topic has; or this one gets
+        another producer name, and what it appends again is in the topic twice.
+
+        Raises: UnknownTopicOrPartitionError; InvalidCallError for an empty name.
+        """
+        from stratalog.engine.spark.appending import RecordColumns
+        from stratalog.engine.spark.stream_sink import StreamWriter
+
+        self._context.metadata.image().topic(topic)
+        return StreamWriter(
+            self._context,
+            topic,
+            RecordColumns(key, value, partition, headers, timestamp),
+            producer=producer,
+            producer_epoch=producer_epoch,
+            acks=acks,
+            on_changed_replay=on_changed_replay,
+            order_by=order_by,
+        )
+
+    def records(
+        self,
+        frame: DataFrame,
+        topic: str,
+        *,
+        key: Column | str | None = None,
+        value: Column | str | None = None,
+        partition: Column | str | None = None,
+        headers: Column | str | None = None,
+        timestamp: Column | str | None = None,
+    ) -> DataFrame:
+        """``frame`` with the columns of the topic's records, ``partition, timestamp, key, value`` and ``headers``
+        where they are given, as ``append`` would make them: what ``writeStream.format("stratalog")`` takes. A
+        timestamp that is null is the time of the append. The
+        partitions are those of now: before the topic gets more of them, let a query that writes so end its last
+        batch, else it is dealt out otherwise when it is run again. (``stream_writer`` knows how it was.)
+
+        Raises: UnknownTopicOrPartitionError, InvalidRecordError.
+        """
+        from stratalog.engine.spark.appending import PARTITION, RecordColumns, to_records
+        from stratalog.engine.spark.types import spark_type
+
+        of_topic = self._context.metadata.image().topic(topic)
+        return to_records(
+            frame,
+            RecordColumns(key, value, partition, headers, timestamp),
+            what=f"records of {topic}",
+            partitions=len(of_topic.partitions),
+            key_type=spark_type(of_topic.key_schema),
+            value_type=spark_type(of_topic.value_schema),
+        ).withColumnRenamed(PARTITION, "partition")
+
+    # ------------------------------------------------------------------------ read with Spark
+
+    def read(
+        self,
+        topic: TopicOrPlan = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        pattern: str | None = None,
+        last: int | None = None,
+        client_rack: str | None = None,
+        fail_on_data_loss: bool = True,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> DataFrame:
+        """The records of ``[start, end)`` of each partition as a Spark DataFrame, hot and cold alike, up to
+        the high watermark, pinned to the state now. Columns: ``topic, partition, offset, timestamp, key,
+        value, headers``.
+
+        One topic, several whose declared types are the same, those whose names match ``pattern``, or a plan of
+        ``plan_read``. ``start`` and ``end`` are offsets, offsets by partition (``{0: 100}``, of several topics
+        ``{("trips", 0): 100}``), an ``OffsetSpec`` or its name, such as ``"earliest-local"``, or
+        ``Committed(group)``; ``last=n`` are the last n records of each partition. ``client_rack``: where this
+        reader is (else as ``client.rack`` says). ``fail_on_data_loss=False``: what was asked for and is deleted
+        is left out, and warned of.
+
+        As times, ``start`` and ``end`` bound the records' timestamps, ``[start, end)``, whatever the order of the
+        log: ``read("flights", "2013-01-10", "2013-01-11")`` are the flights of that day. Files without any are not
+        planned; a record without a timestamp is of no time. Text is ISO 8601, UTC where it names no zone; a
+        ``datetime`` has to have one. Kafka's look-up is ``FirstAt(time)``: all from the first record on that is so
+        late, whatever their times.
+
+        ``isolation="read_committed"``: only records of no transaction, or of a committed one, up to the last
+        stable offset; the default is Kafka's, ``read_uncommitted``.
+
+        Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError.
+        """
+        spark = session(self._spark, "reading")
+        from stratalog.engine.spark.read_frame import read_frame
+
+        plan = self._planned(
+            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
+        )
+        return read_frame(self._context, spark, plan)
+
+    def plan_read(
+        self,
+        topic: str | Sequence[str] | None = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        pattern: str | None = None,
+        last: int | None = None,
+        client_rack: str | None = None,
+        fail_on_data_loss: bool = True,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> ReadPlan:
+        """What ``read`` would scan: the sequence of file ranges, in either tier; ``explain()`` is for people. A
+        plan that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
+        """
+        return self._planned(
+            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
+        )
+
+    def create_view(
+        self,
+        name: str,
+        topic: TopicOrPlan = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        pattern: str | None = None,
+        last: int | None = None,
+        client_rack: str | None = None,
+        fail_on_data_loss: bool = True,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> None:
+        """A temporary view of what ``read`` would give, for ``spark.sql``; one of that name is replaced."""
+        from stratalog.engine.spark.views import check_name, create_view
+
+        check_name(name)  # before anything is read
+        plan = self._planned(
+            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
+        )
+        create_view(name, self.read(plan))
+
+    def create_range_function(
+        self,
+        name: str,
+        topic: TopicOrPlan = None,
+        start: Bound = None,
+        end: Bound = None,
+        partitions: Sequence[int] | None = None,
+        *,
+        pattern: str | None = None,
+        last: int | None = None,
+        client_rack: str | None = None,
+        fail_on_data_loss: bool = True,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> None:
+        """A temporary table function of ranges of what ``read`` would give, pinned to the state now: after
+        ``cluster.create_range_function("stratalog_range", ["trips", "rides"])``,
+        ``SELECT * FROM stratalog_range('trips', 0, 100, 200)`` are the offsets ``[100, 200)`` of partition 0. The
+        range reaches the Parquet scan as a filter; the list of files is that of the whole read. A call that names
+        what the read has not, or no range, fails.
+        """
+        from stratalog.engine.spark.views import check_name, create_range_function
+
+        check_name(name)  # before anything is read
+        spark = session(self._spark, "reading")
+        plan = self._planned(
+            topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
+        )
+        planned: dict[str, list[int]] = {}
+        for one in plan.partitions:
+            planned.setdefault(one.topic, []).append(one.partition)
+        create_range_function(spark, name, self.read(plan), planned)
+
+    def _planned(
+        self,
+        topic: TopicOrPlan,
+        start: Bound,
+        end: Bound,
+        partitions: Sequence[int] | None,
+        pattern: str | None,
+        last: int | None,
+        client_rack: str | None,
+        fail_on_data_loss: bool,
+        isolation: Isolation | str,
+    ) -> ReadPlan:
+        if isinstance(topic, ReadPlan):
+            others = (start, end, partitions, pattern, last, client_rack)
+            if (
+                any(one is not None for one in others)
+                or not fail_on_data_loss
+                or isolation != Isolation.READ_UNCOMMITTED
+            ):
+                raise InvalidCallError("a plan says all of a read: give nothing else with it")
+            return topic
+        topics = (topic,) if isinstance(topic, str) else tuple(topic or ())
+        query = ReadQuery(topics, pattern, start, end, partitions, last, client_rack, fail_on_data_loss, isolation)
+        return plan_read(self._context, query, self.client(client_rack))
+
+    def read_errors(self) -> AbstractContextManager[None]:
+        """What Spark says of a file of the log that it cannot read, as an error of ours: ``with
+        cluster.read_errors(): frame.count()``. A DataFrame is evaluated when its owner likes, and a bit that has
+        flipped in a file by then ends the job with an error of the JVM, which names the file only.
+
+        Raises: inside, CorruptSegmentError with topic, partition, offsets and what to do; SourceChangedError for a
+            file that is gone; StorageError for one that is good.
+        """
+        from stratalog.engine.spark.read_errors import read_errors
+
+        return read_errors(self._context.all_stores)
+
+    def offsets(
+        self,
+        topic: str,
+        spec: Spec | datetime | str,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> dict[int, Answer]:
+        """ListOffsets: a named position (``OffsetSpec.LATEST``, ``"latest"``), or the first record at or after a
+        time (a ``datetime`` with a zone, text, ``FirstAt``), of each partition. With
+        ``isolation="read_committed"`` LATEST is the last stable offset, and no record from there on is found.
+        """
+        return list_offsets(self._context, topic, spec, isolation)
+
+    def read_snapshot(self, topic: str, partitions: Sequence[int] | None = None) -> DataFrame:
+        """The latest snapshot of each partition of a topic with ``cleanup.policy=snapshot``, verified, as a Spark
+        DataFrame: ``topic, partition, end_offset, timestamp, key, value, headers``, the latest record of each key
+        below ``end_offset``. With the log from there on (``read(topic, start={partition: end_offset})``) it is
+        the whole log, reduced by key; ``snapshots`` lists the end offsets also of those that hold nothing.
+        """
+        spark = session(self._spark, "reading")
+        from stratalog.engine.spark.snapshot_frame import read_snapshot_frame
+
+        return read_snapshot_frame(self._context, spark, topic, partitions)
+
+    # -------------------------------------------------------------------- read without Spark
+
+    def fetch(
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        *,
+        leader_epoch: int | None = None,
+        max_bytes: int = MAX_BYTES,
+        timeout_s: float = TIMEOUT_S,
+        client_rack: str | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> Fetched:
+        """Some records of a partition from ``offset`` on, as an Arrow table in ``records``, from the nearest
+        replica or the remote tier: at least one if there is one, and as many more as take at most ``max_bytes``
+        in memory. Go on at ``next_offset``; with the ``leader_epoch`` of the fetch before, records that an
+        unclean election has replaced are an error. Faults that may pass are tried again until ``timeout_s`` are
+        over. ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
+
+        Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
+            InvalidCallError; ThrottlingQuotaExceededError; StorageError and other errors that may pass, and have
+            not; RemoteObjectMissingError and other CorruptionError kinds.
+        """
+        return fetch.fetch(
+            self._context,
+            topic,
+            partition,
+            offset,
+            leader_epoch=leader_epoch,
+            max_bytes=max_bytes,
+            timeout_s=timeout_s,
+            client=self.client(client_rack),
+            isolation=isolation,
+        )
+
+    def fetch_many(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        max_bytes: int = MAX_BYTES,
+        timeout_s: float = TIMEOUT_S,
+        client_rack: str | None = None,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+    ) -> Iterator[Outcome[TopicPartition, Fetched]]:
+        """Fetch from several partitions at once: ``Done`` or ``Failed`` for each, as they come. What brokers hold
+        comes without waiting for the remote tier. The fetches begin with the call, and end ``timeout_s`` after it,
+        whenever the outcomes are looked at. ``cluster.fetch_many(cluster.groups.committed("loader"))`` goes on
+        where a group has come to, and finds out whether the log still is what it has read.
+        """
+        return fetch.fetch_many(
+            self._context,
+            offsets,
+            max_bytes=max_bytes,
+            timeout_s=timeout_s,
+            client=self.client(client_rack),
+            isolation=isolation,
+        )
+
+    def tail(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        *,
+        start: Start = OffsetSpec.LATEST,
+        last: int | None = None,
+        client_rack: str | None = None,
+        follow: bool = True,
+        isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
+        auto_offset_reset: str = "none",
+        max_bytes: int = MAX_BYTES,
+        fetch_max_bytes: int = FETCH_MAX_BYTES,
+        timeout_s: float = TIMEOUT_S,
+        idle_timeout_s: float | None = None,
+        first_poll_s: float = 0.1,
+        longest_poll_s: float = 5.0,
+        metadata_max_age_s: float = 10.0,
+    ) -> Tail:
+        """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
+        ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
+        or after it; or the ``positions`` of an earlier tail. ``last``: so many records before the end of each
+        partition. The rest is told at ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
+        where the log ends now, ``isolation="read_committed"`` for committed records only,
+        ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
+
+        Commit ``tail.positions`` for a group, and begin the next one at ``Committed(group)``.
+
+        Raises: UnknownTopicOrPartitionError, InvalidCallError, OffsetOutOfRangeError, GroupIdNotFoundError; while
+            it is iterated, what ``fetch`` raises.
+        """
+        options = TailOptions(
+            follow=follow,
+            isolation=isolation,
+            auto_offset_reset=auto_offset_reset,
+            max_bytes=max_bytes,
+            fetch_max_bytes=fetch_max_bytes,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            first_poll_s=first_poll_s,
+            longest_poll_s=longest_poll_s,
+            metadata_max_age_s=metadata_max_age_s,
+        )
+        return Tail(
+            self._context,
+            topic,
+            partitions,
+            start=start,
+            last=last,
+            options=options,
+            client=self.client(client_rack),
+        )
+
+    def offset_for_leader_epoch(
+        self, topic: str, partition: int, leader_epoch: int, *, current_leader_epoch: int | None = None
+    ) -> EpochEndOffset | UnknownOffset:
+        """OffsetsForLeaderEpoch, as consumers ask it: where a leader epoch ends, at most at the high watermark.
+        Only the leader answers.
+
+        Raises: UnknownTopicOrPartitionError, LeaderNotAvailableError; OffsetNotAvailableError while a new leader
+            does not know the high watermark; FencedLeaderEpochError, UnknownLeaderEpochError when
+            ``current_leader_epoch`` is given and another one; InvalidCallError.
+        """
+        return offsets_for_epoch.offset_for_leader_epoch(
+            self._context, topic, partition, leader_epoch, current_leader_epoch=current_leader_epoch
+        )
+
+
+def register_format(spark: SparkSession) -> None:
+    """Let a session know the format ``stratalog`` of streams, as those of jobs do. Workers need this package."""
+    from stratalog.engine.spark.stream_format import register
+
+    register(spark)

@@ -1,0 +1,127 @@
+"""The consumer groups of a cluster: ``cluster.groups``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from stratalog.engine.admin import groups as admin
+from stratalog.engine.admin.lag_metrics import lag_metrics
+from stratalog.engine.cluster.arguments import TopicNames, names, session
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.records import groups
+from stratalog.engine.state.group_commits import OffsetAndMetadata
+from stratalog.partitions.identity import TopicPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+class Groups:
+    """The consumer groups of a cluster: what they have committed, and how far they are behind.
+
+    cluster.groups.commit("loader", {("trips", 0): 1000})
+    cluster.groups.lag("loader").rows
+    cluster.groups.reset_offsets("loader", "trips", to="earliest")
+    """
+
+    def __init__(self, context: Context, spark: SparkSession | None) -> None:
+        """Use ``Cluster.groups``."""
+        self._context = context
+        self._spark = spark
+
+    def list(self) -> Report:
+        """Every consumer group, as a table."""
+        return admin.groups(self._context)
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        member_epoch: int | None = None,
+    ) -> Report:
+        """Commit offsets of a consumer group, all or none. With ``member_epoch`` (one that grows with every
+        incarnation of the consumer) a stale one is refused.
+
+        Raises: InvalidGroupIdError, UnknownTopicOrPartitionError, OffsetOutOfRangeError beyond the log end,
+            OffsetMetadataTooLargeError, StaleMemberEpochError, retriable kinds: nothing was changed;
+            OutcomeUnknownError.
+        """
+        return groups.commit(self._context, group, offsets, member_epoch=member_epoch)
+
+    def committed(
+        self, group: str, topics: TopicNames = None, *, require_stable: bool = False
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a consumer group has committed, by topic and partition. With ``require_stable``, what a consumer
+        needs that commits in transactions, UnstableOffsetCommitError while a transaction with offsets of it is not
+        over.
+        """
+        return groups.committed(self._context, group, names(topics), require_stable=require_stable)
+
+    def lag(self, group: str) -> Report:
+        """How far a consumer group is behind: one row per partition of the topics that it has committed for.
+
+        Raises: InvalidGroupIdError, GroupIdNotFoundError.
+        """
+        return groups.lag(self._context, group)
+
+    def lag_frame(self, group: str) -> DataFrame:
+        """``lag`` as a Spark DataFrame, with the same columns.
+
+        Raises: as ``lag``; OperationFailedError when a partition cannot be looked at.
+        """
+        rows = [
+            tuple({**row, "expires": datetime.fromisoformat(str(row["expires"]))}.values())
+            for row in self.lag(group).raise_for_failures().rows
+        ]
+        return session(self._spark, "lag_frame").createDataFrame(rows, groups.LAG_SCHEMA)
+
+    def lag_metrics(self) -> Report:
+        """Kafka's ``records-lag`` of every consumer group, streams with the option ``group`` among them: a row per
+        group and partition, columns ``metric, group, topic, partition, value``.
+        """
+        return lag_metrics(self._context)
+
+    def reset_offsets(
+        self,
+        group: str,
+        topics: TopicNames = None,
+        *,
+        to: admin.ResetTo | None = None,
+        shift_by: int | None = None,
+        by_duration: timedelta | None = None,
+        partitions: Sequence[int] | None = None,
+        dry_run: bool = False,
+    ) -> Report:
+        """Move what a consumer group has committed: ``to`` a named position, to an offset, or to the first record
+        at or after a time; ``shift_by=-100`` records; ``by_duration`` back from now. Stop its consumers first:
+        their next commit would take its place. Offsets out of range are moved to the nearest end of the log, and
+        noted.
+
+        Raises: GroupIdNotFoundError, UnknownTopicOrPartitionError, InvalidCallError: nothing was changed.
+        """
+        return admin.reset_offsets(
+            self._context,
+            group,
+            names(topics),
+            to=to,
+            shift_by=shift_by,
+            by_duration=by_duration,
+            partitions=partitions,
+            dry_run=dry_run,
+        )
+
+    def delete(self, group: str, *, dry_run: bool = False) -> Report:
+        """Forget a consumer group and all that it has committed.
+
+        Raises: GroupIdNotFoundError; NonEmptyGroupError when it commits meanwhile: nothing was changed.
+        """
+        return admin.delete_group(self._context, group, dry_run=dry_run)
+
+    def delete_offsets(self, group: str, topics: Sequence[str] | str, *, dry_run: bool = False) -> Report:
+        """Forget what a consumer group has committed for these topics. Raises: as ``delete``;
+        UnknownTopicOrPartitionError."""
+        return admin.delete_offsets(self._context, group, names(topics) or (), dry_run=dry_run)

@@ -1,0 +1,42 @@
+"""The quorum of a cluster's metadata: ``cluster.quorum``."""
+
+from __future__ import annotations
+
+from stratalog.engine.admin import quorum
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.partitions.numbers import whole
+
+
+class Quorum:
+    """The quorum of a cluster's metadata: its voters, and the snapshots of its log.
+
+    cluster.quorum.describe().rows
+    cluster.quorum.add_voter(4)
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Use ``Cluster.quorum``."""
+        self._context = context
+
+    def describe(self) -> Report:
+        """Every metadata voter, as a table: its epoch, its log's end and lag, its snapshots; and who leads."""
+        return quorum.describe_quorum(self._context)
+
+    def snapshot(self, *, by_hand: bool = True, dry_run: bool = False) -> Report:
+        """Take a snapshot of the metadata log by hand, and tell what became of each voter. Without ``by_hand``
+        where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
+        """
+        return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
+
+    def add_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+        """Make a broker a metadata voter; then let the cluster file say so."""
+        return quorum.add_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
+
+    def remove_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+        """Take a broker out of the metadata voters; then let the cluster file say so."""
+        return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
+
+    def replace_voter(self, broker: int, *, dry_run: bool = False) -> Report:
+        """Let a broker that lost its storage, and was bootstrapped since, vote with what it has now."""
+        return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

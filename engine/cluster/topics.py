@@ -1,0 +1,106 @@
+"""The topics of a cluster: ``cluster.topics``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from stratalog.engine.admin import describe_cluster, topics
+from stratalog.engine.cluster.arguments import declared
+from stratalog.engine.driver.context import Context
+from stratalog.engine.driver.report import Report
+from stratalog.engine.metadata.topic_commands import PartitionsCreated, TopicCreated
+from stratalog.engine.upkeep.retention.delete_records import delete_records
+from stratalog.partitions.numbers import whole, whole_or_none
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+
+class Topics:
+    """The topics of a cluster: created, altered, deleted, listed.
+
+    cluster.topics.create("trips", partitions=8, value="carrier STRING, distance BIGINT")
+    cluster.topics.alter_configs("trips", {"retention.ms": 86_400_000})
+    cluster.topics.delete_records("trips", {0: 1000})
+    """
+
+    def __init__(self, context: Context) -> None:
+        """Use ``Cluster.topics``."""
+        self._context = context
+
+    def list(self) -> Report:
+        """Every topic, as a table."""
+        return describe_cluster.describe_topics(self._context)
+
+    def create(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        key: DataType | str | None = None,
+        value: DataType | str | None = None,
+        configs: Mapping[str, str | float] | None = None,
+        dry_run: bool = False,
+    ) -> TopicCreated:
+        """Create a topic. ``key`` and ``value`` declare types, as Spark types or DDL; binary otherwise.
+        ``dry_run`` only checks.
+
+        Raises: TopicAlreadyExistsError, InvalidReplicationFactorError, InvalidConfigError, InvalidCallError.
+        """
+        return topics.create_topic(
+            self._context,
+            name,
+            partitions=whole_or_none(partitions, f"topic {name!r}: partitions"),
+            replication_factor=whole_or_none(replication_factor, f"topic {name!r}: replication factor"),
+            key_schema=declared(key),
+            value_schema=declared(value),
+            configs=configs,
+            dry_run=dry_run,
+        )
+
+    def create_partitions(self, name: str, partitions: int, *, dry_run: bool = False) -> PartitionsCreated:
+        """Grow a topic to ``partitions`` partitions. Returns the new partitions and their replicas. Records stay
+        where they are, and new ones of a key may go to other partitions than its earlier ones.
+        """
+        count = whole(partitions, f"topic {name!r}: partitions")
+        return topics.create_partitions(self._context, name, count, dry_run=dry_run)
+
+    def alter(
+        self,
+        name: str,
+        *,
+        key: DataType | str | None = None,
+        value: DataType | str | None = None,
+        dry_run: bool = False,
+    ) -> tuple[str, ...]:
+        """Grow the declared types of a topic by nullable fields at the end of structs, to ``key`` and ``value``
+        (as of ``create``; None: it stays). Returns the fields that were added, such as ``value.gate``: in records
+        that are there they are null, and producers that do not know them go on.
+        """
+        return topics.alter_topic(
+            self._context, name, key_schema=declared(key), value_schema=declared(value), dry_run=dry_run
+        )
+
+    def alter_configs(
+        self, topic: str | None, changes: Mapping[str, str | float | None], *, dry_run: bool = False
+    ) -> None:
+        """Set configs of a topic, of the cluster when None; None as a value restores the default.
+        ``dry_run`` only checks.
+        """
+        topics.alter_configs(self._context, topic, changes, dry_run=dry_run)
+
+    def delete(self, name: str, *, keep_remote: bool = False, dry_run: bool = False) -> Report:
+        """Delete a topic and its data, in both tiers unless ``keep_remote``."""
+        return topics.delete_topic(self._context, name, keep_remote=keep_remote, dry_run=dry_run)
+
+    def delete_records(self, topic: str, before: Mapping[int, int | str], *, dry_run: bool = False) -> Report:
+        """Delete the records of a topic below these offsets, by partition. ``"latest"``, or -1: all that are
+        committed. Answers each partition's low watermark; ``retain`` deletes the bytes.
+
+        Raises: PolicyViolationError for a topic whose log only snapshots may shorten, OffsetOutOfRangeError beyond
+            the high watermark, UnknownTopicOrPartitionError: nothing was changed.
+        """
+        offsets = {(topic, partition): offset for partition, offset in before.items()}
+        return delete_records(self._context, offsets, dry_run=dry_run)
