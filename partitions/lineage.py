@@ -5,7 +5,7 @@ Kafka's leader epoch checkpoint (KIP-101, KIP-279). Pure.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -71,12 +71,17 @@ class Lineage:
         index = bisect_right(self.entries, epoch, key=lambda entry: entry.epoch)
         return self.entries[index].start_offset if index < len(self.entries) else None
 
+    def below(self, offset: int) -> Lineage:
+        """Without the entries that start at or above ``offset``. Of two histories that are one below it, these are
+        equal.
+        """
+        return Lineage(self.entries[: bisect_left(self._starts, offset)])
+
     def continued_by(self, epoch: int, log_end_offset: int) -> Lineage:
         """The lineage of a leader that takes over as ``epoch`` at its log end: entries that start at
         or above the log end wrote nothing and go.
         """
-        kept = [entry for entry in self.entries if entry.start_offset < log_end_offset]
-        return Lineage([*kept, EpochStart(epoch, log_end_offset)])
+        return Lineage([*self.below(log_end_offset), EpochStart(epoch, log_end_offset)])
 
     def truncated_from_start(self, log_start_offset: int) -> Lineage:
         """Without the entries that lie wholly below the log start; the one that covers it stays as it is. (Kafka's

@@ -42,12 +42,10 @@ class Listing:
     """
 
     data: tuple[DataFile, ...]
-    epochs: tuple[EpochName, ...]
+    epochs: tuple[tuple[EpochName, StoredObject], ...]
     watermarks: tuple[WatermarkName, ...]
     local_starts: tuple[tuple[LocalStartName, StoredObject], ...]
     strangers: tuple[StoredObject, ...]
-    joined_ms: int = 0
-    """When the replica joined its greatest leader epoch, by the storage's clock; 0 when it has joined none."""
     checkpoints: tuple[tuple[CheckpointName, StoredObject], ...] = ()
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
@@ -56,7 +54,12 @@ class Listing:
     @property
     def joined_epoch(self) -> int:
         """The greatest leader epoch that this replica has joined, 0 when none."""
-        return max((name.epoch for name in self.epochs), default=0)
+        return max((name.epoch for name, _ in self.epochs), default=0)
+
+    @property
+    def joined_ms(self) -> int:
+        """When the replica joined that epoch, by the storage's clock; 0 when it has joined none."""
+        return max(((name.epoch, stored.modified_ms) for name, stored in self.epochs), default=(0, 0))[1]
 
     @property
     def local_start(self) -> int:
@@ -72,13 +75,12 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
         read what it leads to.
     """
     data: list[DataFile] = []
-    epochs: list[EpochName] = []
+    epochs: list[tuple[EpochName, StoredObject]] = []
     watermarks: list[WatermarkName] = []
     local_starts: list[tuple[LocalStartName, StoredObject]] = []
     strangers: list[StoredObject] = []
     checkpoints: list[tuple[CheckpointName, StoredObject]] = []
     chunks: list[tuple[ChunkName, StoredObject]] = []
-    joined = (0, 0)
     for stored in objects:
         parsed = parse_name(name_in(folder, stored.name))
         if stored.special and parsed is not None:
@@ -87,8 +89,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
             case DataName() as name:
                 data.append(DataFile(name, stored))
             case EpochName() as name:
-                epochs.append(name)
-                joined = max(joined, (name.epoch, stored.modified_ms))
+                epochs.append((name, stored))
             case WatermarkName() as name:
                 watermarks.append(name)
             case LocalStartName() as name:
@@ -105,7 +106,6 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
         tuple(watermarks),
         tuple(local_starts),
         tuple(strangers),
-        joined[1],
         tuple(sorted(checkpoints, key=lambda found: found[0])),
         tuple(sorted(chunks, key=lambda found: found[0])),
     )

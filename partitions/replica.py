@@ -18,20 +18,20 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.identity import same_root
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing, ReplicaLog, parse, resolve
-from stratalog.partitions.paths import EpochName
 from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.room import Room
 from stratalog.partitions.root import read_broker_file, root_identity
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_footer import SegmentFooter
-from stratalog.partitions.store.protocol import Store
+from stratalog.partitions.store.protocol import Store, StoredObject
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
 """Of lineages that this process remembers; that of ten elections takes 2 KB."""
 
-remembered_lineages: BoundedCache[tuple[Store, str], Lineage] = BoundedCache(LINEAGES_BYTES)
+remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(LINEAGES_BYTES)
+"""By the object that a listing saw: one that somebody has put in its place is read."""
 _DECODED = Room(REGISTER_BYTES)
 """Registers that are made lineages at once: that takes many times their bytes."""
 
@@ -129,15 +129,16 @@ class Replica:
                 return resolve(listing, self.lineage(listing), end_of_append or self.end_of_append)
         raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
 
-    def lineage(self, listing: Listing) -> Lineage:
-        """The lineage of the greatest epoch that the replica has joined; empty when none."""
-        if not listing.epochs:
+    def lineage(self, listing: Listing, up_to: int | None = None) -> Lineage:
+        """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty when none."""
+        joined = [(name.epoch, stored) for name, stored in listing.epochs if up_to is None or name.epoch <= up_to]
+        if not joined:
             return Lineage()
-        name = self.path(EpochName(listing.joined_epoch))
-        lineage = _read_lineage(self.store, name)
-        if lineage.latest_epoch != listing.joined_epoch:
+        epoch, register = max(joined, key=lambda each: each[0])
+        lineage = _read_lineage(self.store, register)
+        if lineage.latest_epoch != epoch:
             raise CorruptionError(
-                f"{self.store.uri_of(name)} must end with epoch {listing.joined_epoch}, its last one is "
+                f"{self.store.uri_of(register.name)} must end with epoch {epoch}, its last one is "
                 f"{lineage.latest_epoch}: compare it with the other replicas'"
             )
         return lineage
@@ -176,17 +177,18 @@ class Replica:
         return {}
 
 
-def _read_lineage(store: Store, name: str) -> Lineage:
-    """What an ``.epoch`` file says. It is written once; a re-created one has the same content or is corrupt."""
-    found = remembered_lineages.get((store, name))
+def _read_lineage(store: Store, register: StoredObject) -> Lineage:
+    """What an ``.epoch`` file says."""
+    found = remembered_lineages.get((store, register))
     if found is None:
+        what = store.uri_of(register.name)
         try:
-            data = read_bounded(store, name, REGISTER_BYTES)
+            data = read_bounded(store, register.name, REGISTER_BYTES)
         except FileNotFoundError as error:
-            raise SourceChangedError(f"{store.uri_of(name)} was deleted since it was listed") from error
+            raise SourceChangedError(f"{what} was deleted since it was listed") from error
         with _DECODED.of(len(data)):
-            found = Lineage.from_json(data, store.uri_of(name))
-        remembered_lineages.put((store, name), found, found.memory_bytes)
+            found = Lineage.from_json(data, what)
+        remembered_lineages.put((store, register), found, found.memory_bytes)
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogError
-from stratalog.partitions.listing import Link, ReplicaLog
+from stratalog.partitions.listing import Link, Listing, ReplicaLog, promised_by
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.replica import Replica, blaming
 
@@ -69,6 +69,45 @@ def check_members(
                 )
             if known.promised > log.log_end:
                 raise _lost_committed(leader, log, member, known.promised)
+
+
+def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
+    """What a member of the ISR, listed before its leader, knows to be committed is of the history that it is about
+    to join, that of the leader's ``log``. Else one of the two has a register that nobody of ours wrote. It is the
+    leader, where its own of the epoch that the member joined last (or of the one before) says what the member's
+    does; a stranger's at the member truncates that member alone.
+
+    Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
+    """
+    try:
+        own = follower.lineage(listing)
+        committed = max(promised_by(listing, own), promised_by(log.listing, own))
+        known = own.below(committed)
+        if log.lineage.below(committed) == known:
+            return
+        before = leader.lineage(log.listing, listing.joined_epoch)
+    except CorruptionError:
+        return  # an earlier register that cannot be read tells nothing, and the one that is joined makes up for it
+    if before.below(committed) == known:
+        with blaming(leader):
+            raise CorruptionError(
+                f"{leader} has the register {EpochName(log.joined_epoch)}, which gives up records below offset "
+                f"{committed} that {follower} knows to be committed: nobody of ours wrote it; let another lead"
+            )
+
+
+def check_begun(leader: Replica, log: ReplicaLog) -> None:
+    """A leader that has taken over holds what it held then.
+
+    Raises: LogGapError; the leader is to blame.
+    """
+    start = log.lineage.entries[-1].start_offset
+    if start > log.log_end:
+        with blaming(leader):
+            raise LogGapError(
+                f"{leader}: leader epoch {log.joined_epoch} began at offset {start}, but the log ends at "
+                f"{log.log_end}: its storage has lost records, or nobody of ours wrote that register; heal it"
+            )
 
 
 def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:

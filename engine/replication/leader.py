@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stratalog.engine.replication.damage import check_members, check_whole
+from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
 from stratalog.engine.replication.site import Site
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import (
@@ -49,6 +49,8 @@ def _own_log(site: Site) -> ReplicaLog:
         log = leader.log()
     check_not_fenced(leader, log.listing, site.epoch)
     check_whole(leader, log)
+    if log.joined_epoch == site.epoch:
+        check_begun(leader, log)
     return log
 
 
@@ -69,7 +71,7 @@ def _members(site: Site) -> list[tuple[Replica, ReplicaLog]]:
 def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> None:
     """Make the follower join ``epoch`` with the leader's lineage, as ``log`` shows it.
 
-    Raises: CorruptionError when it has joined with another one: two histories of one epoch.
+    Raises: CorruptionError when it has joined with another one; the follower is to blame.
     """
     name = follower.path(EpochName(epoch))
     content = log.lineage.to_json()
@@ -80,10 +82,42 @@ def join(follower: Replica, leader: Replica, epoch: int, log: ReplicaLog) -> Non
     except FileNotFoundError as error:  # the root was lost meanwhile
         raise SourceChangedError(f"{follower}: {EpochName(epoch)} was there and is gone; list it again") from error
     if held != content:
-        raise CorruptionError(
-            f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
-            f"{leader.broker_id}: {follower.store.uri_of(name)}; do not delete anything, compare the two"
-        )
+        raise _joined_otherwise(follower, leader, epoch)
+
+
+def check_joined(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
+    """A follower that is listed as having joined its leader's epoch did so with its leader's lineage, as ``log``
+    shows it. Nobody looks once it knows a high watermark of that epoch: somebody had looked before.
+
+    Raises: CorruptionError; the follower is to blame.
+    """
+    epoch = log.joined_epoch
+    if any(mark.epoch == epoch for mark in listing.watermarks):
+        return
+    with blaming(follower):
+        if follower.lineage(listing) != log.lineage:
+            raise _joined_otherwise(follower, leader, epoch)
+
+
+def check_agreed(site: Site, log: ReplicaLog) -> None:
+    """What every other member of the ISR knows to be committed is of the history of its leader's ``log``. Asked
+    where something is to be given up on the word of the leader's register.
+
+    Raises: as ``check_same_history``; what keeps a member from being looked at.
+    """
+    for broker_id in sorted({*site.view.isr} - {site.view.leader}):
+        member = site.replica(broker_id)
+        check_same_history(member, member.list(), site.leader, log)
+
+
+def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
+    """Two histories of one epoch."""
+    error = CorruptionError(
+        f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
+        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run verify --deep --heal"
+    )
+    error.broker_id = follower.broker_id
+    return error
 
 
 def check_not_fenced(replica: Replica, listing: Listing, epoch: int) -> None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from stratalog.engine.replication.damage import check_promise, check_starts, first_lost
-from stratalog.engine.replication.leader import check_not_fenced, join, leader_log
+from stratalog.engine.replication.damage import check_promise, check_same_history, check_starts, first_lost
+from stratalog.engine.replication.leader import check_joined, check_not_fenced, join, leader_log
 from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
 from stratalog.engine.replication.throttle import Throttle
@@ -180,7 +180,11 @@ def _sync_once(
 ) -> Synced:
     leader, follower = site.leader, site.replica(follower_id)
     # 2. Join. What the follower has beyond the common prefix is dead from here on.
-    if before.joined_epoch < site.epoch:
+    if before.joined_epoch == site.epoch:
+        check_joined(follower, before, leader, log)
+    else:
+        if follower_id in site.view.isr:
+            check_same_history(follower, before, leader, log)
         join(follower, leader, site.epoch, log)
     mine = _resolve(follower, before, log)
     check_promise(follower, mine, leader, log)

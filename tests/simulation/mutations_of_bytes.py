@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import stratalog.engine.metadata.image
+import stratalog.engine.replication.damage
 import stratalog.engine.replication.sync
 import stratalog.engine.upkeep.replication.reassign
 import stratalog.engine.upkeep.replication.replicate
@@ -85,6 +86,11 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
         "a leader holds all that was seen of a follower before",
         patched(stratalog.engine.upkeep.verification.structure, "sorted", variants.leader_first),
         patched(stratalog.engine.upkeep.verification.audit, "_ROUNDS", 1),
+    ),
+    _untrue(
+        "what was never committed is held against a new leader",
+        "a leader that takes over gives up the end of the epochs before it, which nobody has acknowledged",
+        patched(stratalog.engine.replication.damage, "promised_by", variants.all_of_it),
     ),
     Mutation(
         "committed below min.insync.replicas",

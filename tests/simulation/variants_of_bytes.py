@@ -8,7 +8,8 @@ from typing import Any
 
 from stratalog.engine.replication.site import Site
 from stratalog.engine.upkeep.verification.structure import ReplicaLook, _Seen
-from stratalog.partitions.listing import DataFile
+from stratalog.partitions.lineage import Lineage
+from stratalog.partitions.listing import DataFile, Listing
 from stratalog.partitions.segment_check import CheckedSegment, check_segment
 from stratalog.partitions.store import Store
 
@@ -39,6 +40,11 @@ def known_of_any_epoch(
     for other in looks:
         if other is not leader and other.joined_epoch == leader.joined_epoch:
             yield other.end, f"broker {other.broker_id} has copied it up to"
+
+
+def all_of_it(listing: Listing, lineage: Lineage) -> int:
+    """Without "what it knows to be committed"."""
+    return 1 << 62
 
 
 def leader_first(items: Iterable[Any], key: Callable[[Any], Any] | None = None) -> list[Any]:

@@ -61,6 +61,13 @@ def test_an_offset_lies_between_the_starts_of_its_epoch_and_of_the_next(lineage:
         assert end is None or offset < end
 
 
+def test_two_histories_that_are_one_below_an_offset_are_equal_there() -> None:
+    one, two = Lineage([(1, 0), (2, 5), (3, 9)]), Lineage([(1, 0), (2, 5), (4, 7)])
+    assert one.below(7) == two.below(7) == Lineage([(1, 0), (2, 5)])
+    assert one.below(8) != two.below(8)
+    assert one.below(0) == Lineage()
+
+
 def test_taking_over_drops_the_entries_that_start_at_or_above_the_log_end() -> None:
     """Section 2, Take over: the present lineage without the entries at or above LEO, plus [e, LEO]."""
     lineage = Lineage([(1, 0), (2, 5), (3, 5)])

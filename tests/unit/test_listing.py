@@ -28,7 +28,7 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
     names = ["0.1", "0-2.1", "1.epoch", "2.1.hw", "1.local"]
     listing = parse(FOLDER, [*(stored(name_of(text)) for text in names), stranger, claim])
     assert texts(listing.data) == ["0.1", "0-2.1"]
-    assert [name.epoch for name in listing.epochs] == [1]
+    assert [name.epoch for name, _ in listing.epochs] == [1]
     assert listing.watermarks == (WatermarkName(2, 1),)
     assert [name.offset for name, _ in listing.local_starts] == [1]
     assert listing.strangers == (stranger, claim)

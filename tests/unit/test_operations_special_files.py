@@ -143,7 +143,7 @@ def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away
     live: LiveCluster, victim: Path, kind: str, of: str
 ) -> None:
     listing = live.replica(2).list()
-    name = {"data": listing.data[-1].name, "epoch": listing.epochs[-1], "watermark": listing.watermarks[-1]}[of]
+    name = {"data": listing.data[-1].name, "epoch": listing.epochs[-1][0], "watermark": listing.watermarks[-1]}[of]
     path = replica_folder(live, 2) / str(name)
     aside = put(kind, path, victim)
     with untouched(victim):

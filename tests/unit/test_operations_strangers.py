@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.sync import SyncOptions, sync
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.producers import encode
+from stratalog.partitions.runner import SerialRunner
 from tests.unit.cluster_harness import LiveCluster
 
 BROKEN = {
@@ -29,6 +32,8 @@ BROKEN = {
 
 FAR = 9_999_999_999
 ROOT = Path(__file__).resolve().parents[2]
+HISTORIES = [[(2, 0)], [(1, 0), (2, 0)], [(1, 0), (2, 1)], [(1, 2), (2, 3)], [(1, 0), (2, 7)]]
+"""Of an epoch that a log of three records leaves to epoch 2, and that are not its own."""
 VALUES = {0: ["a"], 1: ["b"], 2: ["c"]}
 
 
@@ -96,6 +101,100 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
     assert live.isr() == {1, 2, 3}
     live.append(["e"]).raise_for_failures()
     assert live.read(partitions=[0]) == {0: ["a", "d", "e"]}
+
+
+@pytest.mark.parametrize("before_the_election", [True, False])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
+    live: LiveCluster, history: list[tuple[int, int]], before_the_election: bool
+) -> None:
+    """A member of the ISR that has it, and is elected, seems to have taken over. The others join nothing that
+    gives up what they know to be committed."""
+    live.append({0: ["b", "c"]}).raise_for_failures()
+    leader, member = live.leader(), live.followers()[0]
+    if before_the_election:
+        register(live, member, EpochName(2), Lineage(history).to_json())
+    live.cluster.elect("t", [0], leader=member).raise_for_failures()
+    if not before_the_election:
+        register(live, member, EpochName(2), Lineage(history).to_json())
+    assert live.site().view.leader_epoch == 2
+    live.append(["d"]).raise_for_failures()
+    assert live.read(partitions=[0]) == {0: ["a", "b", "c", "d"]}
+    assert member not in live.isr()
+    assert live.log(leader).lineage == Lineage([(1, 0), (3, 3)])
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+    live.append(["e"]).raise_for_failures()
+    assert live.read(partitions=[0]) == {0: ["a", "b", "c", "d", "e"]}
+
+
+def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> None:
+    member = live.followers()[0]
+    register(live, member, EpochName(2), Lineage([(1, 0), (2, 0)]).to_json())
+    live.cluster.elect("t", [0], leader=member).raise_for_failures()
+    live.cluster.replicate()
+    assert live.leader() != member
+    live.cluster.replicate().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+    assert live.read(partitions=[0]) == {0: ["a"]}
+
+
+def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
+    """Then the register of the epoch before says what the two had in common."""
+    leader, (member, other) = live.leader(), live.followers()
+    live.cluster.elect("t", [0], leader=other).raise_for_failures()
+    sync(live.site(), leader, SyncOptions(copies=SerialRunner()))
+    assert (live.log(leader).joined_epoch, live.log(member).joined_epoch) == (2, 1)
+    register(live, member, EpochName(3), Lineage([(1, 0), (3, 0)]).to_json())
+    live.cluster.elect("t", [0], leader=member).raise_for_failures()
+    live.append(["d"]).raise_for_failures()
+    assert member not in live.isr()
+    assert live.read(partitions=[0]) == {0: ["a", "d"]}
+
+
+def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
+    """A tier run believes its leader's lineage about what an unclean election has lost, but not where members of
+    the ISR know better."""
+    live.tiered("u")
+    live.fill("abcd", "u")
+    live.cluster.tier().raise_for_failures()
+    live.cluster.retain().raise_for_failures()
+    member = live.followers("u")[0]
+    replica = live.replica(member, "u")
+    assert replica.log().local_start == 3, "the rest is in the remote tier alone"
+    register = Lineage([(1, 0), (2, 0)]).to_json()
+    assert replica.store.create(replica.path(EpochName(2)), register)
+    live.cluster.elect("u", leader=member).raise_for_failures()
+    live.cluster.tier()
+    assert live.read("u") == {0: ["a", "b", "c", "d"]}
+    live.fill("e", "u")
+    assert live.leader("u") != member
+    assert live.read("u") == {0: ["a", "b", "c", "d", "e"]}
+
+
+@pytest.mark.parametrize("reads_anew", [True, False])
+def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
+    live: LiveCluster, reads_anew: bool
+) -> None:
+    """It seems to have joined its leader's epoch, and would lead with another history one day."""
+    member, leader = live.followers()
+    live.cluster.elect("t", [0], leader=leader).raise_for_failures()
+    leader_log(live.site())  # it takes over, as any append lets it
+    register(live, member, EpochName(2), Lineage([(1, 0), (2, 0)]).to_json())
+    if reads_anew:
+        live.cluster = live.driver()
+    live.append(["d"]).raise_for_failures()
+    assert live.isr() == {1, 2, 3} - {member}
+    assert live.leader() == leader
+    (named,) = [failure for failure in live.cluster.verify().failures if "another lineage" in failure.message]
+    assert f"broker {member}" in named.item
+    live.cluster.heal().raise_for_failures()
+    live.cluster.verify(deep=True).raise_for_failures()
+    assert live.isr() == {1, 2, 3}
+    assert live.log(member).lineage == live.log(leader).lineage
+    assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
 def test_replicate_goes_on_where_a_leader_has_such_a_register(live: LiveCluster) -> None:

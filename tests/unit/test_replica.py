@@ -29,7 +29,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.root import BrokerFile, format_root, look_at_root, read_broker_file
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
-from stratalog.partitions.store.protocol import Store
+from stratalog.partitions.store.protocol import Store, StoredObject
 from tests.unit.segments import records, write_segment
 
 STATE = {"p": ProducerEntry(1, 2, 3, 4, 5)}
@@ -294,6 +294,25 @@ def test_the_lineage_of_the_greatest_epoch_counts(store: Store) -> None:
     assert (log.joined_epoch, log.log_end) == (3, 1)
 
 
+def test_a_register_in_the_place_of_another_one_is_read(store: Store) -> None:
+    """Registers are written once, but for those of strangers, and of a heal."""
+    replica = replica_on(store)
+    join(replica, (1, 0), (2, 1))
+    assert replica.log().lineage == Lineage([(1, 0), (2, 1)])
+    store.delete([replica.path(EpochName(2))])
+    join(replica, (1, 0), (2, 7))
+    assert replica.log().lineage == Lineage([(1, 0), (2, 7)])
+
+
+def test_an_earlier_lineage_is_there_too(store: Store) -> None:
+    replica = replica_on(store)
+    join(replica, (1, 0))
+    join(replica, (1, 0), (3, 1))
+    listing = replica.list()
+    assert replica.lineage(listing, 2) == replica.lineage(listing, 1) == Lineage([(1, 0)])
+    assert replica.lineage(listing, 0) == Lineage()
+
+
 def test_what_lineages_take_in_memory_is_known() -> None:
     """What is remembered is bounded by it."""
     text = Lineage((epoch, epoch * 1000) for epoch in range(1, 20_001)).to_json()
@@ -309,7 +328,7 @@ def test_what_lineages_take_in_memory_is_known() -> None:
 def test_lineages_are_remembered_by_bytes_not_by_count(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of a stranger, 16 MiB each, do not stay in memory."""
     most_bytes = 500_000
-    remembered: BoundedCache[tuple[Store, str], Lineage] = BoundedCache(most_bytes)
+    remembered: BoundedCache[tuple[Store, StoredObject], Lineage] = BoundedCache(most_bytes)
     monkeypatch.setattr("stratalog.partitions.replica.remembered_lineages", remembered)
     first = replica_on(store)
     for partition in range(8):

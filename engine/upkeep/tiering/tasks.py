@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from stratalog.engine.replication.leader import leader_log
+from stratalog.engine.replication.leader import check_agreed, leader_log
 from stratalog.engine.replication.site import SiteWork
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.partitions.clock import Clock
@@ -61,7 +61,7 @@ def plan_partition(work: PlanWork) -> Planned:
     """The task. A partition that looks as it did when nothing was due costs one listing, and no look at its
     root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
 
-    Raises: as ``leader_log`` and ``earliest_pending_upload``.
+    Raises: as ``leader_log``, ``check_agreed`` and ``earliest_pending_upload``.
     """
     now_ms = work.clock.now_ms()
     leader = work.site.leader
@@ -83,6 +83,8 @@ def plan_partition(work: PlanWork) -> Planned:
     else:
         segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
         foreign = len(segments) < len(work.segments)
+        if foreign:
+            check_agreed(work.site, log)
         start = earliest_pending_upload(log, segments, log_start, str(work.site))
     plan = plan_uploads(
         log,
@@ -116,7 +118,8 @@ def _seen(work: PlanWork, listing: Listing) -> str:
     rests_on = (
         (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
         sorted((str(file.name), file.object.version) for file in listing.data),
-        sorted(map(str, (*listing.epochs, *listing.watermarks, *(name for name, _ in listing.local_starts)))),
+        sorted(map(str, listing.watermarks)),
+        sorted((str(name), stored.version) for name, stored in (*listing.epochs, *listing.local_starts)),
     )
     return hashlib.blake2b(repr(rests_on).encode(), digest_size=8).hexdigest()
 

@@ -157,11 +157,11 @@ def _look_at_all(work: LookWork) -> Looked:
 def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _Seen:
     """``epoch`` is the view's: what is found under a view that has passed is looked at again (``audit``)."""
     listing = replica.list()
-    for name in listing.epochs:
+    for name, _ in listing.epochs:
         if name.epoch > epoch:
             error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)
             findings.append(Finding(str(replica), error, replica.broker_id, BadEpoch(name.epoch, needed=False)))
-    listing = replace(listing, epochs=tuple(name for name in listing.epochs if name.epoch <= epoch))
+    listing = replace(listing, epochs=tuple(each for each in listing.epochs if each[0].epoch <= epoch))
     for stranger in listing.strangers:
         error = foreign_file(replica.store, stranger)
         findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
@@ -220,7 +220,7 @@ def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaL
     return ReplicaLook(
         broker_id=replica.broker_id,
         lineage=lineage,
-        epochs=frozenset(name.epoch for name in listing.epochs),
+        epochs=frozenset(name.epoch for name, _ in listing.epochs),
         joined_epoch=listing.joined_epoch,
         local_start=log.local_start,
         high_watermark=max(log.high_watermark, min(log.promised, end)),
@@ -294,7 +294,9 @@ def _find_short(
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
-                findings.append(Finding(str(replica), error, broker))
+                # A member may be the one that is right: nobody takes its register away.
+                damage = None if broker in site.view.isr else BadEpoch(found.joined_epoch)
+                findings.append(Finding(str(replica), error, broker, damage))
         findings += _gaps(replica, look, must_reach, why)
 
 
