@@ -18,7 +18,7 @@ Purpose
     records      appends, consumer groups, transactions
     reading      plans of scans, fetches, tails, the source of a stream
     upkeep       the jobs: replicate, tier, retain, snapshot, verify, heal, restore ...
-    admin        what a person asks and changes, and tables of it
+    admin        questions and changes of an operator, and tables of answers
     spark        the only part that imports pyspark
     cluster      the door: what a notebook, a job, and a test hold
 

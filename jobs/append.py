@@ -46,7 +46,6 @@ _NAME = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("append", __doc__ or "", runs="session")
     parser.add_argument("--topic", metavar="NAME", required=True)
     add_dry_run(parser, "check all records, count them by partition, append nothing")
@@ -99,7 +98,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def append(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, needs=_NEEDS, bars=[("stream", "sequence", "dry_run")])
     job.cluster().image.topic(given.topic)

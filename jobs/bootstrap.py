@@ -25,7 +25,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("bootstrap", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -55,7 +54,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def bootstrap(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     return job.on_workers().bootstrap(
         given.brokers,

@@ -17,7 +17,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("elect", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser, "print who would lead, and what would be lost; change nothing")
@@ -32,7 +31,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def elect(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     return job.on_workers().elect(
         given.topics,

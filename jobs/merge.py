@@ -12,7 +12,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("merge", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -20,7 +19,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def merge(job: Job) -> Report:
-    """The job."""
     return job.on_workers().merge(job.arguments.topics, dry_run=job.arguments.dry_run)
 
 

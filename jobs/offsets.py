@@ -18,7 +18,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("offsets", __doc__ or "", runs="driver")
     parser.add_argument("--topics", metavar="A,B", type=names, required=True)
     add_dry_run(parser, "the same: this job only reads")
@@ -34,7 +33,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def offsets(job: Job) -> Report:
-    """The job."""
     given, cluster = job.arguments, job.cluster()
     with cluster.measured() as measure:
         rows = [

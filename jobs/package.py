@@ -29,7 +29,6 @@ NAME = "stratalog"
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("package", __doc__ or "", runs="driver")
     parser.add_argument(
         "--to",
@@ -42,7 +41,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def package(job: Job) -> Report:
-    """The job. Raises: InvalidCallError where the zip cannot be written; an older one stays as it is."""
+    """Raises: InvalidCallError where the zip cannot be written; an older one stays as it is."""
     to: Path = job.arguments.to
     began = SystemClock().monotonic_s()
     files = dict(sorted(_files(importlib.resources.files(NAME), NAME)))

@@ -63,7 +63,6 @@ class TerminalProgress:
         self._bytes = 0
 
     def start(self, operation: str, items: int, unit: str) -> None:
-        """See ``Progress``."""
         from rich.filesize import decimal
         from rich.progress import BarColumn, MofNCompleteColumn, Task, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bars
@@ -92,13 +91,11 @@ class TerminalProgress:
         self._bars.start()
 
     def advance(self, size_bytes: int = 0) -> None:
-        """See ``Progress``."""
         if self._bars is not None and self._task is not None:
             self._bytes += size_bytes
             self._bars.update(self._task, advance=1, size_bytes=self._bytes)
 
     def finish(self) -> None:
-        """See ``Progress``."""
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

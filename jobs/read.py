@@ -42,7 +42,6 @@ _SHOWN = 20
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("read", __doc__ or "", runs="session")
     of = parser.add_mutually_exclusive_group(required=True)
     of.add_argument("--topic", metavar="A,B", type=names, help="one, or several whose declared types are the same")
@@ -53,7 +52,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument("--start", metavar="BOUND", type=bound, help=f"{where}; default: the log start")
-    begin.add_argument("--group", metavar="NAME", help="start where this consumer group has come to")
+    begin.add_argument("--group", metavar="NAME", help="start at the offsets of this consumer group")
     begin.add_argument("--last", metavar="N", type=count, help="the last N records of each partition")
     parser.add_argument("--end", metavar="BOUND", type=bound, help="likewise; default: the high watermark")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
@@ -80,7 +79,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def read(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(
         given,

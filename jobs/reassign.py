@@ -33,7 +33,6 @@ _BARS = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("reassign", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -84,7 +83,6 @@ def rate(text: str) -> int:
 
 
 def reassign(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, bars=_BARS)
     if given.status:

@@ -18,7 +18,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("recover", __doc__ or "")
     parser.add_argument("--topics", metavar="A,B", type=names, required=True, help="of these topics")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
@@ -29,7 +28,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def recover(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     to = given.to if "://" in given.to else os.path.abspath(given.to)
     return job.on_workers().recover(

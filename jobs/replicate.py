@@ -12,7 +12,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("replicate", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -21,7 +20,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def replicate(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     return job.on_workers().replicate(given.topics, brokers=given.brokers, dry_run=given.dry_run)
 

@@ -22,7 +22,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("restore", __doc__ or "", runs="driver")
     add_dry_run(parser, "look at the remote tier, tell what would be restored, change nothing")
     what = parser.add_mutually_exclusive_group(required=True)
@@ -35,7 +34,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def restore(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, needs=[("deep", "drill")], bars=[("drill", "dry_run")])
     if given.drill:

@@ -16,7 +16,6 @@ from stratalog.partitions.clock import SystemClock
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("snapshot", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -35,7 +34,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def snapshot(job: Job) -> Report:
-    """The job."""
     given = job.arguments
 
     def once() -> Report:

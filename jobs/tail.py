@@ -3,7 +3,7 @@
   stratalog tail flights                       the last 10 records of each partition
   stratalog tail flights -f -n 0               what is appended from now on
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
-  stratalog tail flights -f --group dashboard  from where a consumer group has come to; commits nothing
+  stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
 A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
 \\r for the end of a line, \\\\ for a backslash, and \\xff, \\u202e or the like for a byte that is no UTF-8 and for
 what no terminal should be sent; a time beyond the year 9999 is a number of microseconds. With --json it is one
@@ -49,7 +49,6 @@ _SHOWN = 10
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("tail", __doc__ or "", runs="driver")
     parser.add_argument("topic", metavar="TOPIC")
     parser.add_argument(
@@ -68,7 +67,7 @@ def arguments() -> argparse.ArgumentParser:
         type=bound,
         help="begin at an offset, offsets by partition (0:1000,3:20), a time, or a position (earliest-local ...)",
     )
-    begin.add_argument("--group", metavar="NAME", help="begin where a consumer group has come to")
+    begin.add_argument("--group", metavar="NAME", help="begin at the offsets of a consumer group")
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these (default: all)")
     parser.add_argument("--max-messages", metavar="N", type=count, help="end after N records")
     parser.add_argument(
@@ -86,7 +85,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def tail(job: Job) -> Report:
-    """The job."""
     given, cluster = job.arguments, job.cluster()
     start: Start = given.start if given.group is None else stratalog.Committed(given.group)
     from_end = given.start is None and given.group is None

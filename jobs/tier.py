@@ -23,7 +23,6 @@ SHORTEST_PAUSE_S = 0.1
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("tier", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -37,7 +36,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def tier(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     cluster = job.on_workers()
 

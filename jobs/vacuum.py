@@ -13,7 +13,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("vacuum", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser)
@@ -21,7 +20,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def vacuum(job: Job) -> Report:
-    """The job."""
     return job.on_workers().vacuum(job.arguments.topics, dry_run=job.arguments.dry_run)
 
 

@@ -21,7 +21,6 @@ from stratalog.jobs.run import Job, renamed, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("verify", __doc__ or "")
     add_topics(parser)
     add_dry_run(parser, "list what would be read; with --heal, read it and list what would be mended")
@@ -34,7 +33,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def verify(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, needs=[("heal", "deep")], bars=[("history", "deep")])
     cluster = job.on_workers()

@@ -208,7 +208,7 @@ class PreferredLeaderNotAvailableError(LeaderNotAvailableError):
 
 
 class EligibleLeadersNotAvailableError(LeaderNotAvailableError):
-    """Nobody whom the election would allow is there: unfenced, and in the ISR or, if unclean, a replica."""
+    """No replica is eligible for the election: unfenced, and in the ISR unless it is unclean."""
 
     code = "ELIGIBLE_LEADERS_NOT_AVAILABLE"
 

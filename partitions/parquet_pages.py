@@ -168,12 +168,12 @@ def _zigzag(text: bytes) -> int:
 
 
 def _by_the_longest(column: _Column, read: Read) -> int:
-    """At most this is what the dictionary's values come to: as if each place were that of the longest."""
+    """An upper bound of the bytes of dictionary-encoded values: as if each were the longest."""
     return column.repeats * int(_lengths(column, read).max(initial=0))
 
 
 def _by_places(column: _Column, read: Read) -> int:
-    """This is what they come to, nulls apart, which have no place."""
+    """The exact bytes of dictionary-encoded values; a null has none."""
     lengths = _lengths(column, read)
     return sum(_in_page(column, page, lengths, read) for page in column.pages if page.encoding in _INDEXED)
 

@@ -35,7 +35,6 @@ class SerialProber:
     """One after the other, for as long as each takes: deterministic, for stores that always answer."""
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """See ``Prober.probe``."""
         return [attempt(question, item) for item in items]
 
 
@@ -62,7 +61,6 @@ class ThreadProber:
         return ThreadProber, (self._wait,)
 
     def probe(self, question: Callable[[T], R], items: Sequence[T], deadline_s: float) -> list[Outcome[T, R]]:
-        """See ``Prober.probe``."""
         outcomes: dict[T, Outcome[T, R] | BaseException] = {}
         answered = threading.Condition()
 

@@ -134,8 +134,8 @@ class ProducerAppend(msgspec.Struct, frozen=True):
 
 UNNAMED_EXPIRATION_MS = 24 * 60 * 60 * 1000
 """Producers that the engine has named itself are forgotten after a day (Kafka's producer.id.expiration.ms), or
-sooner where the topic says so. Each process leaves one behind, also a short one; and nobody knows it but who was
-told of an append with an unknown outcome, and is about to try it again."""
+sooner where the topic says so. Each process leaves one behind, also a short one; and only the caller of an append
+with an unknown outcome knows it, and is about to try again."""
 
 _UNNAMED = "unnamed-"
 
@@ -172,8 +172,8 @@ class EarlierAttempt(msgspec.Struct, frozen=True):
 
 
 def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> EarlierAttempt | None:
-    """What an earlier attempt of this very append has come to, or None when it is new. A marker is there already
-    when the producer has its epoch, or a later one.
+    """The outcome of an earlier attempt of the same append; None for a new one. A marker is there already when the
+    producer has its epoch, or a later one.
 
     Raises: InvalidProducerEpochError when a newer incarnation has appended; when later sequences of the producer
         are in the log, OutOfOrderSequenceNumberError where this one never was, and DuplicateSequenceNumberError
@@ -184,7 +184,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.next_offset, last.base_offset)
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
-            f"{what}: producer {append.producer_id!r} has epoch {last.epoch} by now, this append has "
+            f"{what}: producer {append.producer_id!r} now has epoch {last.epoch}, this append has "
             f"{append.epoch}: a newer incarnation has taken over, stop this one"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:

@@ -107,6 +107,6 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
 
 
 def _settled_local_start(listing: Listing, until_ms: int) -> int:
-    """The greatest local start that was written by then; 0 when there was none."""
+    """The greatest local start that was written up to ``until_ms``; 0 without one."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)

@@ -72,7 +72,6 @@ class SerialRunner:
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
-        """See ``Runner.run``."""
         for item in items:
             yield attempt(function, item)
 
@@ -101,7 +100,6 @@ class ThreadRunner:
     def run(
         self, function: Callable[[T], R], items: Iterable[T], weigh: Callable[[T], int] = _one
     ) -> Iterator[Outcome[T, R]]:
-        """See ``Runner.run``."""
         waiting = deque(items)
         helpers = min(self._threads, len(waiting)) - 1
         if helpers <= 0:

@@ -52,7 +52,7 @@ class Segment:
     index_start: int
     """Where the column chunks end, and the page index begins."""
     crc32: int
-    """Of all bytes of the file, as they were written: a copy of it has to come to the same."""
+    """Of all bytes of the file, as they were written: a copy has to have the same."""
     what: str
     """The file's address, for messages."""
 
@@ -144,7 +144,7 @@ def _read_parquet_footer(
     store: Readable, stored: StoredObject, what: str
 ) -> tuple[pq.FileMetaData, bytes, int, int]:
     """Parquet's footer, which holds our own, for Arrow and as it is stored; where the page index begins; and the
-    CRC-32 that all bytes of an undamaged file come to."""
+    CRC-32 of all bytes of an undamaged file."""
     if stored.size_bytes < len(MAGIC) + SUFFIX_BYTES:
         raise CorruptSegmentError(f"{what} has {stored.size_bytes} bytes: truncated, no Parquet file")
     with translated(what), store.open(stored) as source:

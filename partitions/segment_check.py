@@ -42,7 +42,7 @@ class BadRange:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """A file of which every byte was read. A good one has come to ``segment.crc32``."""
+    """A file of which every byte was read. The bytes of a good one have the checksum ``segment.crc32``."""
 
     segment: Segment
     bad: tuple[BadRange, ...]

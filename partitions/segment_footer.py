@@ -40,7 +40,7 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
     control: Int64 | None = None
     """Of a marker: ``records.ABORT`` or ``records.COMMIT``; None: it is records."""
     first_offset: Int64 | None = None
-    """Of a marker: where the transaction begins that it ended here; None: there was none."""
+    """Of a marker: where the transaction begins that it ended here; None if nothing was open."""
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):

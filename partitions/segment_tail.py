@@ -23,8 +23,7 @@ def check_tail(store: Readable, stored: StoredObject) -> None:
     """Compare the page index and Parquet's footer with their checksums, by one ranged read of the file's end, or
     two or three where they are large.
 
-    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or is another one by now; StorageError
-        kinds.
+    Raises: CorruptSegmentError; SourceChangedError when the file is gone, or was replaced; StorageError kinds.
     """
     what, size = store.uri_of(stored.name), stored.size_bytes
     try:

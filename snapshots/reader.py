@@ -164,7 +164,7 @@ def verify_snapshot(source: Readable, stored: StoredObject, *, owner: str, parti
 def stage_snapshot(source: Store, snapshot: Snapshot, target: Store, name: str) -> StagedCopy:
     """Stage a copy of a verified snapshot under ``name`` in another store; every byte is checked as it passes.
 
-    Raises: CorruptSegmentError when ``source`` gives out other bytes by now; SourceChangedError, StorageError.
+    Raises: CorruptSegmentError when ``source`` now gives out other bytes; SourceChangedError, StorageError.
     """
     staged = target.stage_copy(source, snapshot.stored, name)
     try:
@@ -177,7 +177,7 @@ def stage_snapshot(source: Store, snapshot: Snapshot, target: Store, name: str) 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """What a replica's snapshots come to."""
+    """The usable snapshot of a replica, and its damaged ones."""
 
     snapshot: Snapshot | None
     """The greatest one that verifies; None when none does."""

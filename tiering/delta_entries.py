@@ -176,9 +176,9 @@ def check_statistics(checkpoint: BinaryIO) -> None:
 
 def _refused(remote: Store, one: StoredObject, why: str) -> CorruptionError:
     return CorruptionError(
-        f"{remote.uri_of(one.name)} {why}: nobody of ours writes such a file into the log of a table, and the "
-        "table is not opened with it. See who has written it; then bring back the file from a copy of the remote "
-        "tier, or remove it where it is the newest version"
+        f"{remote.uri_of(one.name)} {why}: stratalog never writes such a file into the log of a table, and does "
+        "not open the table with it. Find out who has written it; then bring back the file from a copy of the "
+        "remote tier, or remove it where it is the newest version"
     )
 
 

@@ -54,7 +54,7 @@ class Histories:
             raise InvalidCallError(f"remote segment {add.path} is not of its leader's history: {lineage}")
 
     def log_starts(self) -> dict[int, int]:
-        """The log start offset, by now, of the partitions that still have their leader and its epoch."""
+        """The present log start offset of the partitions that still have their leader and its epoch."""
         now = self.now()
         return {
             partition: now[partition].log_start

@@ -1,4 +1,4 @@
-"""What a person asks of a cluster, or changes in it, and the tables that tell.
+"""Questions and changes of an operator, and the tables that answer.
 
 topics             created, altered, deleted
 groups             consumer groups: listed, moved, deleted; lag_metrics: their lag as metrics

@@ -50,9 +50,9 @@ def format_roots(
 def register_brokers(
     context: Context, brokers: Sequence[int] | None = None, *, trust_copy: bool = False
 ) -> Report:
-    """Register these brokers where their roots are not registered as they are; it unfences them, also those that
-    were fenced by hand. All of the cluster file when None, but for what a person has to decide by name: those that
-    were fenced by hand stay so, and roots that were moved are failures.
+    """Register these brokers where their roots are not registered as they are, and unfence them, also those that
+    were fenced by hand. Default: every broker of the cluster file; then brokers that were fenced by hand stay so,
+    and roots that were moved are failures, since an operator has to name them.
 
     A root that was moved to another disk, or put back from a copy, is another incarnation, which leaves every
     ISR, unless you know that it has everything that was ever on it: ``trust_copy``.

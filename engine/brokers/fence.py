@@ -1,6 +1,6 @@
 """Brokers taken out of service and back by hand: fence, unfence, decommission.
 
-A broker that is fenced by hand stays so, however well its root answers, until a person unfences or registers
+A broker that is fenced by hand stays so, however well its root answers, until an operator unfences or registers
 it. To move a root to another disk without losing its place in the ISRs: fence the broker, copy the root,
 change ``log_dir`` in the cluster file, and ``bootstrap`` the broker with ``--trust-copy``.
 """
@@ -113,8 +113,8 @@ def _fenced(change: Change, broker_id: int) -> dict[str, Value]:
 
 
 def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
-    """Bring brokers back that were fenced, also by hand, all those at once whose roots answer. A root that is
-    another incarnation by now is registered as such, and its replicas have to catch up before they are in an ISR.
+    """Bring brokers back that were fenced, also by hand, all those at once whose roots answer. A root that has
+    become another incarnation is registered as such, and its replicas have to catch up before they are in an ISR.
     One row a broker.
 
     Raises: UnknownBrokerError; StaleBrokerError when a broker is registered meanwhile; RetriableError kinds,
@@ -182,7 +182,7 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
 
 
 def state_of(broker: BrokerImage) -> str:
-    """Whether it is fenced, and by whom."""
+    """The state of a broker: whether it is fenced, and whether by hand."""
     if broker.held:
         return "fenced by hand"
     return "fenced" if broker.fenced else "unfenced"

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 
 class Progress(Protocol):
-    """Told of an operation's progress: items of a known number, and the bytes that each came to. How many
-    bytes there are in all is known only to the tasks: they list the logs."""
+    """A listener to an operation's progress: a known number of items, and the bytes of each. Only the tasks, which
+    list the logs, know how many bytes there are in all."""
 
     def start(self, operation: str, items: int, unit: str) -> None:
         """Work on ``items`` items begins; ``unit`` is their plural."""
@@ -52,16 +52,13 @@ class Progress(Protocol):
 
 
 class Silent:
-    """A progress that nobody looks at."""
+    """Discards progress."""
 
-    def start(self, operation: str, items: int, unit: str) -> None:
-        """See ``Progress``."""
+    def start(self, operation: str, items: int, unit: str) -> None: ...
 
-    def advance(self, size_bytes: int = 0) -> None:
-        """See ``Progress``."""
+    def advance(self, size_bytes: int = 0) -> None: ...
 
-    def finish(self) -> None:
-        """See ``Progress``."""
+    def finish(self) -> None: ...
 
 
 class Work(Protocol):
@@ -92,9 +89,7 @@ class TaskRunner(Protocol):
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = _one
-    ) -> Iterator[Outcome[W, R]]:
-        """See ``stratalog.partitions.runner.Runner.run``."""
-        ...
+    ) -> Iterator[Outcome[W, R]]: ...
 
 
 class LocalTasks(ThreadRunner):

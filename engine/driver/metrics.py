@@ -51,7 +51,7 @@ class SnapshotMetrics:
 
     @contextmanager
     def loading(self, topic: str, partition: int, clock: Clock) -> Iterator[None]:
-        """Measures what happens inside as a load, if it comes to its end."""
+        """Measures the block as a load, if it ends without an error."""
         began = clock.monotonic_s()
         yield
         self.add(LOAD_LATENCY, topic, partition, 1000 * (clock.monotonic_s() - began))

@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def while_it_changes(look: Callable[[], T], *changed: type[StratalogError], looks: int = 5) -> T:
-    """Look again while one of the errors ``changed`` (SourceChangedError where none is named) says that another
-    run was at work between two calls of one look: what was listed was gone when it was to be read, or is elsewhere
-    by now. So many looks at the most.
+    """Look again while one of the errors ``changed`` (default: SourceChangedError) says that another run was at
+    work between two calls of one look: a listed file was gone when it was to be read, or has moved. At most
+    ``looks`` times.
 
-    Raises: the last of these errors when it keeps happening; what else ``look`` raises.
+    Raises: the last of these errors when it keeps happening; other errors of ``look``.
     """
     for _ in range(looks - 1):
         with suppress(*changed or (SourceChangedError,)):

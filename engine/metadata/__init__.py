@@ -36,7 +36,7 @@ What a replay derives
 
 Where this goes beyond the protocol's text
     * Another *incarnation* of a root is also a restored older copy of it: the same directory id, and another
-      ``broker.json`` as an object. Until a person says that it is a faithful copy.
+      ``broker.json`` as an object. Until an operator says that it is a faithful copy.
     * A partition whose ISR became empty remembers whose storage the last member was (``lost``). That storage,
       registered again, is the ISR and leads; any other incarnation of it waits for an unclean election.
     * A leader whose storage is damaged *resigns*: the record that elects another takes it out of the ISR.
@@ -44,5 +44,5 @@ Where this goes beyond the protocol's text
       the two commits of an expansion are enforced here, not only asked of proposers.
     * A reassignment is the replicas that it leads to (``target``), and those that are here only because of it
       (``joining``). Brokers may come and go meanwhile; it ends when a proposal leaves no joining replica
-      outside the ISR, when its like is asked for again, or when it is cancelled.
+      outside the ISR, when the same one is asked for again, or when it is cancelled.
 """

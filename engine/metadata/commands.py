@@ -2,8 +2,8 @@
 
 A command's ``decide`` is the whole of Kafka's controller for it: it checks the command against the image,
 and says which records would carry it out. Nothing is changed by deciding; the quorum commits the records
-under the very image that they were decided on, or the command is decided again. A command that has nothing
-to change decides on no records, and is answered all the same.
+under the very image that they were decided on, or the command is decided again. A command that changes nothing
+yields no records, but still its answer.
 
 This module has the protocol of commands and the life of brokers; topics and configs are in
 ``topic_commands``, what changes partitions is in ``partition_commands``, ``election_commands`` and
@@ -31,7 +31,7 @@ Answer = TypeVar("Answer", covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """What a command comes to: ``answer`` holds once ``records`` are committed at the image's end."""
+    """The result of a command: ``answer`` holds once ``records`` are committed at the image's end."""
 
     records: tuple[MetadataRecord, ...]
     answer: Answer
@@ -51,7 +51,7 @@ class Command(Protocol[Answer]):
 @dataclass(frozen=True, slots=True)
 class RegisterBroker:
     """A broker's root was found, for the first time, again, or as another incarnation: with another directory
-    id, or with the same one and another ``root`` (a restored older copy), unless ``trusted``: a person says
+    id, or with the same one and another ``root`` (a restored older copy), unless ``trusted``: an operator says
     that it is a faithful copy. Unfences the broker, however it was fenced. Answer: its broker epoch.
     """
 
@@ -89,8 +89,8 @@ class RegisterBroker:
 
 @dataclass(frozen=True, slots=True)
 class FenceBroker:
-    """The broker is unreachable, or (``by_hand``) is to be left alone until a person says otherwise. Nothing to
-    do when it is fenced so already.
+    """The broker is unreachable, or (``by_hand``) is to be left alone until an operator says otherwise. Changes
+    nothing when it is fenced that way already.
     """
 
     broker_id: int

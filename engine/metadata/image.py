@@ -35,7 +35,7 @@ class Incarnation(NamedTuple):
     """See ``BrokerImage``."""
 
     def is_same(self, other: Incarnation, *, trusted: bool = False) -> bool:
-        """Whether this is the storage that ``other`` was. ``trusted``: a person says that a root with that
+        """Whether this is the storage that ``other`` was. ``trusted``: an operator says that a root with that
         directory id is a faithful copy.
         """
         return self[:2] == other[:2] and (trusted or same_root(self.root, other.root))
@@ -58,7 +58,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     root: str = ""
     """See ``Incarnation``."""
     held: bool = False
-    """Fenced by hand: it stays fenced until a person says otherwise, however well its root answers."""
+    """Fenced by hand: it stays fenced until an operator unfences it, however well its root answers."""
 
     def __post_init__(self) -> None:
         if self.held and not self.fenced:

@@ -55,7 +55,7 @@ class RegisterBrokerRecord(_Record, frozen=True):
     """A broker's root was found; the offset of this record is its broker epoch. Unfences it.
 
     ``root`` is the identity of the root's ``broker.json`` as an object; empty when it is not known.
-    ``trusted``: a person says that the root is a faithful copy of what was registered with this directory id.
+    ``trusted``: an operator says that the root is a faithful copy of the one registered with this directory id.
     """
 
     broker_id: Int64

@@ -66,8 +66,8 @@ class Settled:
 @dataclass(frozen=True, slots=True)
 class SettleBrokers:
     """Fence, register, and unfence brokers as their roots were found; leave those alone that were fenced by
-    hand. Nothing at all changes unless a majority of the metadata voters was found the same: who does not reach
-    them is cut off, and metadata that was moved or put back from a copy is a person's business.
+    hand. Nothing at all changes unless a majority of the metadata voters was found the same: a driver that does
+    not reach them is cut off, and metadata that was moved or put back from a copy needs an operator.
     """
 
     found: tuple[Found, ...]

@@ -62,7 +62,7 @@ class _Asked:
         self.command = command
         self.outcome: _Outcome | None = None
         self.tried: dict[DataName, _Outcome] = {}
-        """Batches that may be committed, with what it comes to where one is."""
+        """Batches that may be committed, each with the command's outcome if it is."""
 
     @property
     def kind(self) -> str:
@@ -70,7 +70,7 @@ class _Asked:
         return type(self.command).__name__
 
     def decide_on(self, image: ClusterImage) -> tuple[_Outcome, Sequence[MetadataRecord]]:
-        """What it comes to on this image."""
+        """The outcome and the records on this image."""
         try:
             decision = _decided(self.command, image)
         except Exception as error:  # a bug, too, is raised where the command was asked for
@@ -111,7 +111,6 @@ class MetadataClient:
 
     @property
     def lacks_key(self) -> bool:
-        """See ``MetadataLog``."""
         return self._log.lacks_key
 
     @property
@@ -260,7 +259,7 @@ class MetadataClient:
             one.outcome = outcome
 
     def _landed(self, one: _Asked) -> _Outcome | None:
-        """What a command came to in a batch that is in the claimed log; None when it is in none."""
+        """The outcome of a command in a batch of the claimed log; None when no such batch is there."""
         try:
             return next((outcome for name, outcome in one.tried.items() if self._log.contains(name)), None)
         except OutcomeUnknownError as error:

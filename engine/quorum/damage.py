@@ -33,7 +33,7 @@ FAR_AHEAD = 1_000_000
 """Epochs."""
 
 DAMAGED = (CorruptionError, InconsistentClusterIdError)
-"""What the bytes of one voter may come to."""
+"""Errors that the bytes of one voter may cause."""
 
 
 def believed_epoch(looks: Collection[VoterLook], electorate: Sequence[VoterId], known_epoch: int) -> int:

@@ -88,7 +88,7 @@ def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> Stratalo
 
 
 def _read_last(log: MetadataLog, listing: VoterListing, state: LogState) -> None:
-    """What a voter has beyond the log may be committed by now, or never; but it goes on from it, and can be read.
+    """Files of a voter beyond the log may be committed meanwhile, or never; but they continue it, and can be read.
 
     Raises: CorruptionError kinds, InconsistentClusterIdError; SourceChangedError, StorageError.
     """

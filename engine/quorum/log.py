@@ -209,8 +209,8 @@ class MetadataLog:
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
-        """As ``Electorate.survey``. Without a majority the claim is given up: so nothing is written in vain before
-        there is one again, and errors can say that nothing was.
+        """As ``Electorate.survey``. Without a majority the claim is given up: so nothing useless is written before
+        there is one again, and errors can say that nothing was written.
         """
         try:
             survey = self._electorate.survey(self._contents, self._committed, self._hint, everybody=everybody)
@@ -240,7 +240,7 @@ class MetadataLog:
         return after
 
     def _yield_to_others(self, looks: Iterable[VoterLook]) -> None:
-        """A claim that a majority has a greater one of is worth nothing: what is written for it is in vain."""
+        """Give up a claim when a majority has a greater one: its writes would be useless."""
         if self._claim is not None:
             above = [look.voter.id for look in looks if look.epoch > self._claim.epoch]
             if is_majority(above, ids_of(self._electorate.voters)):
@@ -250,13 +250,13 @@ class MetadataLog:
         """Whether the batch that this driver tried to commit under ``name`` is in the log, as claimed last
         or else as read last. The lineage tells: nobody else writes in that epoch.
 
-        Raises: OutcomeUnknownError when the log starts above it by now, and the lineage no longer tells.
+        Raises: OutcomeUnknownError when the log now starts above it, and the lineage no longer tells.
         """
         state = self._committed if self._claim is None else self._claim.state
         epoch = state.lineage.epoch_at(name.base_offset)
         if epoch is None and state.end > 0:
             raise OutcomeUnknownError(
-                f"the metadata log starts above offset {name.base_offset} by now; whether {name} was committed "
+                f"the metadata log now starts above offset {name.base_offset}; whether {name} was committed "
                 "is not known"
             )
         return name.base_offset < state.end and epoch == name.epoch

@@ -9,7 +9,8 @@ from stratalog.partitions.errors import StorageAuthorizationError
 
 
 class Refusals:
-    """Those that have refused what one driver tried last. Others may do without them; each is told of once."""
+    """The voters that refused the last attempt of one driver. A majority may do without them; each is noted
+    once."""
 
     def __init__(self, note: Note) -> None:
         self._note = note

@@ -4,9 +4,9 @@ Snapshots count as log up to their end (protocol section 5; KIP-630, "Changes to
 only ever made of what is committed, so unlike a data file it is never of a history that was given up; and it has
 one content on every voter.
 
-Which files a voter needs to show a log: those from the end of its latest snapshot on. What lies below may have
-been deleted there, and whatever comes to lie there later is covered and counts for nothing: a name that a
-deletion has freed, and a zombie creates again, is litter from its first moment on.
+To show a log, a voter needs the files from the end of its latest snapshot on. Files below may have been deleted
+there, and later files below are covered and do not count: a name that a deletion has freed, and a zombie creates
+again, is litter from its first moment on.
 """
 
 from __future__ import annotations

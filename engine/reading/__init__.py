@@ -1,10 +1,9 @@
-"""Reading: what a read may begin and end with, which replica and which files hold it, and the records themselves
-without Spark.
+"""Reading: the bounds of a read, the replica and the files that hold it, and the records themselves without Spark.
 
     positions              pure: places in a log and times, as callers write them at any door
-    bounds, read_plan      pure: what a batch read is asked for, and what it comes to
+    bounds, read_plan      pure: the question of a batch read, and its plan
     plan                   a replica's log and the remote log -> the exact files and their parts
-    client                 who reads, and from which rack
+    client                 the reader, and its rack
     look                   leaders listed, remote logs loaded: what a partition holds now, in both tiers
     list_offsets           ListOffsets: named positions, and positions by time
     last                   where the last n records begin

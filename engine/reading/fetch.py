@@ -349,7 +349,7 @@ class _Fetch:
                     f"{seen}: the remote log lists a segment with offset {self.offset} whose object is not there: "
                     f"{error}"
                 ) from error
-            raise SourceChangedError(f"{seen}: offset {self.offset} is in another file by now: {error}") from error
+            raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
     def _load(self, seen: _Seen) -> RemoteLog:
         log = self.context.remote_table(seen.topic).load()

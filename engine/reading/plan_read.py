@@ -61,7 +61,7 @@ _LOOKS = 3
 
 
 def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
-    """What the query comes to now, for this client.
+    """Resolve the query against the cluster as it is now, for this client.
 
     Raises: UnknownTopicOrPartitionError, GroupIdNotFoundError, OffsetOutOfRangeError, InvalidCallError;
         LogTruncationError when an unclean election has replaced what the group of a bound has read;
@@ -136,7 +136,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
 
     def again(state: PartitionState) -> PartitionPlan:
         before = wanted[state.view.topic_id][state.view.partition]
-        if before.start == before.end:  # nothing stays nothing, wherever the log starts by now
+        if before.start == before.end:  # an empty range stays empty, wherever the log starts now
             return before
         now = _plan_partition(context, state, before.start, before.end, reader)
         _check_history(before, now)
@@ -232,7 +232,7 @@ class _Asked:
         return start is None or end is None or start < seen.log.local_start
 
     def _least(self, seen: SeenLeader, name: str, bound: OffsetBound, otherwise: int) -> int | None:
-        """An offset at or below the one that a bound comes to; None where it takes the remote log to tell."""
+        """An offset at or below the one of a bound; None where only the remote log can tell."""
         view = seen.view
         if isinstance(bound, Mapping):
             bound = self.by_partition[name][view.topic].get(view.partition)

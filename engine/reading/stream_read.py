@@ -72,7 +72,7 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 
 def _successors(task: StreamTask, one: Part, position: int) -> list[Piece]:
-    """The files that hold the rest of a part by now."""
+    """The files that hold the rest of a part now."""
     site, end = task.sites[one.partition], one.piece.end
     replica = site.leader
     log = replica.log()

@@ -365,7 +365,7 @@ class StreamSource:
         return _Seen(topics, dict(sorted(leaders.items())))
 
     def _check_types(self, topics: Sequence[TopicImage]) -> None:
-        """Topics that have come to match later fit, too; types that have grown since the query began do.
+        """Topics that match since later fit, too; so do types that have grown since the query began.
 
         Raises: InvalidCallError naming one that does not.
         """

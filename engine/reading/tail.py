@@ -56,7 +56,7 @@ from stratalog.partitions.runner import Done
 
 Start = Bound | Mapping[TopicPartition, OffsetAndMetadata]
 """Where a tail begins: as a read does, but for a time, at the first record at or after it (``FirstAt``), since a
-tail begins at a place; or where an earlier one has come to (``Tail.positions``)."""
+tail begins at a place; or where an earlier one has stopped (``Tail.positions``)."""
 
 _NAP_S = 0.5
 FETCH_MAX_BYTES = 50 * 1024 * 1024
@@ -73,8 +73,8 @@ class TailOptions:
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED
     """Which records it hands on (isolation.level)."""
     auto_offset_reset: str = "none"
-    """What an offset that is not in the log any more comes to: an error, the earliest that is, or the latest. Of a
-    history that was lost, with either of the last two: where the histories part."""
+    """The reset of an offset that is not in the log any more: ``none`` (an error), ``earliest`` or ``latest``. In
+    a lost history either of the last two goes to where the histories part."""
     max_bytes: int = MAX_BYTES
     """Of one table in memory (max.partition.fetch.bytes)."""
     fetch_max_bytes: int = FETCH_MAX_BYTES

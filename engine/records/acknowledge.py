@@ -157,8 +157,8 @@ def _shrink(context: Context, states: Mapping[int, PendingAppend], all_due: bool
 
 
 def _sync_again(context: Context, image: ClusterImage, states: dict[int, PendingAppend]) -> list[int]:
-    """Step 5 again, for the members of the ISR as it is now. A partition whose leader is another one by now is
-    left for the next look. Returns those whose leader cannot be listed, or is damaged.
+    """Step 5 again, for the members of the ISR as it is now. A partition with a new leader is left for the next
+    look. Returns those whose leader cannot be listed, or is damaged.
     """
 
     def sync_all(partition: int) -> None:
@@ -181,7 +181,7 @@ def _record(context: Context, states: dict[int, PendingAppend], min_insync_repli
         state = states[partition]
         if not state.view.has_min_isr(min_insync_replicas):
             raise NotEnoughReplicasAfterAppendError(
-                f"{len(state.view.isr)} replicas are in sync by now, min.insync.replicas is "
+                f"only {len(state.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None

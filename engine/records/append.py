@@ -177,8 +177,8 @@ def append_with(
 
     ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
     leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
-    is the producer; it says as whom only where it is not known what came of the append. ``dealt_among`` is told to
-    who tries it again (``ProducerEntry``).
+    is the producer; it tells its id only where the outcome of the append is unknown. A retry is told
+    ``dealt_among`` (``ProducerEntry``).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; what keeps the metadata from being
         read. Everything else is a failure of its partition in the report.

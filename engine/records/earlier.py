@@ -3,9 +3,9 @@
 An append is tried again as a whole, and each partition knows its own part alone. So the driver asks them all
 first, where it has not just appended the sequence before: a footer of each tells. It answers two questions.
 
-Among how many partitions are the rows dealt out? As many as the topic has; but at a later try as many as at the
-first, however many there are by now. (Kafka's producer fixes a record's partition before it sends it for the first
-time.) The first try has left the number with the producer's entry, wherever any of it was appended.
+Among how many partitions are the rows dealt out? As many as the topic has; but a retry keeps the number of the
+first try, however many there are now. (Kafka's producer fixes a record's partition before it sends it for the
+first time.) The first try has left the number with the producer's entry, wherever any of it was appended.
 
 Do the records have to be those of an earlier try? Where some partitions have it, these come first, and say whether
 it is the same append; only then do the others get what they lack. And where later sequences are in the log this
@@ -28,10 +28,10 @@ from stratalog.partitions.runner import Done, values
 
 @dataclass(frozen=True, slots=True)
 class EarlierTries:
-    """What they have come to."""
+    """The results of earlier tries."""
 
     partitions: frozenset[int] = frozenset()
-    """Which have it."""
+    """The partitions that have the sequence."""
     late: bool = False
     """Whether any has later sequences of the producer."""
     dealt_among: int | None = None

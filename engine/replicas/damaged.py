@@ -118,10 +118,10 @@ def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> 
 
 
 def _repair(site: Site, broker: int, file: str) -> Repair | None:
-    """How to mend the file with what the leader holds; None where it reads well by now, or the log has no use of
-    it: it is of a history that was given up, or the leader has merged it, and the next sync copies that.
+    """The repair of the file from the leader's copies; None where it reads well now, or the log does not need it:
+    it is of a history that was given up, or the leader has merged it, and the next sync copies that.
 
-    Raises: CorruptSegmentError when the leader's is damaged too; what keeps either from being read.
+    Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
     target, leader = site.replica(broker), site.leader
     bad = next((one for one in target.list().data if one.object.name == file), None)

@@ -49,10 +49,10 @@ class Chosen:
 
     replica: Replica
     log: ReplicaLog
-    """Its log in the leader's history. As of any log, the end of an append that the leader has merged by now is
-    inferred from what follows it: its footer has to agree."""
+    """Its log in the leader's history. As of any log, the end of an append that the leader has merged meanwhile is
+    inferred from the file that follows it: its footer has to agree."""
     high_watermark: int
-    """What it serves ends here, never above the leader's."""
+    """It serves records below this offset, which is never above the leader's."""
     rack: str | None
     is_leader: bool
 

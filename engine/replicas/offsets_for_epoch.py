@@ -63,7 +63,7 @@ def check_knows_end(what: str, log: ReplicaLog, leader_epoch: int) -> None:
 
 
 def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) -> None:
-    """The leader's log still is what a consumer has read that has come to ``offset``, with a last record of
+    """The leader's log still has the records of a consumer at ``offset``, whose last record was of
     ``leader_epoch`` (KIP-320).
 
     Raises: LogTruncationError; UnknownLeaderEpochError when the consumer has heard of a later leader than this
@@ -85,8 +85,8 @@ def check_history(what: str, log: ReplicaLog, offset: int, leader_epoch: int) ->
 
 
 def divergent_offset(log: ReplicaLog, offset: int, leader_epoch: int) -> int | None:
-    """Up to which offset the log of a leader, who knows the epoch or a later one, is what a consumer has read that
-    has come to ``offset`` with a last record of ``leader_epoch``; None where it is all of it: that epoch is in the
+    """The offset up to which a leader's log, which knows the epoch or a later one, has the records of a consumer
+    at ``offset`` whose last record was of ``leader_epoch``; None where it has all of them: that epoch is in the
     log and does not end before the offset (KIP-320).
 
     After several unclean elections the histories may part earlier: the consumer does not say where the epoch of

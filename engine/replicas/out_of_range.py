@@ -1,4 +1,4 @@
-"""What a fetch at an offset comes to, by what the replica and the leader hold (KIP-392, "Out of range handling").
+"""The answer to a fetch at an offset, from the logs of replica and leader (KIP-392, "Out of range handling").
 Pure.
 
 A replica knows less than its leader: of the end of the log, of what is committed, and of where the log starts, for
@@ -14,7 +14,7 @@ from enum import Enum, auto
 
 
 class FetchAnswer(Enum):
-    """What a fetch comes to."""
+    """The answer to a fetch."""
 
     FROM_REPLICA = auto()
     """It holds the record, and knows that it is committed."""

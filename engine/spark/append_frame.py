@@ -33,7 +33,7 @@ def append_frame(
     """Append all rows of ``frame`` to ``topic``; one append per partition that has any.
 
     With ``who`` the append is idempotent: the same producer and sequence are appended once, however often this is
-    called (an application id and a batch id, in Spark's words), also when the topic has more partitions by now:
+    called (an application id and a batch id, in Spark's words), also when the topic has more partitions since:
     rows whose partition is not given go where they went at first. The same of both with other rows is refused,
     unless ``who`` accepts changed replays. A row without a timestamp gets the time of the append, which does not
     count as a difference. ``order_by`` sorts the rows of a partition by columns of the record (``timestamp``,

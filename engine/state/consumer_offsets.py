@@ -112,11 +112,11 @@ class EndTransaction(_ProducerRecord, frozen=True, kw_only=True):
 
     committed: bool
     expires_ms: int
-    """When nobody need know any more that they are over."""
+    """After this time the entry may be dropped."""
 
 
 class ForgetProducer(_ProducerRecord, frozen=True, kw_only=True):
-    """Nobody need know any more that the producer came to this epoch, if it has come to no later one."""
+    """Drop the producer's entry, if its epoch still is this one."""
 
 
 class ProducerMetadata(_ProducerRecord, frozen=True, kw_only=True):

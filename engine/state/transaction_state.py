@@ -53,7 +53,7 @@ VALID_PREVIOUS: Mapping[State, frozenset[State]] = {
 
 class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The state of one transactional id, as a record of the log and of a snapshot. ``partitions`` are distinct
-    and sorted, and none but in the states from Ongoing to Prepare*.
+    and sorted, and empty but in the states from Ongoing to Prepare*.
     """
 
     transactional_id: str
@@ -68,7 +68,7 @@ class Transaction(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     """When the transaction in progress began; None without one."""
     update_ms: int
     rests_on: int | None = None
-    """The log offset of the record that this one was decided on; None: there was none."""
+    """The log offset of the record that this one was decided on; None for the first."""
     at: int | None = None
     """The log offset of this very record: known once it is read, and in snapshots."""
 

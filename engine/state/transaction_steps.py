@@ -38,9 +38,9 @@ def init_producer(
     max_timeout_ms: int,
     now_ms: int,
 ) -> Transaction:
-    """A producer takes the transactional id over: with a producer epoch above all earlier ones, or, where
-    there was none, as ``producer_id`` (a fresh one) with epoch 0. A transaction that its predecessor left
-    open is fenced first (PrepareEpochFence): abort it, then ask again.
+    """A producer takes the transactional id over: with a producer epoch above all earlier ones, or, for a new
+    id, as ``producer_id`` (a fresh one) with epoch 0. A transaction that its predecessor left open is fenced first
+    (PrepareEpochFence): abort it, then ask again.
 
     Raises: InvalidTransactionTimeoutError; ConcurrentTransactionsError while a transaction is being ended.
     """
@@ -192,7 +192,7 @@ def _of_producer(
         raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
-            f"{what}: its producer has epoch {present.producer_epoch} by now, this one {producer_epoch}: a newer "
+            f"{what}: its producer now has epoch {present.producer_epoch}, this one {producer_epoch}: a newer "
             "producer has taken over, or the transaction ran into its timeout; stop this one"
         )
     return present

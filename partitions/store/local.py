@@ -85,7 +85,6 @@ class LocalStore:
         return LocalStore, (self.root, self._clock, self._new_id)
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         staged = StagedFile(self._folder, check_name(name), self._new_id, self._tally)
         try:
             with translated("write", staged.target):
@@ -95,7 +94,6 @@ class LocalStore:
             staged.abort()
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``."""
         return StagedFileWriter(self._folder, check_name(name), self._new_id, self._tally)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
@@ -124,7 +122,6 @@ class LocalStore:
         return staged
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``."""
         path = self.path_of(name)
         self._tally.add(reads=1)
         with _looking("read", path):
@@ -138,7 +135,6 @@ class LocalStore:
         return data
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         path = self.path_of(name)
         folder, _, last = name.rpartition("/")
         self._tally.add(reads=1)
@@ -170,11 +166,9 @@ class LocalStore:
         return objects(self._scanned(folder_prefix(prefix), in_order, settle))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         return objects(self._scanned(folder_prefix(prefix), in_order, at_once))
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         return self._scanned(folder_prefix(prefix), names_of, settle)
 
     def delete(self, names: Iterable[str]) -> None:
@@ -212,7 +206,6 @@ class LocalStore:
         return self._folder.path_of(check_name(name))
 
     def check(self) -> None:
-        """See ``Store.check``."""
         if not os.path.isdir(self.root):
             raise LogDirError(f"{self.root!r} is no folder: create it, or mount its volume")
         check_exclusive_create(self, probe_name(self._new_id()))
@@ -243,7 +236,7 @@ class LocalStore:
         collect: Callable[[Iterator[Entry]], Listed],
         rule: Callable[[Callable[[], Listed], str], Listed],
     ) -> Listed:
-        """What scans of a folder come to by a rule.
+        """The result of scans of a folder by a rule.
 
         Raises: BrokerUnreachableError, CorruptionError; what the rule raises.
         """

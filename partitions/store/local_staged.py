@@ -111,8 +111,8 @@ class StagedFile:
                 if not again:
                     raise
             else:
-                # Also when the name is taken: its creator may not have come to this point yet, and our caller
-                # is going to act on what it finds there.
+                # Also when the name is taken: its creator may not have reached this point yet, and our caller
+                # is going to act on the file.
                 try:
                     os.fsync(above)
                 except OSError as error:

@@ -41,7 +41,6 @@ class MemoryStore:
         raise TypeError(f"{self.uri} lives in one process and cannot be sent to another: use file:// or s3://")
 
     def create(self, name: str, data: bytes) -> bool:
-        """See ``Store.create``."""
         check_name(name)
         with self._lock:
             created = name not in self._objects
@@ -53,11 +52,9 @@ class MemoryStore:
         return created
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``."""
         return _StagedBytes(self, check_name(name))
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
-        """See ``Store.stage_copy``."""
         staged = _StagedBytes(self, check_name(name))
         with source.open(source_object) as reader:
             data = reader.read()
@@ -68,7 +65,6 @@ class MemoryStore:
         return staged
 
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
-        """See ``Store.read``."""
         check_name(name)
         with self._lock:
             found = self._objects.get(name)
@@ -80,7 +76,6 @@ class MemoryStore:
         return found[1][low:high]
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         check_name(name)
         self._tally.add(reads=1)
         with self._lock:
@@ -90,7 +85,6 @@ class MemoryStore:
         return found[0]
 
     def open(self, source_object: StoredObject) -> BinaryIO:
-        """See ``Store.open``."""
         with self._lock:
             found = self._objects.get(check_name(source_object.name))
         if found is None or source_object.version not in ("", found[0].version):
@@ -104,7 +98,6 @@ class MemoryStore:
         return RangeReader(len(data), fetch).as_file()
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.list``."""
         folder = folder_prefix(prefix)
         self._tally.add(lists=1)
         with self._lock:
@@ -114,7 +107,6 @@ class MemoryStore:
             )
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         return self.list(prefix)
 
     def sweep_staging(self, older_than_ms: int, *, dry_run: bool = False) -> int:
@@ -122,11 +114,9 @@ class MemoryStore:
         return 0
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         return frozenset(listed.name for listed in self.list(prefix))
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Store.delete``."""
         doomed = [check_name(name) for name in names]
         with self._lock:
             for name in doomed:
@@ -138,7 +128,6 @@ class MemoryStore:
         return f"{self.uri}/{name}"
 
     def check(self) -> None:
-        """See ``Store.check``."""
         check_exclusive_create(self, probe_name(str(threading.get_ident())))
 
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import BinaryIO, Protocol
 
-LEFT_ALONE = "nobody of ours makes one; it is left alone, take it away"
-"""What to do about what is no file, in messages."""
+LEFT_ALONE = "stratalog never makes one; it is left alone, take it away"
+"""The remedy, in messages about links, FIFOs and the like."""
 
 
 @dataclass(frozen=True, slots=True)

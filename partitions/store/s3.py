@@ -111,7 +111,6 @@ class S3Store:
         return put_exclusively(self._place(name), data)
 
     def stage_writer(self, name: str) -> StagedWriter:
-        """See ``Store.stage_writer``."""
         return UploadWriter(self._place(name), self.options.part_bytes, self._complete_exclusively)
 
     def stage_copy(self, source: Store, source_object: StoredObject, name: str) -> StagedCopy:
@@ -175,7 +174,6 @@ class S3Store:
             raise refused.as_error(f"cannot read {self.uri_of(name)}", "read", self.uri_of(name)) from refused
 
     def stat(self, name: str) -> StoredObject:
-        """See ``Store.stat``."""
         try:
             found = self._objects.head(self._key(name))
         except Refused as refused:
@@ -208,7 +206,6 @@ class S3Store:
         return self._listed(prefix, lambda once, where: settle(once, where, lambda pages: pages[0] == 1))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
-        """See ``Store.walk``."""
         return self._listed(prefix, lambda once, where: once())
 
     def _listed(self, prefix: str, look: Callable[[_Once, str], _Pages]) -> Sequence[StoredObject]:
@@ -226,15 +223,12 @@ class S3Store:
         return listed
 
     def names(self, prefix: str) -> frozenset[str]:
-        """See ``Store.names``."""
         return frozenset(listed.name for listed in self.list(prefix))
 
     def delete(self, names: Iterable[str]) -> None:
-        """See ``Store.delete``."""
         self._objects.delete([self._key(name) for name in names])
 
     def uri_of(self, name: str) -> str:
-        """See ``Store.uri_of``."""
         return f"s3://{join(self.bucket, self.prefix, name)}"
 
     def check(self) -> None:

@@ -61,7 +61,6 @@ class StagedPut:
         return created
 
     def abort(self) -> None:
-        """See ``Staged.abort``."""
         self._done = True
 
     def _reader(self) -> io.BufferedReader:

@@ -161,7 +161,6 @@ class StagedBytes:
         return put_exclusively(self._place, data, self.crc32)
 
     def replace(self) -> None:
-        """See ``StagedWriter.replace``."""
         place, data = self._place, self._data
 
         def attempt(client: Any) -> None:
@@ -202,7 +201,6 @@ class StagedUpload:
 
     @property
     def crc32(self) -> int:
-        """See ``StagedCopy.crc32``."""
         return self._passed.value
 
     def put_part(self, index: int, data: bytes, crc32: int) -> None:
@@ -269,7 +267,6 @@ class StagedUpload:
             self.abort()
 
     def replace(self) -> None:
-        """See ``StagedWriter.replace``."""
         try:
             if self._exclusive:
                 _request(self._place, "replace", self._complete)
@@ -357,7 +354,6 @@ class UploadWriter:
             self.abort()
 
     def replace(self) -> None:
-        """See ``StagedWriter.replace``."""
         try:
             self._written().replace()
         finally:

@@ -96,7 +96,7 @@ def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobo
         failure = the_failure(live.cluster.tier())
         assert failure.startswith("restore point: CORRUPT_MESSAGE")
         assert forged.name in failure
-        assert "nobody of ours wrote it; delete it" in failure
+        assert "stratalog did not write it; delete it" in failure
     assert forged.read_bytes() == data, "it is evidence, and left alone"
     forged.unlink()
     assert restored(live).cluster.image.topic("t").configs["segment.bytes"] == "7"
@@ -119,7 +119,7 @@ def test_a_description_with_numbers_far_ahead_of_the_remote_log_restores_nothing
     with live.unchanged():
         failure = the_failure(heir.restore())
     assert failure.startswith("t: CORRUPT_MESSAGE: t-")
-    assert "nobody of ours wrote that" in failure
+    assert "stratalog did not write that" in failure
     assert heir.untouched
 
 

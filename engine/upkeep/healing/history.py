@@ -33,7 +33,6 @@ class HistoryWork(SiteWork):
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         return [*self.site.stores.values(), *(replica.store for replica in self.former)]
 
 

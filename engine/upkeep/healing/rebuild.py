@@ -102,7 +102,7 @@ def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob
     expired = expired_segments(table.load(), passed)
     uploads = [upload for _, rebuilt in added for upload in rebuilt.uploads]
     if table.commit(uploads, expired, Histories(lineages, now)).fenced:
-        raise FencedLeaderEpochError("somebody else leads by now; heal again")
+        raise FencedLeaderEpochError("the leader has changed meanwhile; heal again")
 
 
 def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:

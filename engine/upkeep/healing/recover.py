@@ -1,4 +1,4 @@
-"""Recover: export records that were truncated and are still held (``history`` shows them), for a person to judge.
+"""Recover: export records that were truncated and are still held (``history`` shows them), for people to judge.
 
     1. tasks: find what the replicas of a partition hold of other histories; verify it, every byte; export it
     2. driver: the manifest
@@ -45,7 +45,6 @@ class RecoverWork(SiteWork):
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         return [*self.site.stores.values(), *(replica.store for replica in self.former), self.target]
 
 

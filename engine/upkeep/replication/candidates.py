@@ -37,7 +37,6 @@ class CandidateWork(SiteWork):
     """cleanup.policy=snapshot: a snapshot stands for the log up to its end."""
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         remote = [] if self.remote is None else [self.remote.store]
         return [*self.site.stores.values(), *remote]
 
@@ -60,7 +59,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the replicas of one partition came to."""
+    """The candidates of one partition."""
 
     able: tuple[Candidate, ...]
     """In order of preference."""

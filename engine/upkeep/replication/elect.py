@@ -104,8 +104,8 @@ def elect_uncleanly_where_allowed(context: Context, image: ClusterImage) -> tupl
     """For the beginning of runs: an unclean election of the partitions without a leader whose topics allow it
     (``unclean.leader.election.enable``). Returns the image after it, and a note for each that was tried.
 
-    Not where the storage that was last in the ISR was moved, or put back from a copy: whether the copy has
-    everything is for a person to say, and would be said too late.
+    Not where the storage that was last in the ISR was moved, or put back from a copy: only an operator knows
+    whether the copy has everything, and would be asked too late.
     """
     views: list[PartitionView] = []
     notes: list[str] = []

@@ -51,7 +51,6 @@ class StandWork(SiteWork):
     """Whether newcomers may leave to the remote tier whatever it has."""
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 

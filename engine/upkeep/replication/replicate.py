@@ -63,7 +63,6 @@ class SyncWork(SiteWork):
     min_insync_replicas: int
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         remote = [] if self.options.remote is None else [self.options.remote.store]
         return [*self.site.stores.values(), *remote]
 

@@ -4,8 +4,8 @@ sent to them only for what they hold (``stratalog.engine.replicas.nearest``).
 
 With ``leader.election.thin.replica.last.enable`` they are the last choice among replicas that could lead as well
 ("having slightly relaxed criteria wherein other followers are preferred for leadership", KIP-1023, "Motivation").
-That is a wish about speed, so it decides only where a person or a job asks for an election. One that follows from
-the metadata alone, because a broker was fenced, knows nothing of storage; the next ``elect`` mends it.
+That is a wish about speed, so it decides only where somebody, or a job, asks for an election. One that follows
+from the metadata alone, because a broker was fenced, knows nothing of storage; the next ``elect`` mends it.
 """
 
 from __future__ import annotations

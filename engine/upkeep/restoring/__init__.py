@@ -1,6 +1,6 @@
 """A cluster on empty brokers from the remote tier alone.
 
 restore  the partitions, from a plan
-plan     what the remote tier holds, and what that comes to; it goes by a restore point
+plan     the content of the remote tier, and the cluster that it makes, from a restore point
 drill    the same beside a living cluster, and compared with it
 """

@@ -234,7 +234,7 @@ def _partition(
     ):
         raise CorruptionError(
             f"{topic.name}-{number} is described with leader epoch {epoch} and log start offset {log_start}, its "
-            f"remote log knows epoch {known} and ends at {0 if state is None else state.offset}: nobody of ours "
-            "wrote that; delete the description, and the one before it counts"
+            f"remote log knows epoch {known} and ends at {0 if state is None else state.offset}: stratalog did "
+            "not write that; delete the description, and the one before it counts"
         )
     return RestoredPartition(topic, number, log_start, end, epoch, segments)

@@ -89,7 +89,6 @@ class RetainWork(SiteWork):
         return () if begins_late else found
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
@@ -120,8 +119,8 @@ class Dropped:
 def wanted_log_start(work: RetainWork) -> Wanted:
     """The task of step 1.
 
-    Raises: LogGapError when the leader has let go of records that the remote table does not list: by now, or for
-        good; as ``Replica.log``.
+    Raises: LogGapError when the leader has let go of records that the remote table does not list, at present or
+        for good; as ``Replica.log``.
     """
     leader, view = work.site.leader, work.site.view
     log = leader.log()
@@ -252,8 +251,8 @@ class _Dropping:
         return follower_start_offset(log.local_start, self.work.site.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
-        """The files whose delay is over, but for those with records that only the remote, or a snapshot, has
-        besides, and by now has not, or not as they were written.
+        """The files whose delay is over, but for those with records whose only other copy, in the remote tier or
+        in a snapshot, is now missing or damaged.
         """
         work, log_start = self.work, self.work.site.view.log_start_offset
         names = removable(log, work.clock.now_ms(), work.delay_ms)

@@ -9,7 +9,7 @@ metadata log (KIP-630).
 4. tasks: bring the live followers the latest snapshot; how far the log start may grow
 5. one commit for all log starts (local starts follow by ``retain``)
 6. tasks: delete the snapshots that the log start has passed, never the latest one
-7. the metadata log, which holds by now what these steps have committed (``metadata``)
+7. the metadata log, with the commits of the steps before (``metadata``)
 
 A partition whose leader was replaced meanwhile is worked on again under the new one, under ``VIEWS`` views at
 most (KIP-630, "Response Handling", "Errors": the follower discovers anew, and goes on).

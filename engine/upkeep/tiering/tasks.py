@@ -58,8 +58,8 @@ class Planned:
 
 
 def plan_partition(work: PlanWork) -> Planned:
-    """The task. A partition that looks as it did when nothing was due costs one listing, and no look at its
-    root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
+    """Plan one partition. A partition that looks as it did when nothing was due costs one listing, and no look at
+    its root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
 
     Raises: as ``leader_log``, ``check_agreed`` and ``earliest_pending_upload``.
     """
@@ -137,7 +137,6 @@ class UploadWork(SiteWork):
     prober: Prober
 
     def stores_used(self) -> Iterable[Store]:
-        """See ``stratalog.engine.driver.context.Work``."""
         return [*self.site.stores.values(), self.remote]
 
 

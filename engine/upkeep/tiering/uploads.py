@@ -32,7 +32,7 @@ WAVE = 4
 """Uploads that a lane has under way at once, for each process that works. In this process it is one: the thread
 that waits for several works at one of them, and would hear of no other while that one hangs."""
 LOOKAHEAD = 16
-"""Uploads of one partition under way at once: as many may turn out to be in vain."""
+"""Most uploads of one partition under way at once: as many may turn out to be useless."""
 COMMIT_EVERY_S = 5.0
 COMMIT_FILES = 1000
 _NOWHERE = -1
