@@ -117,7 +117,7 @@ def append_frame(given: argparse.Namespace, cluster: stratalog.Cluster, frame: D
 
 
 def _how(given: argparse.Namespace) -> dict[str, Any]:
-    """What an append and a stream of them have in common."""
+    """The arguments that an append and a stream of them have in common."""
     return {
         "key": _column(given.key),
         "value": _column(given.value),

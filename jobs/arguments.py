@@ -1,4 +1,4 @@
-"""What jobs take on the command line, and what a bad call looks like (exit status 2).
+"""The command line of jobs, and the errors of a bad call (exit status 2).
 
 Only words are turned into values here; nothing is opened. Types raise ``argparse.ArgumentTypeError``, which
 argparse prints in one line.
@@ -61,8 +61,8 @@ def job_parser(name: str, description: str, runs: str = "threads") -> argparse.A
 
 
 def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] | None = None) -> None:
-    """What ``job_parser`` says. The parser of a subcommand has no ``defaults`` of its own: they would win over
-    what stands before the subcommand.
+    """The arguments of every job. The parser of a subcommand has no ``defaults`` of its own: they would win over
+    arguments before the subcommand.
     """
     defaults = defaults or dict.fromkeys(("cluster", "cluster_key_file", "json"), argparse.SUPPRESS)
     parser.add_argument(
@@ -205,7 +205,7 @@ def time(text: str) -> datetime:
 
 
 def position(text: str) -> Spec:
-    """What ListOffsets takes: a named position, or the first record at or after a time."""
+    """An argument of ListOffsets: a named position, or the first record at or after a time."""
     with _refused():
         return spec_of(text.removeprefix(_FIRST_AT), "it is")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from stratalog.partitions.errors import EnvironmentUnusableError
 
 SUPPORTED_MAJORS = (17, 21)
-"""What Spark 4.2 and its Hadoop are tested on; on Java 24 and later Hadoop finds no ``Subject``."""
+"""The versions that Spark 4.2 and its Hadoop are tested on; on Java 24 and later Hadoop finds no ``Subject``."""
 
 USUAL_PLACES = (
     "/usr/lib/jvm/*",
@@ -41,7 +41,7 @@ class Java:
     executable: Path
     major: int
     home: Path | None
-    """What JAVA_HOME must be for Spark to use it; None: the ``java`` on PATH is found without."""
+    """The JAVA_HOME that Spark needs to use it; None where the ``java`` on PATH is found without."""
 
 
 def java_major(executable: Path) -> int | None:

@@ -151,7 +151,7 @@ def _write(given: argparse.Namespace, frame: DataFrame) -> int:
 
 
 def _readable(field: StructField) -> Column:
-    """What Spark itself turns into text: times, which Python would show in the zone of this machine, and
+    """Values that Spark itself turns into text: times, which Python would show in the zone of this machine, and
     nested values.
     """
     from pyspark.sql import functions

@@ -36,7 +36,7 @@ from stratalog.partitions.errors import EnvironmentUnusableError
 from stratalog.partitions.store.protocol import StoreOptions
 
 _NOISE = (b"WARNING: Using incubator modules",)
-"""What the JVM itself says of Spark's own flags on every start, out of reach of log4j."""
+"""Lines of the JVM itself about Spark's own flags on every start, out of reach of log4j."""
 
 _ECHOES = ("DataFrameQueryContextLogger", "SQLQueryContextLogger")
 """Loggers by which PySpark prints an error as a page of JSON before it raises it."""

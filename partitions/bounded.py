@@ -1,4 +1,4 @@
-"""What storage holds, brought into memory up to a bound and decoded by one decoder.
+"""Objects of storage, read into memory up to a bound and decoded by one decoder.
 
 Anybody who writes to a root may leave gigabytes, or a thousand brackets, under a name of ours. So a small file is
 read by one request that ends at its kind's bound, however large it is; its JSON is decoded here and nowhere else

@@ -1,4 +1,4 @@
-"""What was used last, up to a bound."""
+"""A cache of the most recently used entries, up to a bound."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the engine may know of time."""
+    """The engine's source of time."""
 
     def now_ms(self) -> int:
         """Wall clock, milliseconds since the epoch, UTC."""

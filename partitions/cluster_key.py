@@ -89,7 +89,7 @@ def signed_json(key: ClusterKey | None, kind: str, name: str, body: bytes) -> by
 
 
 def unsigned_json(key: ClusterKey | None, kind: str, name: str, data: bytes, what: str) -> bytes:
-    """What ``signed_json`` was given; without a key nothing is verified. ``what`` names the object in errors.
+    """The data that ``signed_json`` was given; without a key nothing is verified. ``what`` names it in errors.
 
     Raises: UnsignedError.
     """

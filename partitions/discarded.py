@@ -1,4 +1,4 @@
-"""What a replica still holds and its log does not use: why, and since when. Pure.
+"""Files that a replica still holds and its log does not use: why, and since when. Pure.
 
 A file leaves a log in three ways: the local log start passes it, a merged segment covers it, or another history
 takes its place (a truncation, in the words of a log that is rewritten; here the file stays). Deletion comes late

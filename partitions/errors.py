@@ -358,8 +358,8 @@ class OffsetOutOfRangeError(InvalidCallError):
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """What the consumer has read is not in the log any more: an unclean election has put other records there, or
-    none (KIP-320)."""
+    """The records that the consumer has read are not in the log any more: an unclean election has put other
+    records there, or none (KIP-320)."""
 
     code = "LOG_TRUNCATION"
 

@@ -145,7 +145,7 @@ def footer_start(end: bytes | bytearray, size_bytes: int, most_bytes: int = MOST
 
 
 def parse_layout(footer: bytes, records_end: int) -> Layout:
-    """What the Parquet footer of a segment says, whose column chunks end at byte ``records_end``.
+    """The layout in the Parquet footer of a segment, whose column chunks end at byte ``records_end``.
 
     Raises: ValueError for what no segment's writer writes.
     """
@@ -168,8 +168,8 @@ def parse_layout(footer: bytes, records_end: int) -> Layout:
 
 
 def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
-    """What the Parquet footer of a file of anybody's says, which begins at byte ``footer_at``: with any columns,
-    which lie anywhere before it, and perhaps without records.
+    """The layout in the Parquet footer of any file, which begins at byte ``footer_at``: with any columns, which
+    lie anywhere before it, and perhaps without records.
 
     Raises: ValueError for what is not within the bounds of segments.
     """

@@ -65,7 +65,7 @@ class _Column:
 
     @property
     def fixed_bytes(self) -> int:
-        """What its values take in memory whatever they are, and what plain ones of any length have in all."""
+        """The memory of its values whatever they are, and of plain ones of any length."""
         bits = self.leaf.bits + 8 * LEVELS_BYTES * self.leaf.repetition
         plain = sum(page.unpacked_bytes for page in self.pages if page.encoding not in _INDEXED)
         return bits * self.chunk.values // 8 + (plain if self.leaf.physical == BYTE_ARRAY else 0)

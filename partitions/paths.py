@@ -275,7 +275,7 @@ def replica_path(home: str, topic: str, topic_id: str, partition: int, assignmen
 
 
 def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
-    """What ``replica_path`` made the path from, or None when it is no folder of a replica."""
+    """The parts from which ``replica_path`` made the path; None when it is no folder of a replica."""
     home, _, rest = path.partition("/")
     folder, _, last = rest.partition("/")
     topic = parse_topic_folder(folder)

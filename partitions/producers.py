@@ -41,7 +41,7 @@ MOST_RUNS = 128
 """Numbers in ``ProducerEntry.runs``: five years of a daily append whose sequence is its date."""
 
 OnChangedReplay = Literal["refuse", "accept"]
-"""What becomes of a sequence that comes again with other records."""
+"""The treatment of a sequence that comes again with other records."""
 
 
 class PastAppend(msgspec.Struct, frozen=True, array_like=True):
@@ -184,7 +184,7 @@ def earlier_attempt(state: ProducerState, append: ProducerAppend, what: str) -> 
         return EarlierAttempt(last.next_offset, last.base_offset)
     if last is not None and append.epoch < last.epoch:
         raise InvalidProducerEpochError(
-            f"{what}: producer {append.producer_id!r} now has epoch {last.epoch}, this append has "
+            f"{what}: producer {append.producer_id!r} has epoch {last.epoch}, this append has "
             f"{append.epoch}: a newer incarnation has taken over, stop this one"
         )
     if last is None or append.epoch > last.epoch or append.sequence > last.sequence:

@@ -29,7 +29,8 @@ HEADERS = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value"
 COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "producer_id", "control")
 """Of a segment, in the file's order."""
 RECORD_COLUMNS = ("timestamp", "key", "value", "headers")
-"""What a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and ``control``."""
+"""The columns that a producer supplies; the log adds ``partition``, ``offset``, ``producer_id`` and
+``control``."""
 
 ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""

@@ -1,4 +1,4 @@
-"""What stands in a register of a replica: a line of JSON, and its checksum.
+"""The content of a register of a replica: a line of JSON, and its checksum.
 
 A register decides over whole histories, and one flipped bit of its JSON may be JSON still.
 """

@@ -1,4 +1,4 @@
-"""What may leave a log, and up to where. Pure; offsets only, the carrying out is elsewhere.
+"""Retention: the offset up to which records may leave a log. Pure; the deletion itself is elsewhere.
 
 Total retention (``retention.ms``, ``retention.bytes``) moves the log start offset of the partition.
 Local retention (``local.retention.*``) moves the local log start of one replica of a tiered topic, and

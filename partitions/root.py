@@ -40,7 +40,7 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_broker_file(store: Store) -> BrokerFile | None:
-    """What the root says it is; None when it says nothing (unmounted, or never formatted).
+    """The root's ``broker.json``; None without one (unmounted, or never formatted).
 
     Raises: CorruptionError when ``broker.json`` is there and cannot be understood.
     """
@@ -60,8 +60,8 @@ def _decode_broker_file(store: Store, data: bytes) -> BrokerFile:
 
 
 def root_identity(broker_file: StoredObject) -> str:
-    """What tells this root from any other that ever has its address: its ``broker.json`` as an object, as
-    ``Store.stat`` found it. The file is written once, with the root."""
+    """An identity that tells this root from any other that ever has its address: its ``broker.json`` as an object,
+    as ``Store.stat`` found it. The file is written once, with the root."""
     born = f"+{broker_file.born}" if broker_file.born else ""
     return f"{broker_file.version}@{broker_file.modified_ms}{born}"
 

@@ -58,7 +58,7 @@ class Segment:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes in memory, roughly: Arrow keeps a footer as objects, ten times as large as its bytes."""
+        """Its memory, roughly: Arrow keeps a footer as objects, ten times as large as its bytes."""
         return 8 * 1024 + 20 * len(self.stored)
 
     @cached_property

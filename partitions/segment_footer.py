@@ -1,4 +1,4 @@
-"""What a data file says of itself: the log's own footer, and the checksums beside it.
+"""The footer of a data file: the log's own part of it, and the checksums beside that.
 
 The footer tells what listings cannot: the end of an append, the producer state after the file, the lineage
 it was written under, the largest timestamp. It is JSON under the key ``log.segment`` of Parquet's footer.
@@ -32,7 +32,7 @@ NO_CHECKSUMS = NO_CHECKSUM * 5
 
 
 class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an append is to the transaction of a producer and its epoch: records of it, or its end (a marker)."""
+    """The part of an append in the transaction of a producer and its epoch: records, or the end (a marker)."""
 
     producer_id: str
     producer_epoch: Int64
@@ -44,7 +44,7 @@ class TransactionPart(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class SegmentFooter(msgspec.Struct, frozen=True, kw_only=True):
-    """What a data file says of itself. Offsets ``[base_offset, next_offset)``; never empty."""
+    """The description in a data file. Offsets ``[base_offset, next_offset)``; never empty."""
 
     topic_id: str
     partition: Int64
@@ -118,7 +118,7 @@ def value_at(footer: bytes | bytearray | memoryview, key: bytes) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Checksums:
-    """What Parquet's footer states of the bytes before it."""
+    """The checksum of the bytes before Parquet's footer, as that states it."""
 
     body_crc32: int
     """Of all of them."""
@@ -128,7 +128,7 @@ class Checksums:
 
 
 def checksums_of(raw: bytes, what: str) -> Checksums:
-    """What a data file's Parquet footer, given as stored, states; ``what`` names the file in errors.
+    """The checksums in a data file's Parquet footer, given as stored; ``what`` names the file in errors.
 
     Raises: CorruptSegmentError when the footer itself has not the checksum that it states.
     """

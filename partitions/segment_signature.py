@@ -30,7 +30,8 @@ def tag_at(footer: bytes | bytearray | memoryview) -> int | None:
 
 
 def without_tag(footer: bytes | memoryview, at: int) -> bytes:
-    """What the tag at ``at`` is of, of Parquet's footer. Raises: ValueError when it has no checksum."""
+    """The content of Parquet's footer that the tag at ``at`` vouches for. Raises: ValueError without a
+    checksum."""
     bare = bytearray(footer)
     bare[at : at + TAG_DIGITS] = NO_TAG
     checksum = checksum_at(bare)

@@ -1,4 +1,4 @@
-"""What decides how a reader understands a data file, without its records: Parquet's footer and the page index.
+"""The tail of a data file, by which a reader understands it: Parquet's footer and the page index.
 
 A reader that is not ours (Spark's) checks pages, and takes the rest for true: by a wrong statistic it would pass
 over row groups, by a wrong name a column would be null. So the tail is checked for it.

@@ -241,7 +241,7 @@ class SegmentWriter:
 
 
 def memory_bytes(batch: pa.RecordBatch) -> int:
-    """What records take in memory, and what it takes to read them: at most twice as much by ``parquet_pages``."""
+    """The memory of records, and of reading them: at most twice as much by ``parquet_pages``."""
     return int(batch.nbytes) + sum(_levels_bytes(column, 0, 0) for column in batch.columns)
 
 

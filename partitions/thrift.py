@@ -38,17 +38,17 @@ def varint(data: bytes, at: int, most_bytes: int = 10) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What stands in a field; ``TRUE`` is the kind of booleans."""
+    """The type of a field's value; ``TRUE`` is the kind of booleans."""
 
     kind: int
     of: Field | None = None
-    """What a list consists of."""
+    """The type of a list's elements."""
     fields: Mapping[int, Field | None] | None = None
     """Those of a struct, by number; None: a field that must not be there."""
     most: int = 0
     """Elements of a list."""
     make: Callable[[dict[int, Any]], Any] | None = None
-    """What becomes of a struct; without it, its fields by number."""
+    """Makes the value of a struct; without it, that is its fields by number."""
 
 
 class CompactReader:

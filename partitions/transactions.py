@@ -29,11 +29,11 @@ from stratalog.partitions.records import ABORTED, COMMIT
 from stratalog.partitions.segment_footer import SegmentFooter, TransactionPart
 
 FooterOf = Callable[[DataFile], SegmentFooter]
-"""What a file of the log says of itself; it may cost a read."""
+"""The footer of a file of the log; it may cost a read."""
 
 
 class Fate(Enum):
-    """What an unmerged file is, or became of it."""
+    """The fate of an unmerged file."""
 
     OPEN = "open"
     COMMITTED = "committed"

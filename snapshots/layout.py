@@ -38,7 +38,7 @@ _HEADER_NAME, _FOOTER_NAME = b"snapshot-header", b"snapshot-footer"
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot says of itself in Parquet's footer."""
+    """The description of a snapshot in Parquet's footer."""
 
     version: Int64 = VERSION
     end_offset: Natural

@@ -46,7 +46,7 @@ class SinceSnapshot:
     latest: SnapshotId
     """The latest snapshot; ``EMPTY`` before the first one."""
     next: SnapshotId
-    """What a new one would be: the greatest batch boundary up to the high watermark."""
+    """The id of a new one: the greatest batch boundary up to the high watermark."""
     log_bytes: int
     """Size of the log between the two."""
     snapshot_records: int

@@ -56,7 +56,7 @@ class Snapshot:
     producers: Mapping[str, ProducerEntry]
     """The producer state at its end."""
     segment: Segment
-    """What the file says of itself; ``segment.crc32`` is of all its bytes."""
+    """The description in the file; ``segment.crc32`` is of all its bytes."""
     stored: StoredObject
     """The very object that was verified, as it was listed."""
     signed: bool
@@ -95,7 +95,7 @@ class Snapshot:
 
 
 Check = Callable[[Readable, StoredObject], None]
-"""What the bytes of a snapshot have to pass before anything of them is decoded."""
+"""A check that the bytes of a snapshot have to pass before anything of them is decoded."""
 
 
 def believed(source: Readable, stored: StoredObject) -> None:

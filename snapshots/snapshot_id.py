@@ -44,7 +44,7 @@ class SnapshotId:
 
 
 EMPTY = SnapshotId(0, 0)
-"""What a log without records ends at. No snapshot is ever made of it."""
+"""The end of a log without records. No snapshot is ever made of it."""
 
 
 def lineage_up_to(end_offset: int, lineage: Lineage) -> Lineage:

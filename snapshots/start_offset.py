@@ -59,8 +59,8 @@ def to_delete(snapshots: Iterable[SnapshotId], log_start: int) -> list[SnapshotI
 
 
 def check_invariant(log_start: int, high_watermark: int, snapshots: Iterable[SnapshotId], what: str) -> None:
-    """What every replica satisfies: a log that does not start at 0 has a snapshot that ends between its start and
-    the high watermark.
+    """The invariant of every replica: a log that does not start at 0 has a snapshot that ends between its start
+    and the high watermark.
 
     Raises: CorruptionError naming ``what``.
     """

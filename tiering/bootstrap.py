@@ -58,7 +58,7 @@ class LastTiered(Enum):
 
 
 class FetchError(Enum):
-    """What a leader answers a fetch with that it cannot serve from its local log."""
+    """A leader's answer to a fetch that it cannot serve from its local log."""
 
     OFFSET_OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
     OFFSET_MOVED_TO_TIERED_STORAGE = "OFFSET_MOVED_TO_TIERED_STORAGE"
@@ -66,7 +66,7 @@ class FetchError(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LeaderOffsets:
-    """What a follower learns of its leader. ``local_start <= log_end``; ``log_start`` is above
+    """The leader's offsets, as a follower learns them. ``local_start <= log_end``; ``log_start`` is above
     ``local_start`` where data below it still waits to be deleted locally.
     """
 
@@ -180,7 +180,7 @@ def fetch_origin(
 
 @dataclass(frozen=True, slots=True)
 class AuxiliaryState:
-    """What a replica must know of the log below ``offset`` to go on from there."""
+    """The state that a replica needs of the log below ``offset`` to go on from there."""
 
     offset: int
     lineage: Lineage

@@ -106,7 +106,7 @@ def found_object(remote: Store, name: str) -> StoredObject:
 
 
 def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Uploaded:
-    """What another driver, or a run that crashed, has uploaded under the name: if it is what it should be."""
+    """The upload of another driver, or of a run that crashed, under the name, if it is as it should be."""
     what = remote.uri_of(there.name)
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     if run.is_segment and not run.segment_name.merged:  # a merged one may have been uploaded from its appends
@@ -120,7 +120,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
 
 
 def segment_of(leader: Replica, run: Run, footer: SegmentFooter, size_bytes: int) -> RemoteSegment:
-    """What the table lists of a run of a replica that was uploaded; ``footer`` is the one of the object.
+    """The table's entry for an uploaded run of a replica; ``footer`` is the one of the object.
 
     Raises: CorruptionError when it is of another partition.
     """

@@ -85,7 +85,7 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
 
 
 def _read_of(files: dict[str, StoredObject], version: int | None) -> Iterator[StoredObject]:
-    """What delta-rs reads of these files."""
+    """The ones among these files that delta-rs reads."""
     known = [(int(found[1]), found[2], one) for name, one in files.items() if (found := _VERSION.match(name))]
     wanted = [entry for entry in known if version is None or entry[0] <= version]
     latest = max((number for number, kind, _ in wanted if kind == "checkpoint.parquet"), default=0)

@@ -1,4 +1,4 @@
-"""What others have upgraded a table to, and what they have set: may it still be read, and committed to?"""
+"""Upgrades and properties of a table by others: may it still be read, and committed to?"""
 
 from __future__ import annotations
 

@@ -101,8 +101,8 @@ def is_refused(error: Exception) -> bool:
 
 
 def said(error: Exception) -> str:
-    """What Delta's error says, in one line without the server's answer: S3 echoes session tokens in it,
-    so the original must not be chained either.
+    """The text of Delta's error, in one line without the server's answer: S3 echoes session tokens in it, so the
+    original must not be chained either.
     """
     text = _COLOURS.sub("", str(error))
     code = _CODE.search(text)

@@ -45,7 +45,7 @@ _HOUR_MS = 3_600_000
 
 
 class DeltaTopicReader:
-    """What the table of one topic says; its folder in the remote store is ``<topic>-<topic_id>``."""
+    """The content of one topic's table; its folder in the remote store is ``<topic>-<topic_id>``."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class DeltaTopicReader:
             )
 
     def objects(self) -> RemoteObjects:
-        """What lies in the topic's folder: one walk. A segment that is committed all the while is in it."""
+        """The objects in the topic's folder: one walk. A segment that is committed all the while is among them."""
         return RemoteObjects.of(self.folder, self.remote.walk(self.folder))
 
     def records(self, segment: RemoteSegment, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

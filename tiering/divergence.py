@@ -26,7 +26,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """What the metadata says of a partition now."""
+    """The present metadata of a partition."""
 
     leader_epoch: int
     log_start: int = 0
@@ -81,8 +81,8 @@ def agreeing(segments: Sequence[RemoteSegment], lineage: Lineage) -> tuple[Remot
 
 
 def readable(segments: Iterable[RemoteSegment], lineage: Lineage) -> Iterator[tuple[RemoteSegment, int]]:
-    """What readers of this history may have of segments in order: each with the offset up to which it is of it,
-    the last one maybe not up to its end.
+    """The segments, of those in order, that readers of this history may have: each with the offset up to which it
+    is of it, the last one maybe not up to its end.
     """
     for segment in segments:
         end = agreed_end(segment, lineage)

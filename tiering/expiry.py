@@ -1,4 +1,4 @@
-"""What leaves the remote tier: segments below the log start offset (KIP-405, RLM task, step 1). Pure.
+"""Expiry of the remote tier: segments below the log start offset leave it (KIP-405, RLM task, step 1). Pure.
 
 Removal is two-step. ``DeltaTopicTable.commit`` takes the segments out of the table, so that no new read
 plans them; ``DeltaTopicTable.vacuum`` deletes their objects after a delay that no planned read outlives.

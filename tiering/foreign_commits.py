@@ -1,5 +1,5 @@
-"""What others have committed to a table since its last remote log: read from the entries of its log. Pure, but for
-the reading.
+"""Commits of others to a table since its last remote log, read from the entries of its log. Pure, but for the
+reading.
 
 Each commit of ours that touches files says with the application transaction ``stratalog`` at which version that
 was; the table is a remote log there. What follows is judged by Delta's own word for it, ``dataChange``:
@@ -92,7 +92,7 @@ class ListedFile:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """What stands in the table in place of segments, with the very records of them."""
+    """Files in the table in place of segments, with the same records."""
 
     since: int
     """The version at which the table was the remote log."""
@@ -101,12 +101,12 @@ class Rewrite:
     lacking: tuple[RemoteSegment, ...]
     """Segments of the remote log that the table does not list any more. A VACUUM may delete them."""
     files: tuple[ListedFile, ...]
-    """What it lists instead."""
+    """The files that it lists instead."""
     twice: bool = False
     """Some records are in the table twice: a commit has removed files that were not there any more."""
 
     def __str__(self) -> str:
-        """What has happened, for people."""
+        """A description for people."""
         files, segments = _count(len(self.files), "foreign file"), _count(len(self.lacking), "segment")
         records = (
             "but an older version of it, so that records are there twice"
@@ -166,8 +166,8 @@ def rewrite_of(
     ours: Sequence[RemoteSegment],
     listed: Sequence[ListedFile],
 ) -> Rewrite:
-    """What the ``standing`` commits after version ``since`` of the table ``what`` have made of it. It was the log
-    of the segments ``ours``; ``listed`` are its files now.
+    """The rewrite by the ``standing`` commits after version ``since`` of the table ``what``. It was the log of the
+    segments ``ours``; ``listed`` are its files now.
 
     Raises: CorruptionError, with the remedy, when they have changed its records.
     """

@@ -1,4 +1,5 @@
-"""What of a leader's log is due for the remote tier (KIP-405, RLM task, step 2). Pure.
+"""The plan of uploads: the part of a leader's log that is due for the remote tier (KIP-405, RLM task, step 2).
+Pure.
 
 Sealed runs below the high watermark, from the earliest on, one after the other without a gap, from the end
 of the remote log on, as far as the copy lag lets them go (KIP-1241). A run that is one whole file is copied as

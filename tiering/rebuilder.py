@@ -69,7 +69,7 @@ def rebuild(
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What a segment says besides its records."""
+    """The description of a segment, besides its records."""
 
     topic_id: str
     lineage: Lineage

@@ -16,7 +16,7 @@ from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What became of a batch. ``log`` is the table after it, read anew."""
+    """The outcome of a batch. ``log`` is the table after it, read anew."""
 
     log: RemoteLog
     listed: tuple[Uploaded, ...]
@@ -43,7 +43,7 @@ class Rebuilt:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What a version is to add and remove; false when that is nothing."""
+    """The additions and removals of a version; false without any."""
 
     adds: tuple[Uploaded, ...]
     removes: tuple[RemoteSegment, ...]
@@ -127,7 +127,7 @@ def _lacking(
     removes: Iterable[RemoteSegment],
     lineages: Mapping[int, Lineage],
 ) -> Change:
-    """What of a batch the table lacks yet, and what it holds of other histories."""
+    """The part of a batch that the table still lacks, and the removal of segments of other histories."""
     listed = {segment.path for segment in log.all_segments()}
     gone = {segment.path: segment for segment in removes if segment.path in listed}
     gone |= {segment.path: segment for segment in log.foreign(lineages)}

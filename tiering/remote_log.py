@@ -29,7 +29,7 @@ class RemoteLog:
     """The version of the table; -1 before the first one."""
     segments: Mapping[int, tuple[RemoteSegment, ...]] = field(default_factory=dict)
     rewrite: Rewrite | None = None
-    """What others have put in the place of some of them; None where the table lists exactly them."""
+    """Files that others have put in the place of some of them; None where the table lists exactly them."""
 
     @classmethod
     def of(

@@ -1,4 +1,4 @@
-"""What lies in a topic's folder of the remote store, against what its table says; and what of it is litter. Pure.
+"""The objects in a topic's folder of the remote store, compared with its table; and the litter among them. Pure.
 
     listed                                          stays
     removed from the table                          goes after the delay, for running readers (KIP-405,
@@ -106,7 +106,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicLitter:
-    """What of a topic's objects is litter, and what nobody can tell yet."""
+    """The litter among a topic's objects, and the partitions of which nobody can tell yet."""
 
     litter: Mapping[str, Why]
     """By path."""

@@ -98,8 +98,8 @@ def _row(
 
 
 def _tiering(entry: Entry | None, log: LogLook | None, now_ms: int) -> dict[str, Value]:
-    """What of the replica's log is not in the remote tier, and what the last tier run met there: for how long it
-    has failed, how often in a row, with what. Nothing where the partition is not tiered.
+    """The part of the replica's log that is not in the remote tier, and the failures of the last tier runs: since
+    when, how often in a row, with what error. Empty for a partition that is not tiered.
     """
     if entry is None:
         return {}
@@ -115,7 +115,7 @@ def _tiering(entry: Entry | None, log: LogLook | None, now_ms: int) -> dict[str,
 
 
 def _role(view: PartitionView, look: ReplicaLook) -> str:
-    """What the replica is to the metadata; or that it cannot be looked at, and whether it leads."""
+    """The role of the replica in the metadata; or that it cannot be looked at, and whether it leads."""
     broker = look.broker_id
     if isinstance(look.found, StratalogError):
         away = _UNREACHABLE if isinstance(look.found, BrokerUnreachableError) else look.found.code

@@ -82,7 +82,7 @@ def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = Fal
 
 
 def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int] | None = None) -> Report:
-    """What formatting these roots (all when None) would do.
+    """The plan of formatting these roots (all when None).
 
     Raises: UnknownBrokerError; as ``check_log_not_lost`` when all are to be formatted.
     """

@@ -23,7 +23,7 @@ _SEVEN_DAYS_MS = 7 * 24 * 60 * 60 * 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterConfig:
-    """What applies to the cluster."""
+    """The configs that apply to the cluster."""
 
     broker_session_timeout_ms: int = key(
         9_000,

@@ -1,4 +1,4 @@
-"""What a configuration key is: its type, where it may be set, its default, and what it takes. Pure.
+"""The definition of a configuration key: its type, where it may be set, its default, and its valid values. Pure.
 
 A key is a field of ``TopicConfig`` or ``ClusterConfig``, and stated there once, by ``key``.
 """

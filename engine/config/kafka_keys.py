@@ -42,4 +42,4 @@ ABSENT: Mapping[str, str] = {
     "log.segment.bytes": "write segment.bytes",
     "log.cleanup.policy": "write cleanup.policy",
 }
-"""What to do instead, or why there is nothing to do, by the name that Kafka has for it."""
+"""The remedy, or why none is needed, by Kafka's name."""

@@ -25,7 +25,7 @@ KeySource = Callable[[], str | None]
 
 
 def key_of_environment() -> str | None:
-    """What the environment variable holds; None where it is not set."""
+    """The key of the environment variable; None where it is not set."""
     return os.environ.get(KEY_VARIABLE)
 
 

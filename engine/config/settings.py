@@ -1,4 +1,4 @@
-"""What applies to a topic and to the cluster: dynamic configs, resolved and checked. Pure.
+"""The configs that apply to a topic and to the cluster: dynamic ones, resolved and checked. Pure.
 
 Values travel as text in the metadata. A topic's value is its own, else the cluster's for the same key, else the
 default that stands with the key, in ``TopicConfig`` or ``ClusterConfig``.
@@ -42,7 +42,7 @@ def find_config(scope: Scope, name: str, what: str) -> ConfigDef:
 
 
 def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str = "topic") -> TopicConfig:
-    """What applies to a topic with these configs of its own, on a cluster with those.
+    """The configs of a topic with these of its own, on a cluster with those.
 
     Raises: InvalidConfigError when values contradict each other.
     """
@@ -91,7 +91,7 @@ def check_disabling(before: TopicConfig, after: TopicConfig, what: str) -> None:
 
 
 def cluster_config(cluster: Mapping[str, str]) -> ClusterConfig:
-    """What applies to a cluster with these configs. Raises: InvalidConfigError."""
+    """The configs of a cluster, with defaults. Raises: InvalidConfigError."""
     return ClusterConfig(**_resolved(CLUSTER_CONFIGS, cluster, "cluster"))
 
 

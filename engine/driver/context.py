@@ -1,4 +1,4 @@
-"""What every operation works with: the cluster's stores, its metadata, and the components passed in."""
+"""The context of every operation: the cluster's stores, its metadata, and the components passed in."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ class Context:
         return [self.site(view) for topic in topics for view in image.views(topic.name)]
 
     def topic_config(self, image: ClusterImage, topic: TopicImage) -> TopicConfig:
-        """What applies to a topic now."""
+        """The configs that apply to a topic now."""
         return topic_config(topic.configs, image.configs, f"topic {topic.name!r}")
 
     def cluster_config(self, image: ClusterImage) -> ClusterConfig:
-        """What applies to the cluster now."""
+        """The configs that apply to the cluster now."""
         return cluster_config(image.configs)
 
     def remote_store(self, why: str) -> Store:
@@ -215,7 +215,7 @@ class Context:
 
 @dataclass(slots=True)
 class Measure:
-    """What a stretch of work took."""
+    """The time and the storage calls of a stretch of work."""
 
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)

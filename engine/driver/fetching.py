@@ -52,7 +52,7 @@ class Fetching:
         self.ends: BoundedCache[tuple[str, str, str], int] = BoundedCache(_ENDS)
         """Where the last appends of leaders end: by store, name and version of the file."""
         self.throttle: Throttle | None = None
-        """What their remote reads spend from; see ``stratalog.engine.driver.remote_quota``."""
+        """The budget of their remote reads; see ``stratalog.engine.driver.remote_quota``."""
         self._local = _Lanes(LOCAL_THREADS, "fetch-local")
         self._remote = ThreadPoolExecutor(REMOTE_THREADS, "fetch-remote")
 

@@ -171,7 +171,7 @@ def make_context(
     metrics: SnapshotMetrics,
     key: ClusterKey | None,
 ) -> Context:
-    """What the operations work with."""
+    """The context of operations."""
     remote_options = replace(file.store_options, bytes_with_name=True)
     return Context(
         file=file,

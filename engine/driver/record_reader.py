@@ -20,7 +20,7 @@ from stratalog.partitions.segment import Segment, read_row_group, read_segment
 from stratalog.partitions.store import Store
 
 READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
-"""What readers see of a record."""
+"""The columns of a record that readers see."""
 _COLUMNS = [*READ_COLUMNS, "control"]
 
 FOOTER_BYTES = 128 * 1024 * 1024

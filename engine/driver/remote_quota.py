@@ -30,7 +30,7 @@ def copy_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
 
 
 def fetch_throttle(context: Context, config: ClusterConfig) -> Throttle | None:
-    """What all fetches of this driver spend remote.log.manager.fetch.max.bytes.per.second from, the same one until
+    """The budget of all fetches of this driver (remote.log.manager.fetch.max.bytes.per.second), the same one until
     the limit changes; None: no limit.
     """
     bytes_per_s = config.remote_log_manager_fetch_max_bytes_per_second

@@ -1,4 +1,4 @@
-"""What an operation did: rows, failures, cost. A table for people, one JSON object for machines.
+"""The report of an operation: rows, failures, cost. A table for people, one JSON object for machines.
 
 Names in it are other people's: people get them printable, a line a thing; machines get them as they are.
 """
@@ -63,7 +63,7 @@ class Report:
     seconds: float = 0.0
     counts: StoreCounts = field(default_factory=StoreCounts)
     notes: Sequence[str] = ()
-    """What happened on the way and is no failure: a broker was fenced, a member left an ISR."""
+    """Events that are no failures: a broker was fenced, a member left an ISR."""
 
     @property
     def ok(self) -> bool:

@@ -1,4 +1,4 @@
-"""What one driver keeps of the engine's own topics: states that it read, and appends that wait for their turn."""
+"""One driver's cache of the engine's own topics: states that it read, and appends that wait for their turn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be asked of the metadata: command + image -> records + answer. Pure.
+"""Commands on the metadata: command + image -> records + answer. Pure.
 
 A command's ``decide`` is the whole of Kafka's controller for it: it checks the command against the image,
 and says which records would carry it out. Nothing is changed by deciding; the quorum commits the records
@@ -41,7 +41,7 @@ class Command(Protocol[Answer]):
     """A request to the metadata; a frozen value."""
 
     def decide(self, image: ClusterImage) -> Decision[Answer]:
-        """What to commit, and what to answer then.
+        """The records to commit, and the answer once they are.
 
         Raises: InvalidCallError or StaleMetadataError kinds when the image does not allow the command.
         """

@@ -1,4 +1,4 @@
-"""What a cluster is, apart from where it lies: what a restore from the remote tier needs beside the data. Pure.
+"""The description of a cluster, without its places: a restore from the remote tier needs it beside the data. Pure.
 
 The Delta tables hold the records and, in their footers, leader epochs and producers. They do not say how many
 partitions a topic has, where a log starts inside a segment, which configs apply. A description does, of all
@@ -92,5 +92,5 @@ def decode(data: bytes, what: str) -> ClusterDescription:
 
 
 def digest(data: bytes) -> str:
-    """What tells an encoding from others: 16 hexadecimal digits."""
+    """A digest that tells an encoding from others: 16 hexadecimal digits."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()

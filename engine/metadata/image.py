@@ -22,7 +22,7 @@ from stratalog.partitions.spelling import did_you_mean
 
 
 class Incarnation(NamedTuple):
-    """What a broker's root was when it was registered."""
+    """The identity of a broker's root at its registration."""
 
     broker_id: int
     directory_id: str
@@ -66,7 +66,7 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     @property
     def incarnation(self) -> Incarnation:
-        """What its root was at its registration."""
+        """The identity of its root at its registration."""
         return Incarnation(self.broker_id, self.directory_id, self.root, self.home)
 
 
@@ -242,7 +242,7 @@ class ClusterImage:
         return topic.partitions[partition]
 
     def view(self, topic_id: str, partition: int) -> PartitionView:
-        """What replication needs of a partition.
+        """The view of a partition, for replication.
 
         Raises: UnknownTopicOrPartitionError, also when the name has a new topic with another id.
         """

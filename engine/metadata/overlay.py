@@ -26,7 +26,7 @@ class Overlay(MutableMapping[K, V]):
     def __init__(self, original: Mapping[K, V]) -> None:
         self.base: Mapping[K, V] = original
         self.changed: dict[K, V] = {}
-        """What was set since; wins over ``base``."""
+        """Entries that were set since; they win over ``base``."""
         self.gone: set[K] = set()
         """Keys of ``base`` that are gone; none of them is in ``changed``."""
         self._size = len(original)

@@ -36,7 +36,7 @@ _MOST_NAMED = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaChange:
-    """What shall change, in this order: moves, additions, removals, drained brokers, replication factor."""
+    """The changes, in this order: moves, additions, removals, drained brokers, replication factor."""
 
     add: tuple[int, ...] = ()
     remove: tuple[int, ...] = ()

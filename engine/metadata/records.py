@@ -146,7 +146,7 @@ class RemoveTopicRecord(_Record, frozen=True):
 
 
 class ConfigResource(StrEnum):
-    """What a configuration belongs to."""
+    """The owner of a configuration."""
 
     CLUSTER = "cluster"
     TOPIC = "topic"

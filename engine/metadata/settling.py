@@ -1,4 +1,4 @@
-"""What follows for the metadata from how the roots of the brokers were found. Pure.
+"""Changes of the metadata by the state in which the roots of the brokers were found. Pure.
 
 The order of what is committed matters to a partition whose whole ISR is affected at once, for the last
 member of an ISR stays in it when it is fenced: whose data is gone for sure leaves first, whose root is
@@ -93,7 +93,7 @@ class SettleBrokers:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """What to do about one broker, and when: the smallest ``turn`` first."""
+    """The change for one broker, and its turn: the smallest ``turn`` first."""
 
     turn: int = 0
     command: Command[object] | None = None

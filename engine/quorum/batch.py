@@ -40,7 +40,7 @@ DECODED_BYTES = 160 * 1024 * 1024
 MOST_RECORDS = 2_000_000
 """Most records of a batch: one commit may change each of a million partitions."""
 _BESIDE_VALUE_BYTES = 32
-"""What the other columns have of a record, at most."""
+"""Most bytes of a record's other columns."""
 
 
 @dataclass(frozen=True, slots=True)

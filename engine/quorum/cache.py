@@ -1,4 +1,4 @@
-"""What a driver remembers of the metadata between its runs: a file in a folder of its machine.
+"""A driver's cache of the metadata between its runs: a file in a folder of its machine.
 
 An observer's local state (KIP-630, "Loading Snapshots"): opening a cluster reads this, and of the log only what
 came later. It is believed where the cluster's log goes on from it, by offset, epoch and lineage; stale or
@@ -35,7 +35,7 @@ _DIGEST_BYTES = 16
 
 
 class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the file holds: ``LogState`` and its ``ClusterImage``."""
+    """The content of the file: ``LogState`` and its ``ClusterImage``."""
 
     layout: str
     cluster_id: str
@@ -56,7 +56,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 @cache
 def _layout() -> str:
-    """What an image looks like in this release: a page is read long after the file was, when it is too late to
+    """A digest of an image's form in this release: a page is read long after the file was, when it is too late to
     do without it.
     """
     described = msgspec.json.schema(TopicImage), PartitionImage.__struct_fields__

@@ -30,7 +30,7 @@ KIND = "checkpoint"
 """Of the tags of snapshots."""
 
 Loading = Callable[[], AbstractContextManager[object]]
-"""What a snapshot is loaded in: measures how long that takes (LoadSnapshotLatencyMs)."""
+"""A context for loading a snapshot: measures how long that takes (LoadSnapshotLatencyMs)."""
 
 
 def write_checkpoint(cluster_id: str, voter: Voter, state: LogState, clock: Clock) -> int | None:

@@ -19,7 +19,7 @@ class Claim:
 
     epoch: int
     state: LogState
-    """What the epoch goes on from: adopted with the claim, and everything committed since."""
+    """The log that the epoch goes on from: adopted with the claim, and everything committed since."""
     lineage: Lineage
     """Of the epoch's files."""
     looks: Mapping[VoterId, VoterLook]

@@ -1,4 +1,4 @@
-"""What the engine uses of the metadata: read the image, submit a command.
+"""The engine's access to the metadata: read the image, submit a command.
 
 Commands of the threads of one driver (several streams, say) that come in while a commit is under way are decided
 one after the other, each on what those before it leave, and committed as one batch, each with its own answer or
@@ -106,7 +106,7 @@ class MetadataClient:
 
     @property
     def last_known(self) -> LogState:
-        """What was last known to be committed, or was seen when the cluster was opened; asks no storage."""
+        """The last known committed log, or the one seen when the cluster was opened; asks no storage."""
         return self._log.last_known
 
     @property

@@ -1,4 +1,4 @@
-"""What the files of voters say: the greatest log of some voters, and copies of it for those that lack it."""
+"""The contents of voters: the greatest log of some, and copies of it for those that lack it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Contents:
         self._loaded: dict[CheckpointName, LogState] = {}
 
     def forget(self) -> None:
-        """What was read has been folded into what is known."""
+        """Drop what was read, once it is folded into the known log."""
         self._batches.clear()
         self._loaded.clear()
 

@@ -51,7 +51,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.store.protocol import Store
 
 UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnknownError)
-"""What keeps one voter from counting; the others may go on without it."""
+"""Errors that keep one voter from counting; the others may go on without it."""
 
 _CHANGES = 100
 """So many changes of voters are followed in one go."""

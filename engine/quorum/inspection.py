@@ -1,4 +1,4 @@
-"""What there is of the metadata log on each voter, for people."""
+"""The metadata log on each voter, described for people."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class MetadataLog:
 
     @property
     def last_known(self) -> LogState:
-        """What this driver knows to have been committed once; the latest is what ``read`` returns."""
+        """A log that was committed when this driver read it; the latest one is the result of ``read``."""
         return self._committed if self._committed.end > 0 else self._hint
 
     # ------------------------------------------------------------------------------------ read
@@ -205,7 +205,7 @@ class MetadataLog:
         raise NoMajorityError(f"the metadata log's end could not be settled on {self._electorate}: try again")
 
     def _proven(self, survey: Survey) -> LogState:
-        """What the looks prove to be committed. Raises: as ``proven_by``."""
+        """The log that the looks prove to be committed. Raises: as ``proven_by``."""
         return proven_by(survey, self._contents, self._committed, self._hint)
 
     def _survey(self, *, everybody: bool = False) -> Survey:
@@ -265,8 +265,8 @@ class MetadataLog:
 
     @property
     def claimed_image(self) -> ClusterImage | None:
-        """What this driver's next commit goes on from; None while it has no claim. It has been the latest when it
-        was made: that it still is, the commit will show."""
+        """The image that this driver's next commit goes on from; None while it has no claim. It was the latest
+        when the claim was made; the commit shows whether it still is."""
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:

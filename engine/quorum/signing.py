@@ -22,8 +22,8 @@ _NEVER_MS = 1 << 62
 
 
 def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
-    """What became of the voters by the second snapshot. ``log`` has a key, and trusts what is there. May be
-    repeated.
+    """Sign the log; the result is that of the second snapshot. ``log`` has a key, and trusts the present log. May
+    be repeated.
 
     Raises: as ``keep_up``.
     """

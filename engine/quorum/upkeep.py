@@ -64,7 +64,7 @@ _UNREACHABLE = (RetriableError, StaleMetadataError, OutcomeUnknownError)
 
 @dataclass(slots=True)
 class VoterUpkeep:
-    """What became of one voter."""
+    """The result for one voter."""
 
     voter: Voter
     created: bool = False
@@ -91,7 +91,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Upkeep:
-    """What a run did."""
+    """The result of a run."""
 
     snapshot: CheckpointName
     size_bytes: int
@@ -120,7 +120,7 @@ class Looked:
 
 
 def look_at(settled: Settled) -> Looked:
-    """What the listings of a settled log say. Pure."""
+    """The state of a settled log, from its listings. Pure."""
     latest = _latest(settled)
     copies = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
     return Looked(

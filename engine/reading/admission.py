@@ -25,8 +25,8 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What there is to read of a partition, ``[start, end)``; extents in order, without overlaps. Records that
-    no extent holds count no bytes."""
+    """The backlog of a partition, ``[start, end)``; extents in order, without overlaps. Records that no extent
+    holds count no bytes."""
 
     start: int
     end: int

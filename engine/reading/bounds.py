@@ -1,4 +1,4 @@
-"""What a batch read is asked for: topics, and where the range of each partition begins and ends. Pure.
+"""The question of a batch read: topics, and where the range of each partition begins and ends. Pure.
 
 A bound that is a place (an offset, a named position, how far a group has come, ``FirstAt``) bounds offsets; one
 that is a time bounds the records' timestamps, whatever their order in the log: ``start`` and ``end`` as times are

@@ -78,7 +78,7 @@ _LONGEST_BACKOFF_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a fetch gave of one partition."""
+    """The result of a fetch from one partition."""
 
     topic: str
     partition: int

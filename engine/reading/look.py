@@ -44,7 +44,7 @@ class PartitionState:
     log: ReplicaLog
     positions: Positions
     readable: PartitionPieces
-    """What the leader and the remote hold of it."""
+    """The contents of leader and remote log."""
     cold: Sequence[Piece]
     """All that the remote holds of it, also where it is local too; none where it was not asked."""
     transactions: LogTransactions

@@ -74,7 +74,7 @@ class PartitionPieces:
 
 @dataclass(frozen=True, slots=True)
 class NearPieces:
-    """What a follower that is read from holds, in offset order; it serves nothing from ``until`` on."""
+    """The pieces of a follower that is read from, in offset order; it serves nothing from ``until`` on."""
 
     pieces: Sequence[Piece]
     until: int

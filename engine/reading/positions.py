@@ -54,7 +54,7 @@ class FirstAt:
 
 
 Spec = OffsetSpec | FirstAt
-"""What ListOffsets answers."""
+"""A question that ListOffsets answers."""
 Place = int | Spec
 """Where something begins or ends in one partition."""
 
@@ -92,7 +92,7 @@ def time_of(given: object, what: str) -> datetime:
 
 
 def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
-    """What text says: a named position, or a time. ``takes`` says what else is taken there.
+    """The meaning of a text: a named position, or a time. ``takes`` names, for errors, all that may be given.
 
     Raises: InvalidCallError.
     """
@@ -105,9 +105,9 @@ def named_or_time(text: str, what: str, takes: str) -> OffsetSpec | datetime:
 
 
 SPECS = f"a position ({', '.join(POSITIONS)}), or a time ({_EXAMPLES})"
-"""What ``spec_of`` takes, in words."""
+"""The values that ``spec_of`` takes, in words."""
 PLACES = f"an offset, {SPECS}"
-"""What ``place_of`` takes."""
+"""The values that ``place_of`` takes, in words."""
 
 
 def spec_of(given: object, what: str) -> Spec:

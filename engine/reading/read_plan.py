@@ -41,8 +41,8 @@ class PartitionPlan:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan(Sequence[FileRange]):
-    """What a read scans: the sequence of its file ranges, by topic, partition and offset, and how they were
-    chosen. Give it to ``Cluster.read`` as often as you like: the same rows each time.
+    """The file ranges that a read scans, by topic, partition and offset, and how they were chosen. Give it to
+    ``Cluster.read`` as often as you like: the same rows each time.
     """
 
     partitions: tuple[PartitionPlan, ...]
@@ -109,7 +109,7 @@ class ReadPlan(Sequence[FileRange]):
 
     @property
     def notes(self) -> list[str]:
-        """What was asked for and is not in it."""
+        """Notes on records that are deleted, and left out."""
         return [
             f"{one.topic}-{one.partition}: offsets [{one.lost[0]}, {one.lost[1]}) are deleted, and left out"
             for one in self.partitions

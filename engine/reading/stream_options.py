@@ -27,7 +27,7 @@ _SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 _STARTS = ("startingOffsets", "startingOffsetsByTimestamp", "startingTimestamp")
 
 _OF_SPARK = ("checkpointlocation", "queryname")
-"""What Spark itself puts among the options of a query."""
+"""Options that Spark itself adds to those of a query."""
 
 _SPECS = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST}
 _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
@@ -36,7 +36,7 @@ _BY_NUMBER = {-1: OffsetSpec.LATEST, -2: OffsetSpec.EARLIEST}
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """What a stream reads, and how."""
+    """The topics, bounds and limits of a stream."""
 
     cluster: str
     topics: Subscription
@@ -158,7 +158,7 @@ def _subscription(options: dict[str, str]) -> Subscription:
 
 
 def _json_object(text: str, wrong: InvalidCallError) -> dict[str, Any]:
-    """What the text says. Raises: ``wrong`` when it is no JSON object, or an empty one."""
+    """The object of a JSON text. Raises: ``wrong`` when it is no JSON object, or an empty one."""
     try:
         data = parse_json(text)
     except ValueError:

@@ -29,7 +29,7 @@ _CONTROL = "control"
 
 @dataclass(frozen=True, slots=True)
 class StreamTask:
-    """What one task reads, and what it takes to find a file's successor. Picklable where the stores are."""
+    """The work of one task, and the means to find a file's successor. Picklable where the stores are."""
 
     topic: str
     parts: tuple[Part, ...]

@@ -78,7 +78,7 @@ class _Leader:
     log: ReplicaLog
     bounds: LogBounds
     footer_of: FooterOf
-    """What its files say of themselves."""
+    """The footers of its files."""
 
 
 @dataclass(frozen=True, slots=True)

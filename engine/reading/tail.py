@@ -101,7 +101,7 @@ class TailOptions:
 
 @dataclass(slots=True)
 class Served:
-    """What one broker, or the remote tier, has served of a partition."""
+    """The records of a partition that one broker, or the remote tier, has served."""
 
     start: int
     end: int
@@ -142,7 +142,7 @@ class Tail:
         self._stopped = threading.Event()
         self._served: dict[tuple[int, int | None], Served] = {}
         self._damage: dict[str, None] = {}
-        """What was found damaged on the way to what was served, each once."""
+        """Damage that was met, and read around, each once."""
         self._failing_since_s: dict[int, float] = {}
         """Since when it cannot be told how to go on, by partition."""
         check_some(partitions)
@@ -168,8 +168,8 @@ class Tail:
         self._stopped.set()
 
     def report(self) -> Report:
-        """What has served which records so far: a row for each partition and broker, or the remote tier. Copies
-        that were found damaged are its notes."""
+        """The sources of the records so far: a row for each partition and broker, or the remote tier. Damaged
+        copies are its notes."""
         by_partition = sorted(self._served.items(), key=lambda item: (item[0][0], item[1].start))
         rows = [self._row(partition, broker, served) for (partition, broker), served in by_partition]
         names = ("records", "bytes", "cross_rack_bytes")

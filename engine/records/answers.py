@@ -47,7 +47,7 @@ def answer(
 def _said_of_attempts(
     who: ProducerAppend, rows: Sequence[Mapping[str, Value]], states: Mapping[int, PendingAppend]
 ) -> list[str]:
-    """What the outcomes mean for other attempts of the same append."""
+    """Notes about other attempts of the same append, by its outcomes."""
     again = f"producer {who.producer_id!r}, sequence {who.sequence}"
     said = []
     outcomes = {row["outcome"] for row in rows}

@@ -1,4 +1,4 @@
-"""What the partitions know of an append of a named producer that may have been tried before.
+"""Earlier tries of an append of a named producer, as its partitions know them.
 
 An append is tried again as a whole, and each partition knows its own part alone. So the driver asks them all
 first, where it has not just appended the sequence before: a footer of each tells. It answers two questions.

@@ -137,10 +137,10 @@ def commit_pending(
 def committed(
     context: Context, group: str, topics: Collection[str] | None = None, *, require_stable: bool = False
 ) -> dict[TopicPartition, OffsetAndMetadata]:
-    """What the group has committed, of these topics (all when None), by topic and partition; without what was
-    committed for topics that are deleted, also where a topic of that name is there again. Nothing, where there is
-    no such group. ``require_stable``: refuse to answer while a transaction that is not over has offsets of these
-    partitions (KIP-447); else they are left out of account.
+    """The committed offsets of the group, of these topics (all when None), by topic and partition; without those
+    for deleted topics, also where a topic of that name is there again. Empty for a group that does not exist.
+    ``require_stable``: refuse to answer while a transaction that is not over has offsets of these partitions
+    (KIP-447); otherwise pending offsets are ignored.
 
     Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; what keeps
         the group's partition from being read.
@@ -370,7 +370,7 @@ def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupSt
 
 
 def named(image: ClusterImage, group: GroupState | None) -> list[tuple[TopicPartition, OffsetCommit]]:
-    """What was committed for topics that are there, in the order of their names."""
+    """The committed offsets of topics that exist, in the order of their names."""
     return sorted(
         ((image.topics[topic_id].name, partition), record)
         for (topic_id, partition), record in ({} if group is None else group.offsets).items()

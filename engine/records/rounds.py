@@ -45,7 +45,7 @@ _ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What the task of one partition sends back."""
+    """The answer of one partition's task."""
 
     partition: int
     outcome: AppendOutcome
@@ -186,7 +186,7 @@ def _next_round(
 
 
 def task_result(pickled: bytes) -> TaskResult:
-    """What a task has sent."""
+    """The answer of a task, decoded."""
     result = pickle.loads(pickled)  # noqa: S301 - by Spark from a worker of this driver, as Spark's own pickles
     assert isinstance(result, TaskResult)
     return result

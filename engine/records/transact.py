@@ -61,7 +61,7 @@ class BatchTransaction:
         self._offsets = 0
         self._failed: BaseException | None = None
         self.report: Report | None = None
-        """What came of it: a row for each append to a partition, and for each marker. None before its end."""
+        """The result: a row for each append to a partition, and for each marker. None before its end."""
 
     @property
     def producer_id(self) -> str:

@@ -83,8 +83,8 @@ def find_former(
 
 
 def truncated_in(replica: Replica, lineage: Lineage, began_ms: int) -> list[Discarded]:
-    """What a former replica holds of another history than the leader's, which took it on at ``began_ms``: since
-    then, and since vacuum has closed the folder.
+    """The files of a former replica that are of another history than the leader's, which took it on at
+    ``began_ms``: since then, and since vacuum has closed the folder.
 
     Raises: as ``Replica.list``.
     """

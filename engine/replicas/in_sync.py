@@ -64,7 +64,7 @@ class Progressed:
     caught_up: dict[int, Synced] = field(default_factory=dict)
     missed: dict[int, Missed] = field(default_factory=dict)
     leader_error: StratalogError | None = None
-    """What kept the leader from being listed."""
+    """The error of listing the leader."""
     failures: list[Failure] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     again: bool = False

@@ -135,7 +135,7 @@ def _check_there(target: Replica, copy: Copy, listed: DataFile | None) -> None:
 def _mend_local_start(
     target: Replica, other: Replica, state_of: Copy | None, name: LocalStartName, may_touch: Callable[[], None]
 ) -> None:
-    """What the file says that ends there; without one, what the same register of the ``other`` replica says.
+    """The state in the file that ends there; without one, that in the same register of the ``other`` replica.
 
     Raises: CorruptionError when that is damaged too; SourceChangedError when it is gone.
     """
@@ -178,7 +178,7 @@ def _mend_epoch(target: Replica, leader: Replica, name: EpochName, may_touch: Ca
 
 
 def _held(target: Replica, name: EpochName) -> bytes | None:
-    """What stands in a register; None where it is missing, or too large for one."""
+    """The content of a register; None where it is missing, or too large for one."""
     with suppress(FileNotFoundError, CorruptionError):
         return read_bounded(target.store, target.path(name), REGISTER_BYTES)
     return None

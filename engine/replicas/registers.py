@@ -35,7 +35,7 @@ def lineage_of(replica: Replica, listing: Listing) -> Lineage:
 
 
 def parsed_epoch(replica: Replica, name: EpochName, data: bytes) -> Lineage:
-    """What stands in an ``.epoch`` register. Raises: CorruptionError."""
+    """The content of an ``.epoch`` register. Raises: CorruptionError."""
     what = replica.store.uri_of(replica.path(name))
     lineage = Lineage.from_json(data, what)
     if lineage.latest_epoch != name.epoch:

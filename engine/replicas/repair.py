@@ -1,4 +1,4 @@
-"""What may be damaged of a replica, which files are known to be good, and which of them mend what. Pure."""
+"""Damage of a replica, the files that are known to be good, and which of them mend what. Pure."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class BadLocalStart:
 
 
 Damage = BadFile | Missing | BadEpoch | BadLocalStart
-"""What a heal can mend, if there is something to mend it with."""
+"""Damage that a heal can mend, if there is something to mend it with."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 Every function here runs against stores alone and may be run by any number of drivers and executors at
 once, zombies among them (protocol sections 2 and 3). They take a ``Site``, one partition under one view
-of the metadata, and never read the metadata themselves: whoever calls them commits first and lists
-afterwards, or lists first and checks the metadata afterwards, as the protocol's rule 2 asks.
+of the metadata, and never read the metadata themselves: callers commit first and list afterwards, or list first
+and check the metadata afterwards, as the protocol's rule 2 asks.
 
     site      one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log

@@ -196,7 +196,7 @@ def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What an append has come to so far."""
+    """The state of an append so far."""
 
     names: set[DataName] = field(default_factory=set)
     """Of files that were asked for, and of which it is not known that nothing came of it."""
@@ -319,7 +319,7 @@ def _encode(
 
 
 def _part(state: EndState, producer: ProducerAppend) -> TransactionPart:
-    """What the append is to its transaction."""
+    """The description of the append in its transaction, for the footer."""
     last = state.producers.get(producer.producer_id)
     ends = None if producer.control is None or last is None else last.txn_first_offset
     return TransactionPart(producer.producer_id, producer.epoch, producer.control, ends)

@@ -38,7 +38,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ClientMetadata:
-    """What is known of a reader; None where it is not."""
+    """A reader as far as it is known; None for unknown fields."""
 
     rack: str | None = None
     """``client.rack``: compared with the racks of brokers, letter by letter."""
@@ -190,7 +190,7 @@ class OfferedSelectors:
 
 
 def _declared() -> Iterator[importlib.metadata.EntryPoint]:
-    """What installed packages declare. The working folder has none installed, though it may have what looks so."""
+    """Selectors of installed packages. The working folder has none, though its folders may look like packages."""
     here = set()
     with suppress(OSError):  # it may be gone
         here.add(os.path.realpath(""))
@@ -202,7 +202,7 @@ def _declared() -> Iterator[importlib.metadata.EntryPoint]:
 def select_replica(
     selector: ReplicaSelector, topic_partition: tuple[str, int], client: ClientMetadata, partition: Replicas
 ) -> ReplicaView:
-    """What the selector selects, the leader where it selects none.
+    """The replica that the selector selects; the leader where it selects none.
 
     Raises: InvalidConfigError when it raises, or answers with something else.
     """
@@ -215,7 +215,7 @@ def select_replica(
     if selected is None:
         return partition.leader
     if selected not in partition.replicas:
-        raise InvalidConfigError(f"{what} selects {selected!r}, which is none of the replicas that it was given")
+        raise InvalidConfigError(f"{what} selects {selected!r}, which is not among the replicas that it was given")
     return selected
 
 

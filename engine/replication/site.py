@@ -13,7 +13,7 @@ from stratalog.partitions.store import Store
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """What a task needs to work on a partition. Picklable where its stores are."""
+    """A partition for a task: the view and the replicas. Picklable where its stores are."""
 
     view: PartitionView
     stores: Mapping[int, Store]
@@ -77,7 +77,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class SiteWork:
-    """What a task has to do on one partition, named by it."""
+    """The work of a task on one partition, named by it."""
 
     site: Site
 

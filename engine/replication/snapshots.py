@@ -116,7 +116,7 @@ def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
 
 
 def uncompressed_bytes(replica: Replica, stored: StoredObject) -> int:
-    """What a snapshot of the replica comes to in memory."""
+    """The size of a snapshot of the replica in memory."""
     name = parse_name(base_name(stored.name))
     assert isinstance(name, CheckpointName)
     return read_segment(replica.store, DataFile(DataName(0, None, name.epoch), stored)).footer.uncompressed_bytes
@@ -162,7 +162,7 @@ def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
 
     Raises: FencedLeaderEpochError when the view is stale, UnknownLeaderEpochError when the leader's folder is not
         that far, UnknownTopicOrPartitionError when it is gone; CorruptionError kinds; RetriableError kinds. Chunks
-        stay, and whoever comes next goes on from them.
+        stay, and the next copy goes on from them.
     """
     leader = site.leader
 

@@ -1,9 +1,9 @@
 """A limit on the bytes a second that copies move: a token bucket on the injected clock.
 
-Whoever copies spends the bytes first, and is held up until they are paid for. The bucket holds one second's
-worth and is full at the beginning. What is spent at once (a group of files) may be more than it holds, and waits
-for the rest. One bucket serves all threads of a process; a pickled one begins anew where it arrives, so
-tasks in other processes get a share each: ``shared_by``.
+A copy spends its bytes first, and is held up until they are paid for. The bucket holds one second's worth and is
+full at the beginning. One spending (a group of files) may be more than it holds, and waits for the rest. One
+bucket serves all threads of a process; a pickled one begins anew where it arrives, so tasks in other processes get
+a share each: ``shared_by``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Throttle:
         return Throttle, (self.bytes_per_s, self._clock)
 
     def spend(self, size_bytes: int) -> None:
-        """Wait until so many bytes may be moved. Threads are served in the order in which they ask."""
+        """Wait until ``size_bytes`` bytes may be moved. Threads are served in the order in which they ask."""
         with self._turn:
             now = self._clock.monotonic_s()
             self._paid_until = max(self._paid_until, now - _BURST_S) + size_bytes / self.bytes_per_s
@@ -47,8 +47,8 @@ class Throttle:
             self._clock.sleep(wait)
 
     def borrow(self, size_bytes: int, within_s: float) -> bool:
-        """Wait until what was spent before is paid for, and spend: so many bytes may be moved at once then, and
-        whoever comes next waits for them. False, without waiting or spending, where it would take longer than
+        """Wait until earlier spending is paid for, and spend: ``size_bytes`` bytes may then be moved at once, and
+        the next caller waits for them. False, without waiting or spending, where it would take longer than
         ``within_s`` seconds.
         """
         with self._turn:
@@ -62,5 +62,5 @@ class Throttle:
         return True
 
     def shared_by(self, processes: int) -> Throttle:
-        """A bucket with the share of one of so many processes that copy at once; this one for 1."""
+        """A bucket with the share of one of ``processes`` that copy at once; this one for 1."""
         return self if processes <= 1 else Throttle(self.bytes_per_s / processes, self._clock)

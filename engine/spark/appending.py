@@ -30,7 +30,7 @@ ColumnOrName = Column | str
 TaskFunction = Callable[[int, Iterator[pa.RecordBatch]], bytes]
 
 _TIMES = ("timestamp", "timestamp_ntz", "date", "void")
-"""What a record's timestamp may be given as."""
+"""Types of a record's timestamp column."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def to_records(
 
 @contextmanager
 def _analysed(what: str) -> Iterator[None]:
-    """What Spark finds wrong with an expression before it runs, in our words."""
+    """Spark's error about an expression before it runs, in our words."""
     try:
         yield
     except PySparkException as error:
@@ -267,7 +267,7 @@ def count_records(records: DataFrame) -> dict[int, int]:
 
 @contextmanager
 def _refusals() -> Iterator[None]:
-    """What ``raise_error`` has said of a row, as our error."""
+    """The error that ``raise_error`` made of a row, as ours."""
     try:
         yield
     except PySparkException as error:

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 _RAISED_IN_PYTHON = "api.python.PythonException: Traceback"
 
 CONNECTION_ERRORS = (Py4JError, ConnectionError)
-"""What a call into the JVM raises where PySpark has no error of its own for it."""
+"""Errors of a call into the JVM for which PySpark has none of its own."""
 
 
 def why_given_up(error: Exception) -> str | None:

@@ -67,7 +67,7 @@ def _condition(gateway: Any, throwable: Any) -> str:
 
 
 def _said(stores: Iterable[Store], condition: str, uri: str) -> StratalogError:
-    """What became of the file."""
+    """The error about the file."""
     if condition == _GONE:
         return SourceChangedError(
             f"{uri} was deleted while it was read, for it was merged, tiered, or expired for longer than "

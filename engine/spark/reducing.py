@@ -61,7 +61,7 @@ _TOUCHED = "__touched"
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """What a snapshot is made of: the latest one, where there is one, and the log after it."""
+    """The input of a snapshot: the latest one, if there is one, and the log after it."""
 
     work: SnapshotWork
     log: ReplicaLog

@@ -45,7 +45,7 @@ class SparkRunner:
         self.processes = self._cores
         self._counting = threading.Lock()
         self.counts = StoreCounts()
-        """What the executors asked of stores so far."""
+        """The storage calls of the executors so far."""
 
     def run(
         self, function: Callable[[W], R], items: Iterable[W], weigh: Callable[[W], int] = lambda _: 1

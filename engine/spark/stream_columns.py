@@ -56,7 +56,7 @@ def _pruned(struct: StructType, chosen: set[str], prefix: str) -> StructType:
 
 
 def parquet_columns(schema: StructType) -> list[str]:
-    """What to read of a file for the columns of ``schema``: leaves of structs, by their dotted names."""
+    """The columns of a file to read for the columns of ``schema``: leaves of structs, by their dotted names."""
     struct = StructType([field for field in schema if field.name != TOPIC])
     return list(_leaves(struct)) or ["offset"]  # the number of records, at least
 

@@ -47,7 +47,7 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 class Slice(InputPartition):
-    """What one task of a batch reads."""
+    """The work of one task of a batch."""
 
     def __init__(self, task: StreamTask) -> None:
         super().__init__(task)

@@ -242,9 +242,9 @@ class ConsumerOffsets:
         return cls(groups, offset, producers)
 
     def expired(self, now_ms: int, topic_ids: Collection[str]) -> list[OffsetsRecord]:
-        """What to append to forget the groups that have expired, and the offsets of topics other than
-        ``topic_ids``, which are gone for good; and producers of which nothing is to be expected any more. (Topic
-        ids never come back; those of topics that were created since this state must be among them.)
+        """The records that forget the groups that have expired, and the offsets of topics other than
+        ``topic_ids``, which are gone for good; and producers that have nothing more to decide. (Topic ids never
+        come back; those of topics that were created since this state must be among them.)
         """
         found: list[OffsetsRecord] = [
             ForgetProducer(producer_id=name, producer_epoch=producer.epoch)
@@ -264,7 +264,7 @@ class ConsumerOffsets:
 
 
 def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicIdPartition]) -> list[OffsetsRecord]:
-    """What to append to forget what the group has committed for these partitions, as it was seen."""
+    """The records that forget the commits of the group for these partitions, as they were seen."""
     return [
         ForgetOffset(group=name, topic_id=topic_id, partition=partition, seen=group.latest_commit)
         for topic_id, partition in sorted(partitions)
@@ -272,8 +272,8 @@ def forget_offsets(name: str, group: GroupState, partitions: Iterable[TopicIdPar
 
 
 def forget_group(name: str, group: GroupState) -> list[OffsetsRecord]:
-    """What to append to forget the group as it was seen: a record for each key that goes, so that the policy of
-    snapshots counts what has changed."""
+    """The records that forget the group as it was seen: one for each key that goes, so that the policy of
+    snapshots counts the changes."""
     return [*forget_offsets(name, group, group.offsets), ForgetGroup(group=name, seen=group.latest_commit)]
 
 
@@ -281,7 +281,7 @@ _OfGroup = OffsetCommit | OffsetTombstone | ForgetOffset | ForgetGroup | GroupMe
 
 
 def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsRecord) -> Iterable[_OfGroup]:
-    """What of the record at ``offset`` counts for groups here: itself, or what was pending. Changes
+    """The records that take effect for groups here by the record at ``offset``: itself, or pending ones. Changes
     ``producers``."""
     match record:
         case PendingOffset(producer_id=name, producer_epoch=epoch, commit=commit):

@@ -1,7 +1,7 @@
-"""What a group may commit, as far as it can be told without looking at any partition. Pure.
+"""The offsets that a group may commit, as far as it can be told without looking at any partition. Pure.
 
-Whatever gets past here can be written and read again: a record that nobody can read would keep every group of its
-partition from theirs.
+A commit that passes can be written and read again: an unreadable record would keep every group of its partition
+from their offsets.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LAST_EPOCH = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """What a group commits for a partition: everything below ``offset`` is processed."""
+    """A group's commit for a partition: everything below ``offset`` is processed."""
 
     offset: int
     leader_epoch: int | None = None

@@ -58,7 +58,7 @@ def transactions_topic(config: ClusterConfig) -> InternalTopic:
 
 
 def _configs() -> dict[str, str]:
-    """What does not follow the cluster's defaults for topics of users, whatever they are."""
+    """Configs that do not follow the cluster's defaults for topics of users."""
     return {
         "cleanup.policy": SNAPSHOT,
         "remote.storage.enable": "false",

@@ -1,4 +1,4 @@
-"""What a transaction coordinator decides: present state + request -> the next state, or an error. Pure.
+"""The decisions of a transaction coordinator: present state + request -> the next state, or an error. Pure.
 
 Kafka's rules (KIP-98, KIP-360). None as an answer: it is as was asked for already.
 
@@ -166,8 +166,8 @@ def forget(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction
 
 
 def overdue(present: Transaction, now_ms: int, expiration_ms: int) -> Transaction | None:
-    """What time itself does to a transactional id: an overdue or fenced transaction is to be aborted, an id that
-    nobody uses is forgotten. None: nothing.
+    """The effect of time on a transactional id: an overdue or fenced transaction is to be aborted, an unused id is
+    forgotten. None: no effect.
     """
     if present.state is State.PREPARE_EPOCH_FENCE:  # left so by a driver that died
         return abort_fenced(present, now_ms)
@@ -192,7 +192,7 @@ def _of_producer(
         raise InvalidProducerIdMappingError(f"{what} {held}, not to {producer_id}: initialise the producer first")
     if present.producer_epoch != producer_epoch or present.state is State.PREPARE_EPOCH_FENCE:
         raise ProducerFencedError(
-            f"{what}: its producer now has epoch {present.producer_epoch}, this one {producer_epoch}: a newer "
+            f"{what}: its producer has epoch {present.producer_epoch}, this one {producer_epoch}: a newer "
             "producer has taken over, or the transaction ran into its timeout; stop this one"
         )
     return present

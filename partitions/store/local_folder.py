@@ -41,14 +41,14 @@ _KINDS = {
 
 
 class SpecialFileError(OSError):
-    """What a root holds under a name of ours is nothing that this product makes."""
+    """A root holds something under a name of ours that this product never makes."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(errno.ELOOP, f"{path!r} is {what}: {LEFT_ALONE}")
 
 
 def kind_of(mode: int) -> str:
-    """What something is that a name leads to; empty for a regular file."""
+    """The kind of thing behind a name; empty for a regular file."""
     return _KINDS.get(stat.S_IFMT(mode), "no file")
 
 

@@ -14,7 +14,7 @@ _RIGHTS: Mapping[str, Right] = {
     "list": "list",
     **dict.fromkeys(("delete", "sweep"), "delete"),
 }
-"""What it takes, by what was to be done; else it is to create."""
+"""The right that an action needs, by action; any other needs the right to create."""
 
 
 def failure_of(action: str, path: str, error: OSError) -> StorageError:

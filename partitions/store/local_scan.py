@@ -1,4 +1,4 @@
-"""What a folder of a POSIX file system holds, in one scan."""
+"""The content of a folder of a POSIX file system, in one scan."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def names_of(entries: Iterator[Entry]) -> frozenset[str]:
 
 
 def in_order(entries: Iterator[Entry]) -> list[Seen]:
-    """What the names lead to, by name; those that have vanished are left out."""
+    """The files of the names, by name; those that have vanished are left out."""
     found = []
     for name, entry in entries:
         with suppress(FileNotFoundError):
@@ -126,5 +126,5 @@ def objects(seen: Sequence[Seen]) -> list[StoredObject]:
 
 
 def version_of(inode: int, mtime_ns: int, size: int) -> str:
-    """What tells one file of a name from another."""
+    """An identity that tells one file of a name from another."""
     return f"{inode:x}.{mtime_ns:x}.{size:x}"

@@ -27,13 +27,13 @@ _memory_stores: dict[str, MemoryStore] = {}
 
 
 def scheme_of(uri: str) -> str | None:
-    """What stands before the first colon of an address, in small letters; None of a path, as ``./a:b`` is one."""
+    """The part before the first colon of an address, in small letters; None of a path, as ``./a:b`` is one."""
     found = _SCHEME.match(uri)
     return None if found is None else found[1].lower()
 
 
 def instead_of(scheme: str) -> str:
-    """What to write in place of an address with a scheme that no store has."""
+    """Advice for an address with a scheme that no store has."""
     if len(scheme) == 1:
         return "drives of Windows are no roots: use a folder of a POSIX file system, or s3://bucket/prefix"
     known = "use a folder, file:///folder or s3://bucket/prefix"

@@ -1,4 +1,4 @@
-"""What the replication protocol asks of a storage root.
+"""The operations of the replication protocol on a storage root.
 
 Names are relative to the root, parts joined by ``/``. Objects are written once: a name is created
 atomically and exclusively, is never changed, and is free again after its deletion. Calls have a
@@ -33,13 +33,14 @@ class StoredObject:
     that ``version`` is made of (``cp -a`` of a file whose inode is free again) was born at another time.
     """
     special: str = ""
-    """What has the name where that is no file: ``a symbolic link``, ``a FIFO``, ``a mount point``. Somebody else
-    put it there: it has no bytes, is never read, followed or deleted, and the name is taken all the same."""
+    """The kind of thing with the name, if it is no file: ``a symbolic link``, ``a FIFO``, ``a mount point``.
+    Somebody else put it there: it has no bytes, is never read, followed or deleted, and the name is taken all the
+    same."""
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """What a store was asked so far: requests by kind, bytes moved by this process."""
+    """The calls of a store so far: requests by kind, bytes moved by this process."""
 
     creates: int = 0
     reads: int = 0
@@ -134,7 +135,7 @@ class StagedWriter(Staged, Protocol):
 
 
 class Readable(Protocol):
-    """What it takes to read a listed object: every store does, and whatever stands for one."""
+    """The means to read a listed object: every store, and stand-ins for one."""
 
     def __hash__(self) -> int: ...
 

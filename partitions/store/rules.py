@@ -1,4 +1,4 @@
-"""What every store does alike: names, ranges, counting, listings that settle, transfers in pieces.
+"""Rules that all stores share: names, ranges, counting, listings that settle, transfers in pieces.
 
 The stores differ in how they reach bytes; a rule that must not differ between them stands here once.
 """
@@ -57,15 +57,15 @@ def check_name(name: str) -> str:
 
 
 def special_key(name: str) -> str:
-    """What an object is whose key is below the root, and which no name in a store can be for: empty where one can.
-    The requests of S3 cannot say each control character."""
+    """The kind of an object below the root whose key is no valid name in a store; empty for a valid one. The
+    requests of S3 cannot express each control character."""
     if _FORBIDDEN_PARTS.isdisjoint(name.split("/")) and not _CONTROL_CHARACTERS.search(name):
         return ""
     return "an object with an empty, '.' or '..' part, or a control character, in its key"
 
 
 def folder_prefix(prefix: str) -> str:
-    """What the names in a folder start with: ``a/b/`` for ``a/b`` and ``a/b/``, nothing for the root.
+    """The prefix of the names in a folder: ``a/b/`` for ``a/b`` and ``a/b/``, empty for the root.
 
     Raises: InvalidCallError.
     """

@@ -84,7 +84,7 @@ _ACTIONS: Mapping[Right, str] = {
     "create": "s3:PutObject",
     "delete": "s3:DeleteObject",
 }
-"""What it takes, as policies have it."""
+"""The right that an action needs, as policies name it."""
 
 _SHOW_CREDENTIALS = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (and AWS_SESSION_TOKEN) where this runs, executors included, "
@@ -96,7 +96,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What the server said of a request that it did not carry out."""
+    """The server's answer to a request that it did not carry out."""
 
     status: int
     code: str

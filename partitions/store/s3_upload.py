@@ -70,7 +70,7 @@ def crc32_text(crc32: int) -> str:
 
 
 def crc32_of_text(text: str) -> int:
-    """What ``crc32_text`` was made of."""
+    """The CRC-32 in a text of ``crc32_text``."""
     return int.from_bytes(base64.b64decode(text), "big")
 
 

@@ -30,7 +30,7 @@ MOST_FOOTER_BYTES = 16 * 1024 * 1024
 
 
 class Recovered(msgspec.Struct, frozen=True, kw_only=True):
-    """What an exported file holds: records ``[base_offset, next_offset)`` of one partition, as they were."""
+    """The records of an exported file: ``[base_offset, next_offset)`` of one partition, as they were."""
 
     path: str
     cluster_id: str
@@ -92,7 +92,7 @@ def export(source: Store, file: DataFile, target: Store, what: Recovered) -> int
 
 
 def _content(what: Recovered) -> tuple[object, ...]:
-    """What must be equal for two exports to be one: not which broker it was taken from."""
+    """The key of an export. Two exports of one key are the same, from whichever broker."""
     return what.cluster_id, what.topic_id, what.partition, what.epoch, what.base_offset, what.next_offset
 
 

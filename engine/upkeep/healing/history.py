@@ -1,4 +1,4 @@
-"""What replicas have discarded and still hold: a table, for those who look for records that are not in the log."""
+"""A table of files that replicas have discarded and still hold, to look for records that are not in the log."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from stratalog.partitions.paths import DataName
 
 @dataclass(frozen=True, slots=True)
 class HealPlan:
-    """What to do with one partition."""
+    """The plan for one partition."""
 
     leader: int
     """The leader when all have stepped aside."""
@@ -38,7 +38,7 @@ class HealPlan:
     """The leader is damaged and stays: it must be the last member when it is touched, and nobody being added."""
     repairs: tuple[Repair, ...]
     unmended: tuple[CorruptionError, ...] = ()
-    """What stays as it is, and what is to be done about it."""
+    """Damage that stays as it is, with the remedy."""
     forgotten: tuple[tuple[int, int], ...] = ()
     """Offsets without a good copy at and above the log end of the member that leads from now on. All of the ISR
     holds what is committed, so these never were, where it lacks them still when it leads: they are truncated, as

@@ -30,12 +30,12 @@ class Piece:
     broker_id: int
     links: tuple[Link, ...]
     behind: tuple[Link, ...]
-    """What the replica has from there on: markers of transactions stand there."""
+    """The replica's files after them: markers of transactions stand there."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebuildPlan:
-    """What stands for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
+    """The pieces for neighbouring remote segments. No pieces: they lie below the log start, and just leave."""
 
     lost: tuple[RemoteSegment, ...]
     """None where the table does not list the offsets: an older copy of it was put back."""
@@ -142,7 +142,7 @@ class _Sources:
             self._held[broker] = [copy.held for copy in copies if _is_of(copy.held.name, lineage)]
 
     def plan(self, segments: Sequence[RemoteSegment], log_start: int) -> RebuildPlan | None:
-        """What stands for the first of these segments, and as many of the others as need be."""
+        """The plan for the first of these segments, and as many of the others as need be."""
         first = segments[0]
         start = max(first.base_offset, log_start)
         if start >= first.next_offset:
@@ -171,7 +171,7 @@ class _Sources:
         return Piece(broker, (Link(*range_, held.file),), ())
 
     def cover_gap(self, start: int, end: int, committed: int) -> tuple[Piece, ...] | None:
-        """What stands for offsets ``[start, end)``, or for more where no files end there; all of it committed."""
+        """Pieces with offsets ``[start, end)``, or more where no files end there; all of it committed."""
         held = (held.end for files in self._held.values() for held in files)
         ends = sorted({each for each in held if end <= each <= committed})
         return next((pieces for each in ends if (pieces := self._cover(start, each)) is not None), None)

@@ -122,7 +122,7 @@ def _find(work: RecoverWork) -> tuple[list[_Found], list[tuple[int, StratalogErr
 def _truncated(
     work: RecoverWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Discarded]]:
-    """What the replicas have discarded, and former ones hold of other histories; under which lineage."""
+    """Files that the replicas have discarded, or former ones hold of other histories; and under which lineage."""
     lineage, began_ms = leaders_lineage(work.site)
     for broker in work.brokers:
         try:

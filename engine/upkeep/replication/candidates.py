@@ -52,7 +52,7 @@ class Candidate:
     held: int
     """How many records it has in its local log."""
     join: Lineage | None = None
-    """What it has to join first, because the tiered history has gone further."""
+    """The lineage that it has to join first, because the tiered history has gone further."""
     start_over: tuple[int, bytes] | None = None
     """Where it has to start over first, and the producer state there."""
 

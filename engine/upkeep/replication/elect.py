@@ -269,7 +269,7 @@ def _row(one: _Chosen, after: ClusterImage, unclean: bool, dry_run: bool) -> dic
 
 
 def _note(one: _Chosen, image: ClusterImage) -> str:
-    """What an unclean election costs, as far as it can be known."""
+    """The cost of an unclean election, as far as it can be known."""
     present = image.partition(one.view.topic_id, one.view.partition)
     members = sorted({*present.isr, *(lost.broker_id for lost in present.lost)})
     lost = [] if one.lost_at_least is None else [f"at least {one.lost_at_least} acknowledged records"]

@@ -40,7 +40,7 @@ class MergeWork(SiteWork):
 
 @dataclass(frozen=True, slots=True)
 class MergeResult:
-    """What was merged: segments made, files they replace, bytes written."""
+    """The result of merges: segments made, files they replace, bytes written."""
 
     segments: int
     files: int

@@ -54,7 +54,7 @@ class _Planned:
 
 
 def plan_replicas(context: Context, topics: Sequence[str] | None, change: ReplicaChange) -> ReplicaPlan:
-    """What the change means for the topics (all when None), on the cluster as it is now; nothing is changed.
+    """The plan of the change for the topics (all when None), on the cluster as it is now; nothing is changed.
 
     Raises: as ``stratalog.engine.metadata.reassignment_plan.plan_change``.
     """

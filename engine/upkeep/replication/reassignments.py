@@ -22,7 +22,7 @@ from stratalog.tiering.bootstrap import FromLeader, FromRemote, StartOver, fetch
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """What a newcomer lacks of its leader's log; None when the leader cannot say yet where it begins."""
+    """The part of its leader's log that a newcomer lacks; None when the leader cannot say yet where it begins."""
 
     broker_id: int
     records: int | None = None

@@ -69,7 +69,7 @@ class SyncWork(SiteWork):
 
 @dataclass(frozen=True, slots=True)
 class SyncResult:
-    """What became of each follower; ``leader_end`` is a log end that the leader was seen to have reached."""
+    """The results by follower; ``leader_end`` is a log end that the leader was seen to have reached."""
 
     synced: tuple[Synced, ...]
     missed: tuple[tuple[int, Missed], ...]

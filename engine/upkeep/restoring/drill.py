@@ -136,7 +136,7 @@ def drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, d
 
 
 def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
-    """What has changed since the last tier run."""
+    """The changes since the last tier run."""
     now = describe(context.metadata.image())
     described = {topic.topic_id: topic for topic in plan.description.topics}
     if now.configs != plan.description.configs:

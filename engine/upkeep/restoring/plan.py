@@ -1,4 +1,4 @@
-"""What the remote tier holds of a cluster: the plan of a restore. Reads, and changes nothing."""
+"""The plan of a restore, from the content of the remote tier. Reads, and changes nothing."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class RestoredPartition:
 
 @dataclass(frozen=True, slots=True)
 class RestorePlan:
-    """What there is to restore; all of it was found sound as far as a look at footers tells."""
+    """The cluster to restore; all of it was found sound as far as footers tell."""
 
     description: ClusterDescription
     topics: tuple[TopicDescription, ...]
@@ -116,9 +116,9 @@ def plan_restore(
     heir: str | None = None,
     key: ClusterKey | None = None,
 ) -> RestorePlan:
-    """What the remote holds of cluster ``former``, some of whose tables ``heir`` may have taken over already.
-    Every table is folded, every listed object is looked for, and the last segment of every partition is looked
-    into. With ``key``, which is that of ``former``, its description has to be signed.
+    """The plan of cluster ``former`` from the remote tier; ``heir`` may have taken over some of its tables
+    already. Every table is folded, every listed object is looked for, and the last segment of every partition is
+    looked into. With ``key``, which is that of ``former``, its description has to be signed.
 
     Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
         damaged; StorageError kinds. An error of one topic is a failure in the plan.

@@ -79,7 +79,7 @@ def restore(
 
 
 def restored_description(plan: RestorePlan, cluster_id: str) -> ClusterDescription:
-    """What the restored cluster is: the former one's topics, with greater leader epochs."""
+    """The restored cluster: the former one's topics, with greater leader epochs."""
     topics = tuple(
         msgspec.structs.replace(
             topic,

@@ -1,4 +1,4 @@
-"""What leaves the log, and what is swept up behind it.
+"""Retention of the log, and the deletion of files that nobody owns.
 
 retain          local and total retention, and what may be deleted after its delay
 tasks, remote   ... by leaders and replicas, and of the remote tier

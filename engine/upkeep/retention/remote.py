@@ -77,7 +77,7 @@ def _look(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObje
 
 @dataclass(slots=True)
 class Expiry:
-    """What leaves the remote logs in one run."""
+    """The segments that leave the remote logs in one run."""
 
     context: Context
     image: ClusterImage
@@ -106,7 +106,7 @@ class Expiry:
         return self.removed
 
     def _expire(self, topic: TopicImage, delay_ms: int) -> None:
-        """What lies below the log start offset."""
+        """The segments below the log start offset."""
         table = self.context.remote_table(topic)
         gone = expired_segments(
             table.load(), {p.partition: self._log_start(topic, p.partition) for p in topic.partitions}

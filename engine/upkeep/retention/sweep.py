@@ -120,8 +120,8 @@ def _needed(
     names: Sequence[str],
     failures: list[Failure],
 ) -> set[str]:
-    """What stays of a folder that nobody owns: of a former replica the data files of which it cannot be told, or
-    not yet, that the log has their records, or that they may go.
+    """The files that stay in a folder that nobody owns: those data files of a former replica whose records are not
+    known to be in the log, and that may not go yet.
     """
     replica = former_replica(context, image, broker_id, folder)
     data = {name for name in names if isinstance(parse_name(paths.base_name(name)), DataName)}

@@ -1,6 +1,6 @@
-"""What retain asks of tasks, keyed by partition: where its log should start, and what its replicas let go.
+"""The tasks of retain, keyed by partition: where its log should start, and what its replicas let go.
 
-What has to be so before a broker lets go of a record that no retention has expired:
+Conditions before a broker lets go of a record that no retention has expired:
     * its segment is in the remote table, and of the history of the replica that lets go
     * the store has its object at its size, as a walk saw it after the table was read
     * all bytes of that object were read where it lies, and have the checksum that was taken when they were
@@ -54,7 +54,7 @@ class RemotePart:
 
     store: Store
     listed: tuple[RemoteSegment, ...]
-    """What the table lists."""
+    """The segments in the table."""
     objects: tuple[StoredObject, ...]
     """Those of them, from the first on, that the store has at their size."""
 
@@ -103,7 +103,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What one partition's replicas let go."""
+    """The files that one partition's replicas let go."""
 
     local_starts: tuple[tuple[int, int], ...]
     """Broker and its local start offset now."""
@@ -194,7 +194,7 @@ class _Dropping:
     bad: dict[str, StratalogError] = field(default_factory=dict)
     """And those that cannot be relied upon."""
     objects: dict[str, StoredObject] = field(init=False)
-    """What lies there of the remote segments, by path."""
+    """The objects of the remote segments, by path."""
 
     def __post_init__(self) -> None:
         remote = self.work.remote

@@ -212,7 +212,7 @@ class _Vacuum:
 
 
 def _now_at(store: Store, probe_id: str) -> int:
-    """What time it is at a store: that of an object which is made now."""
+    """The time at a store: that of an object which is made now."""
     probe = paths.probe_name(probe_id)
     store.create(probe, b"")
     try:

@@ -64,12 +64,12 @@ class SnapshotWork(SiteWork):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What one look at the leader says of a partition's next snapshot."""
+    """The plan of a partition's next snapshot, from one look at the leader."""
 
     latest: SnapshotId
     """Its latest usable snapshot; ``EMPTY`` without one."""
     next: SnapshotId
-    """What a new one would be; ``EMPTY`` when nothing is committed."""
+    """The id of a new one; ``EMPTY`` when nothing is committed."""
     high_watermark: int
     log_bytes: int
     """Of the log between the two."""
@@ -307,7 +307,7 @@ def _last_link(log: ReplicaLog, end: int) -> Link | None:
 
 @dataclass(frozen=True, slots=True)
 class _StateContent:
-    """What a snapshot of an internal topic holds."""
+    """The content of a snapshot of an internal topic."""
 
     form: StateFormat[Any, Any]
     state: Any
@@ -320,7 +320,7 @@ class _StateContent:
 
 @dataclass(frozen=True, slots=True)
 class _LatestContent:
-    """What a snapshot of a topic of a user holds."""
+    """The content of a snapshot of a user's topic."""
 
     table: pa.Table
     changed: int

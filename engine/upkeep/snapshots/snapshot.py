@@ -50,13 +50,13 @@ from stratalog.partitions.runner import Done, Failed, Runner, SerialRunner
 from stratalog.snapshots.snapshot_id import EMPTY
 
 MEMORY_BYTES = 256 * 1024 * 1024
-"""What a task may read of a partition, uncompressed; a larger one is Spark's."""
+"""Most bytes of a partition that a task may read, uncompressed; a larger one is Spark's."""
 
 VIEWS = 3
 """The number of views under which a partition is tried in one run."""
 
 _EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
-"""What time does to the state of internal topics; how many records say so."""
+"""The expiry of internal topics' state, by topic; each returns the number of records that it wrote."""
 R = TypeVar("R")
 
 

@@ -29,7 +29,7 @@ from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 from stratalog.snapshots.start_offset import FrozenSnapshot, leader_start_offset, to_delete
 
 LEADER_CHANGED = (FencedLeaderEpochError, UnknownLeaderEpochError)
-"""What a fetch is answered when the leader is another one than the follower thinks."""
+"""Answers to a fetch when the leader is another one than the follower thinks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: li
 
 @dataclass(frozen=True, slots=True)
 class Cleaned:
-    """What the replicas of one partition let go."""
+    """The files that the replicas of one partition let go."""
 
     deleted: int
     """Snapshots, and pieces of snapshots that nobody fetches any more."""

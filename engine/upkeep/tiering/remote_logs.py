@@ -1,4 +1,4 @@
-"""What the remote tier says of topics, several at once, without waiting for it once for each of them.
+"""Questions to the remote tier about several topics at once, without a wait for each of them.
 
 Where the remote tier is down each question costs a deadline with all its retries. Topics are asked in waves, and
 when a whole wave has failed with what may pass, the rest is not asked any more. So a run over thousands of topics
@@ -26,7 +26,7 @@ WAVE = 16
 
 
 def ask_remote(context: Context, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:
-    """What ``ask``, which asks the remote tier, says of each of the items: one outcome an item, in any order."""
+    """The answers of ``ask``, which asks the remote tier: one outcome an item, in any order."""
     waiting = list(items)
     while waiting:
         wave, waiting = waiting[:WAVE], waiting[WAVE:]
@@ -47,7 +47,7 @@ def ask_for_logs(
 
 
 def rewrites(image: ClusterImage, remotes: Mapping[str, RemoteLog]) -> list[str]:
-    """What others have rewritten of these topics' tables, for the notes of a report."""
+    """Rewrites by others of these topics' tables, for the notes of a report."""
     return [
         f"{image.topics[topic_id].name}: {remote.rewrite}"
         for topic_id, remote in remotes.items()

@@ -1,4 +1,4 @@
-"""What a tier run knows of the topics and partitions that it works on."""
+"""The state of a tier run: its topics and partitions."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TopicTiering:
     pending: list[tuple[PartitionTiering, Uploaded]] = field(default_factory=list)
     """Uploaded, in order, and not committed yet."""
     notes: list[str] = field(default_factory=list)
-    """What others have done to its table."""
+    """The changes of others to its table."""
 
     def open(self, context: Context, *, dry_run: bool) -> None:
         """Read the table, once; a topic that has none yet gets one, and what others have rewritten is taken back.
@@ -118,7 +118,7 @@ class PartitionTiering:
 
     @property
     def backlog(self) -> list[Run]:
-        """What was due and is not committed."""
+        """The runs that were due and are not committed."""
         if self.planned is None:
             return []
         done = {uploaded.segment.base_offset for uploaded in self.committed}
@@ -130,13 +130,13 @@ class PartitionTiering:
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
     def hand_over(self) -> None:
-        """What follows without a gap on what was handed over before is the topic's to commit."""
+        """Give the topic to commit all uploads that follow without a gap on those handed over before."""
         while (upload := self.uploaded.pop(self.next_offset, None)) is not None:
             self.next_offset = upload.segment.next_offset
             self.of.pending.append((self, upload))
 
     def entry_after(self, now_ms: int, intervals: Intervals, draw: float) -> Entry:
-        """What the list says of it after this run."""
+        """Its entry in the list after this run."""
         if self.error is not None:
             return failed(
                 self.entry, now_ms, intervals, code=self.error.code, draw=draw, remote_end=self.remote_end

@@ -1,4 +1,4 @@
-"""What a tier run asks of tasks: what is due of a partition, and one segment to the remote tier."""
+"""The tasks of a tier run: plan the uploads of a partition, and copy one segment to the remote tier."""
 
 from __future__ import annotations
 

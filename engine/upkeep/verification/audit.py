@@ -1,4 +1,4 @@
-"""What is wrong with partitions: their replicas, and what is remote of them.
+"""Findings of partitions: of their replicas, and of their remote logs.
 
 1. tasks, one a partition: list all replicas, check names, sizes, contiguity, footers (``structure``,
    ``registers``, ``snapshots``); then, read after the leaders were listed, what the remote tables list
@@ -40,7 +40,7 @@ class Audited:
     work: LookWork
     looked: Looked | None = None
     remote: RemotePart | None = None
-    """What the remote table lists of it; None where the topic is not tiered, or that cannot be told."""
+    """Its segments in the remote table; None where the topic is not tiered, or that cannot be told."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers agree with the table."""
     findings: list[Finding] = field(default_factory=list)
@@ -75,8 +75,8 @@ def audit(
     """Look at the partitions of the topics (those in ``only``, where it is given), by topic and partition. A
     topic whose remote table cannot be read is a failure.
 
-    What is found under a view that has passed meanwhile says nothing (a member that left the ISR may well be
-    behind): such a partition is looked at again, and left out when its topic is gone.
+    Findings under a view that has passed meanwhile say nothing (a member that left the ISR may well be behind):
+    such a partition is looked at again, and left out when its topic is gone.
     """
     audits: dict[TopicIdPartition, Audited] = {}
     for _ in range(_ROUNDS):
@@ -128,7 +128,7 @@ def _audit_once(
 
 
 def failures_of(audits: Sequence[Audited]) -> list[Failure]:
-    """What was found, as failures of a report."""
+    """The findings, as failures of a report."""
     return [Failure.of(found.where, found.error) for each in audits for found in each.findings if not found.unused]
 
 
@@ -139,7 +139,7 @@ def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
 
 
 def notes_of(audits: Sequence[Audited]) -> list[str]:
-    """What was found and is no failure: it is wrong with files that no log uses."""
+    """The findings that are no failures: of files that no log uses."""
     return [f"{found.where}: {found.error}" for each in audits for found in each.findings if found.unused]
 
 
@@ -200,8 +200,8 @@ def _look(
 def _load_remote(
     context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
 ) -> None:
-    """What the remote tables list now of the partitions, of topics that are tiered. Where that cannot be told it
-    is in ``failed``, by topic, and the brokers are looked at all the same.
+    """The present remote segments of the partitions of tiered topics. A topic whose table cannot be read is in
+    ``failed``, and its brokers are looked at all the same.
     """
 
     def ask(topic: TopicImage) -> Callable[[int], RemotePart]:

@@ -62,7 +62,7 @@ class ReadWork:
 
 @dataclass(frozen=True, slots=True)
 class ReadFiles:
-    """What came of a group: the good files with their checksums, and what is wrong with the others."""
+    """The result of a group: the good files with their checksums, and the errors of the others."""
 
     good: tuple[tuple[HeldFile, int], ...]
     findings: tuple[Finding, ...]
@@ -85,7 +85,7 @@ def groups_of(
 
 
 def read_files(work: ReadWork) -> ReadFiles:
-    """The task. What is wrong with one file keeps no other from being read."""
+    """Read all files of the work; damage of one keeps no other from being read."""
     good: list[tuple[HeldFile, int]] = []
     findings: list[Finding] = []
     for held in work.files:
@@ -150,10 +150,10 @@ def _read(work: ReadWork, held: HeldFile) -> tuple[DataFile, CheckedSegment | No
 
 
 def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
-    """The file of that name now; None where there is none, and none is needed: it is of a history that the replica
-    has left meanwhile, or the log goes on without it.
+    """The file of that name now; None where it is gone, and not needed: it is of a history that the replica has
+    left meanwhile, or the log goes on without it.
 
-    Raises: LogGapError; what keeps the replica from being listed.
+    Raises: LogGapError; errors of listing the replica.
     """
     assert work.place is not None
     replica = work.site.replica(work.place)

@@ -1,4 +1,5 @@
-"""What is wrong with a partition: for people as an error, for a heal as a damage. And what is known to be good."""
+"""The findings of a partition: for people as errors, for a heal as damage. And the files that are known to be
+good."""
 
 from __future__ import annotations
 

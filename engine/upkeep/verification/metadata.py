@@ -1,7 +1,7 @@
 """The metadata log on its voters: what each of them holds, and with ``deep`` every byte of it.
 
-Only what a voter itself contradicts is a finding. A voter that is behind is none, for a majority is enough; nor is
-one whose broker is fenced, or that was wiped and waits to be replaced: ``jobs/quorum`` tells of them.
+Only a contradiction within a voter is a finding. A voter that is behind is no finding, for a majority is enough;
+nor is one whose broker is fenced, or that was wiped and waits to be replaced: ``jobs/quorum`` tells of them.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState, deep: bool) -> Iterator[StratalogError]:
-    """What is wrong with one voter, listed after ``state`` was found."""
+    """The errors of one voter, listed after ``state`` was found."""
     voter = listing.voter
     live = sorted(
         name

@@ -26,7 +26,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 @dataclass(frozen=True, slots=True)
 class RemotePart:
-    """What the remote table lists of one partition."""
+    """The segments of one partition in the remote table."""
 
     store: Store
     folder: str
@@ -34,7 +34,7 @@ class RemotePart:
     missing: frozenset[str]
     """Paths that the table lists and the store does not hold at that size."""
     rewrite: str = ""
-    """What others have put into the table in place of segments, if they have."""
+    """Files that others have put into the table in place of segments, if any."""
 
     def lists(self, object_name: str) -> bool:
         """Whether the table lists an object, by its name in the store."""

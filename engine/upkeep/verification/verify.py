@@ -3,8 +3,8 @@
     1. the partitions of the topics (``audit``)
     2. the metadata log on its voters (``metadata``)
 
-Nothing is changed. What is wrong is a failure of the report, with the replica, the file and the offsets; a damaged
-file that no log uses is a note.
+Nothing is changed. Damage is a failure of the report, with the replica, the file and the offsets; a damaged file
+that no log uses is a note.
 """
 
 from __future__ import annotations
