@@ -91,6 +91,7 @@ lint: $(VENV)/.installed
 	@$(BIN)/ruff format --quiet --check --output-format concise . || { echo "not formatted: make format" >&2; exit 1; }
 	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/python -m tests.prose
 
 # Before anything takes long, and with the system's Python: .venv may not be there yet.
 java:

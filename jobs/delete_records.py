@@ -36,7 +36,6 @@ class _OffsetsFile(msgspec.Struct, frozen=True):
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("delete_records", __doc__ or "", runs="driver")
     add_dry_run(parser, "check, and print the low watermarks that would be reached; change nothing")
     parser.add_argument("--offset-json-file", metavar="JSON", type=Path, help="topics, partitions and offsets")
@@ -47,7 +46,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def delete_records(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     by_topic: dict[str, dict[int, int]] = {}
     for one in _wanted(given):

@@ -12,7 +12,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("describe", __doc__ or "", runs="driver")
     add_topics(parser)
     add_dry_run(parser, "the same: this job only reads")
@@ -21,7 +20,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def describe(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, bars=[("brokers", "topics")])
     cluster = job.cluster()

@@ -16,7 +16,6 @@ from stratalog.jobs.run import Job, run_job
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("fence", __doc__ or "", runs="driver")
     add_dry_run(parser, "print which partitions would be led by whom, change nothing")
     parser.add_argument("--brokers", metavar="N,M", type=numbers, required=True, help="these brokers")
@@ -30,7 +29,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def fence(job: Job) -> Report:
-    """The job."""
     given, cluster = job.arguments, job.cluster()
     if given.unfence:
         return cluster.brokers.unfence(given.brokers, dry_run=given.dry_run)

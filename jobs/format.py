@@ -16,7 +16,6 @@ from stratalog.partitions.store import StoreCounts
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("format", __doc__ or "", runs="driver")
     add_dry_run(parser)
     parser.add_argument(

@@ -31,7 +31,6 @@ _NEEDS = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("groups", __doc__ or "", runs="driver")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every group")
@@ -58,7 +57,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def groups(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, needs=_NEEDS)
     cluster = job.cluster()

@@ -19,7 +19,6 @@ from stratalog.jobs.run import Job, run_job, warn
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("quorum", __doc__ or "", runs="driver")
     add_dry_run(parser, "check, and print what would be done; change nothing")
     what = parser.add_mutually_exclusive_group()
@@ -37,7 +36,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def quorum(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     if given.sign:
         return stratalog.Cluster.sign(

@@ -49,7 +49,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     wish.add_argument("--replication-factor", metavar="N", type=count, help="N replicas of each partition")
     how = parser.add_argument_group("how")
-    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most so much a second: 50MiB")
+    how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES a second: 50MiB")
     how.add_argument(
         "--force", action="store_true", help="also remove the last replica in sync, and lose what only that has"
     )

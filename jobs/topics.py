@@ -30,7 +30,6 @@ _SCHEMA = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("topics", __doc__ or "", runs="driver")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -70,7 +69,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def topics(job: Job) -> Report:
-    """The job."""
     cluster, given = job.cluster(), job.arguments
     if given.command == "delete":
         deleted = cluster.topics.delete(given.name, keep_remote=given.keep_remote, dry_run=given.dry_run)

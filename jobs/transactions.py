@@ -28,7 +28,6 @@ _NEEDS = (
 
 
 def arguments() -> argparse.ArgumentParser:
-    """What this job takes."""
     parser = job_parser("transactions", __doc__ or "", runs="driver")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every transactional id")
@@ -43,7 +42,6 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def transactions(job: Job) -> Report:
-    """The job."""
     given = job.arguments
     check_options(given, needs=_NEEDS)
     cluster = job.cluster()

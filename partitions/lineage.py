@@ -51,12 +51,12 @@ class Lineage:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes in memory, roughly: an entry is a tuple of two numbers, and stands in two sequences."""
+        """Its size in memory, roughly: an entry is a tuple of two numbers, and stands in two sequences."""
         return 256 + 160 * len(self.entries)
 
     @property
     def latest_epoch(self) -> int:
-        """The greatest epoch, 0 when there is none."""
+        """The greatest epoch; 0 for an empty lineage."""
         return self.entries[-1].epoch if self.entries else 0
 
     def epoch_at(self, offset: int) -> int | None:

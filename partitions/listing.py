@@ -1,4 +1,4 @@
-"""What a replica is, from the listing of its folder (protocol section 1, "A replica is a listing").
+"""The log of a replica, from the listing of its folder (protocol section 1, "A replica is a listing").
 
 ``parse`` sorts names into kinds; ``resolve`` tells, under a lineage, which files are live, the chain that
 they form, the log end offset and the high watermark. Pure: contents that it needs (the lineage, the end
@@ -37,9 +37,7 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A folder's names by kind. Names that are none of ours, and all that lies in folders inside it, are
-    ``strangers``.
-    """
+    """A folder's names by kind. Foreign names, and everything in folders inside it, are ``strangers``."""
 
     data: tuple[DataFile, ...]
     epochs: tuple[tuple[EpochName, StoredObject], ...]
@@ -63,7 +61,7 @@ class Listing:
 
     @property
     def local_start(self) -> int:
-        """The local log start offset: the greatest ``.local``, 0 when there is none."""
+        """The local log start offset: the greatest ``.local``, 0 without one."""
         return max((name.offset for name, _ in self.local_starts), default=0)
 
 
@@ -71,8 +69,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
     """Sort the objects of one replica's folder by kind; ``folder`` as the replica has it, below the root, which
     ``uri_of`` names in errors.
 
-    Raises: CorruptionError where what has a name of ours is no file: whoever read it by path, as Spark does, would
-        read what it leads to.
+    Raises: CorruptionError where a name of ours is not a file's: a reader by path, such as Spark, would follow it.
     """
     data: list[DataFile] = []
     epochs: list[tuple[EpochName, StoredObject]] = []
@@ -142,7 +139,7 @@ class ReplicaLog:
     log_end: int
     high_watermark: int
     promised: int
-    """What the high-watermark files of the lineage's epochs claim, not bounded by the log end."""
+    """The high watermark that the files of the lineage's epochs claim, not bounded by the log end."""
     dead: tuple[DataFile, ...]
     """Files of other histories, or below the local start."""
     hidden: tuple[DataFile, ...]

@@ -150,7 +150,7 @@ def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[L
 
     for link in links:
         size = _size(link)
-        large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging comes to an end
+        large = size * 2 >= policy.segment_bytes  # a segment of its own, so that merging ends
         if large or run_bytes + size > policy.segment_bytes:
             close()
         run.append(link)

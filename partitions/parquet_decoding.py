@@ -59,9 +59,9 @@ def translated(what: str) -> Iterator[None]:
 
 
 def is_of_this_process(error: Exception) -> bool:
-    """Whether what Arrow raised says nothing of the bytes that it was reading: there was no memory or no thread to
-    be had, or the system refused something. A file is not to be replaced, nor a replica to be given up, for that.
-    (How much memory a file takes was looked at before: it has not asked for too much.)
+    """Whether an error of Arrow says nothing of the bytes that it was reading: it lacked memory or a thread, or
+    the system refused something. A file is not to be replaced, nor a replica to be given up, for that. (The memory
+    that a file takes was checked before: it has not asked for too much.)
     """
     return (
         isinstance(error, MemoryError)  # ArrowMemoryError is one, and an ArrowException

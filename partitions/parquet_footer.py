@@ -1,9 +1,9 @@
 """Parquet's footer, as far as a segment needs it, read within bounds and checked before Arrow sees any of it.
 
 Arrow keeps some hundred bytes for each byte of a footer that means harm, and ends the process where Python asks it
-for a column chunk with a wrong histogram of levels: so nobody asks it for one. What a segment's writer always does
-is demanded here: its column chunks lie one behind another, from the first byte after the magic to the page index,
-each as its schema has them; one page index and no encryption, no bloom filter, no chunk in another file.
+for a column chunk with a wrong histogram of levels: so nobody asks it for one. The invariants of a segment's
+writer are demanded here: its column chunks lie one behind another, from the first byte after the magic to the page
+index, each as its schema has them; one page index and no encryption, no bloom filter, no chunk in another file.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ _DECODED = Room(REGISTER_BYTES)
 
 @dataclass(frozen=True, slots=True)
 class EndState:
-    """What a log's last file hands on to the next one."""
+    """The state that a log's last file hands on to the next one."""
 
     producers: dict[str, ProducerEntry]
     last_transactional_offset: int | None
@@ -152,8 +152,8 @@ class Replica:
         return self.end_state(log).producers
 
     def end_state(self, log: ReplicaLog) -> EndState:
-        """What an append at the log end goes on from: the last file's state, else that of the local start. That
-        does not say where the last append in a transaction is: any remote file below it may hold one.
+        """The state that an append at the log end goes on from: the last file's, else that of the local start.
+        That does not say where the last append in a transaction is: any remote file below it may hold one.
         """
         if log.chain:
             footer = self.footer(log.chain[-1].file)
@@ -161,7 +161,7 @@ class Replica:
         return EndState(self.producers_at_local_start(log), log.local_start - 1 if log.local_start else None)
 
     def footer(self, file: DataFile) -> SegmentFooter:
-        """What a data file of the replica says of itself."""
+        """The footer of a data file of the replica."""
         return read_segment(self.store, file).footer
 
     def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
@@ -178,7 +178,7 @@ class Replica:
 
 
 def _read_lineage(store: Store, register: StoredObject) -> Lineage:
-    """What an ``.epoch`` file says."""
+    """The content of an ``.epoch`` file."""
     found = remembered_lineages.get((store, register))
     if found is None:
         what = store.uri_of(register.name)

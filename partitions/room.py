@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 class Room:
-    """So many bytes, of which each caller takes some for as long as it needs them. Thread-safe."""
+    """A number of bytes, of which each caller takes some for as long as it needs them. Thread-safe."""
 
     def __init__(self, size_bytes: int) -> None:
         self._size_bytes = size_bytes

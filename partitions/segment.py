@@ -216,7 +216,7 @@ def read_row_groups(
                 table = table.slice(low - first, high - low)
                 yield low, table
                 del table
-                # What a thread has freed its allocator keeps: one row group after another, several of them.
+                # The allocator keeps memory that a thread has freed: one row group after another, several of them.
                 pa.default_memory_pool().release_unused()
 
 

@@ -1,7 +1,7 @@
 """Writing a data file: Parquet, in one streaming pass, memory bounded by one row group.
 
-What readers refuse (``parquet_footer``, ``parquet_pages``) is not written: a record that is too large, row groups
-that take more memory than readers grant them, a footer without end.
+It writes nothing that readers refuse (``parquet_footer``, ``parquet_pages``): a record that is too large, row
+groups that take more memory than readers grant them, a footer without end.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class CompactReader:
                 raise ValueError(f"it has a field {number}, which a segment never has")
             if kind != known.kind and (kind, known.kind) != (FALSE, TRUE):
                 raise ValueError(f"its field {number} is of kind {kind}, not {known.kind}")
-            # What comes again and again stands here, without a call.
+            # The most frequent kinds stand here, without a call.
             if kind in (I64, I32):
                 value = data[at]
                 at += 1

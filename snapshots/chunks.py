@@ -1,4 +1,4 @@
-"""What a follower has of a snapshot that it fetches: write-once part files (KIP-630, "Response Handling").
+"""The parts of a snapshot that a follower has fetched: write-once part files (KIP-630, "Response Handling").
 
 Kafka appends to one ``.checkpoint.part``. Here every chunk is a file of its own beside it,
 ``<snapshot>.checkpoint.<position>.part``; together they are that file. A run that comes later, after a crash or at

@@ -3,8 +3,8 @@
 One driver runs both sides, over two folders. ``Source`` is the leader's: it checks at every chunk what a broker
 would check. ``fetch_snapshot`` is the follower's, in this order: hear of a snapshot; keep it chunk by chunk;
 verify the whole of it; give it its name; drop the chunks. A run that stops in between leaves chunks, which the
-next run goes on from or drops. What comes then, the log that starts at the snapshot's end and the state that is
-loaded from it, is the caller's.
+next run goes on from or drops. The next steps, a log that starts at the snapshot's end and the state that is
+loaded from it, are the caller's.
 """
 
 from __future__ import annotations

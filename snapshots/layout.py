@@ -1,4 +1,4 @@
-"""What a snapshot's file holds (KIP-630, "Snapshot Format", "Snapshot Control Records").
+"""The content of a snapshot's file (KIP-630, "Snapshot Format", "Snapshot Control Records").
 
 A data file of the log: Parquet, the physical columns of the topic, checksummed pages and footers. Offsets count
 the rows of the snapshot from 0 on and have nothing to do with those of the log, which KIP-630 does not require.

@@ -1,4 +1,4 @@
-"""What may be snapshotted: a state that is a fold over a log (KIP-630, "Type of State Machines and Operations").
+"""States that may be snapshotted: folds over a log (KIP-630, "Type of State Machines and Operations").
 
 The laws, which tests hold every machine to:
 

@@ -1,7 +1,7 @@
 """``python -m tests.prose``: words that plain English does without, in what a person reads of the product.
 
-A sentence has a noun as its subject, so it begins with no relative pronoun. The other words of the list have a
-shorter one.
+A sentence has a noun as its subject, so it begins with no relative pronoun: not "What the file holds", but "The
+content of the file". The other words of the list have a shorter one.
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ ROOT = Path(__file__).resolve().parent.parent
 PRODUCT = ("engine", "partitions", "tiering", "snapshots", "jobs", "conf", "stratalog/__init__.py")
 PAGES = ("README.md", "SECURITY.md", "CHANGELOG.md", "docs")
 _BEGIN = r"(?:^\W*|[.:;!?)`]\s+|\"\"\")"
+_SENTENCE = r"(?:^[ \t]*(?:# )?|[.:;!?)`]\s+|\"\"\")"
 WORDS = re.compile(
-    rf"\b[Ww]hoever\b|{_BEGIN}(?:Who|What is|What are)\b"
-    r"|\b(?:so many|is none|are none|to be had|of late|for ever)\b"
+    rf"\b[Ww]hoever\b|{_BEGIN}(?:Who|What\s+is|What\s+are)\b|{_SENTENCE}What\s+[a-z]"
+    r"|\b(?:[Ss]o\s+many|so\s+much|(?:is|are|was|were)\s+none|none\s+of\s+ours|nobody\s+of\s+ours)\b"
+    r"|\b(?:to\s+be\s+had|of\s+late|for\s+ever|by\s+now|in\s+vain|comes\s+to|came\s+to)\b",
+    re.MULTILINE,
 )
 
 
 def findings(paths: list[Path]) -> Iterator[str]:
     """``path:line: words`` for each place."""
     for path in paths:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
-            for found in WORDS.finditer(line):
-                yield f"{path.relative_to(ROOT)}:{number}: {found[0].strip()!r}: say it plainly"
+        text = path.read_text()
+        for found in WORDS.finditer(text):
+            number = text.count("\n", 0, found.end()) + 1
+            yield f"{path.relative_to(ROOT)}:{number}: {' '.join(found[0].split())!r}: say it plainly"
 
 
 def read_files() -> list[Path]:

@@ -31,7 +31,7 @@ The invariant
     Copy -> commit -> delete, always in this order. An object exists before the table lists it; the table
     lists it before a broker lets go of it; the table forgets it before the object goes. The remote holds
     every offset once, without gaps, and of one history: a commit that would break this is refused before it
-    is made. What others do to the table is no part of it: a rewrite is seen through and taken back, a write of
+    is made. Changes of others to the table are no part of it: a rewrite is seen through and taken back, a write of
     data is refused (``foreign_commits``).
 
 In and out

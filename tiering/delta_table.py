@@ -217,7 +217,7 @@ class DeltaTopicTable(DeltaTopicReader):
 
     def delete(self) -> None:
         """Delete the whole folder, of a topic that the cluster has forgotten: the log of the table last,
-        so that what a crash leaves is still recognised as this topic's. What no name can be for stays.
+        so that the rest after a crash is still recognised as this topic's. Objects under no valid name stay.
         """
         names = [stored.name for stored in self.remote.walk(self.folder) if not stored.special]
         log_folder = paths.join(self.folder, paths.DELTA_LOG) + "/"

@@ -2,7 +2,7 @@
 reading.
 
 Each commit of ours that touches files says with the application transaction ``stratalog`` at which version that
-was; the table is a remote log there. What follows is judged by Delta's own word for it, ``dataChange``:
+was; the table is a remote log there. Later commits are judged by Delta's own word for it, ``dataChange``:
 
     no add, no remove                   properties, columns, statistics: the files are what they were
     the files are again what they were  a RESTORE to that version: as if nothing had been

@@ -1,9 +1,9 @@
-"""The records of a table as whatever files list them: those that others have written in place of our segments.
+"""The records of a table from files that others have written in place of our segments.
 
-Anybody may have written them, and in whatever order their records are. So they are read as segments are: a footer
-within bounds, then row group by row group, each within bounds, by the first offset that it says it has. What may
-still be preceded by others waits, and at most so much that it can be put in order in memory. That every offset is
-there once is found at last, whatever the files say of themselves.
+Anybody may have written them, with records in any order. So they are read as segments are: a footer within bounds,
+then row group by row group, each within bounds, by the first offset that it says it has. Records that others may
+still precede wait, at most as many as can be put in order in memory. The end of the read proves that every offset
+is there once, whatever the files say of themselves.
 """
 
 from __future__ import annotations

@@ -26,8 +26,8 @@ LatestMs = Callable[[Link], int]
 
 @dataclass(frozen=True, slots=True)
 class CopyLag:
-    """How far the remote tier stays behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). What
-    is sealed goes when either of the two says so: 0 always does, -1 never.
+    """How far the remote tier stays behind the log (remote.copy.lag.ms, remote.copy.lag.bytes; KIP-1241). Sealed
+    runs go when either of the two says so: 0 always does, -1 never.
     """
 
     ms: int

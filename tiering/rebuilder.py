@@ -1,8 +1,8 @@
 """An object of the remote tier made anew, from a replica that still has its records, or from what others have
 written in place of it.
 
-Nothing that lies there is deleted or changed. What was damaged stays under its name until the table has
-forgotten it and its delay is over; what is rebuilt gets a name of its own. Only an object that is gone
+Nothing that lies there is deleted or changed. A damaged object stays under its name until the table has
+forgotten it and its delay is over; a rebuilt one gets a name of its own. Only an object that is gone
 altogether is put back under its old name, where its old bytes still exist: then every version of the table that
 lists it can be read again.
 """
@@ -47,7 +47,7 @@ def rebuild(
     the object is damaged or missing; None where the table does not list these offsets at all.
 
     1. stage the bytes, checked as they pass; 2. give them a name that nobody has; 3. read all of it back, every
-    checksum. What a crash leaves is not committed, and is litter.
+    checksum. A crash leaves litter, without a commit.
 
     Raises: CorruptSegmentError when the replica, or the remote tier, does not give what was written there;
         SourceChangedError, StorageError, OutcomeUnknownError.

@@ -56,7 +56,7 @@ class RemoteLog:
 
     @property
     def memory_bytes(self) -> int:
-        """What this takes in memory without the rewrite, roughly: a segment is two objects, and numbers."""
+        """Its size in memory without the rewrite, roughly: a segment is two objects, and numbers."""
         return 1024 + 500 * sum(map(len, self.segments.values()))
 
     def of_partition(self, partition: int) -> tuple[RemoteSegment, ...]:

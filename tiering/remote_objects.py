@@ -10,7 +10,7 @@
       the topic is not tiered any more              goes
       anything else                                 stays: the next tier run commits it, or files with its offsets
 
-What was never committed goes only when it has lain there for a day, by the clock of the storage. The first two
+An upload without a commit goes only when it has lain there for a day, by the clock of the storage. The first two
 need no such care, for log starts never go back and a commit that comes late is superseded. (What only begins
 below the log start may be on its way into the table, if the log start has just moved; it is superseded soon.) The
 others may come to life again: another unclean election may bring the lost history back. Then a tier run finds the
@@ -62,7 +62,7 @@ class RemoteObjects:
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
     strangers: Mapping[str, StoredObject] = field(default_factory=dict)
-    """Whatever else is there, by path; also a link, say, in the place of a segment."""
+    """All other objects there, by path; also a link, say, in the place of a segment."""
 
     @classmethod
     def of(cls, folder: str, objects: Iterable[StoredObject]) -> RemoteObjects:

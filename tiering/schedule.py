@@ -7,8 +7,8 @@
                                         take the jitter, up to a maximum
     topic gone, or tiering switched off off the list
 
-The list is a hint, never truth. What it forgets is due at once and costs a look at the partition; what it says
-of the remote log is used only where the remote log itself cannot be read.
+The list is a hint, never truth. A forgotten partition is due at once and costs a look; its end of the remote log
+is used only where the remote log itself cannot be read.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ ResetTo = Place | datetime | str
 """Where a group is moved to: a named position, an offset, or the first record at or after a time."""
 
 _Target = Callable[[PartitionState, OffsetCommit | None], int]
-"""Where to move a partition, of which so much is committed; it may be out of range."""
+"""Where to move a partition with this commit, if any; it may be out of range."""
 
 
 def groups(context: Context) -> Report:

@@ -12,11 +12,11 @@ RECORDS_LAG = "records-lag"
 
 
 def lag_metrics(context: Context) -> Report:
-    """The lag of each group in each partition of the topics that it has committed for, as ``lag`` tells it. What
-    cannot be looked at, of ``__consumer_offsets`` or of these topics, is a failure in the report, once. Each
-    partition is looked at once, however many groups there are.
+    """The lag of each group in each partition of the topics that it has committed for, as ``lag`` tells it. A
+    partition of ``__consumer_offsets``, or of these topics, that cannot be looked at is a failure in the report,
+    once. Each partition is looked at once, however many groups there are.
 
-    Raises: what keeps the metadata from being read.
+    Raises: errors of reading the metadata.
     """
     with context.measured() as measure:
         image = context.metadata.image()

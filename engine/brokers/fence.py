@@ -29,7 +29,7 @@ from stratalog.engine.metadata.together import Together
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5
-"""So many partitions are named in a sentence."""
+"""The number of partitions that a message names."""
 
 
 def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_run: bool = False) -> Report:

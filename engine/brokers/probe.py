@@ -2,8 +2,8 @@
 
 A root is looked at with one ``stat``. One that hangs (a file system whose server is gone) is unreachable when
 ``broker.session.timeout.ms`` have passed, and does not hold up the run; only the storage of the metadata
-voters has to answer, for nothing goes on without the metadata. What a driver does not reach it fences, also
-where another driver reaches it, and may unfence it: give all drivers the same mounts and routes.
+voters has to answer, for nothing goes on without the metadata. A driver fences the brokers that it does not reach,
+also where another driver reaches them, and may unfence them: give all drivers the same mounts and routes.
 """
 
 from __future__ import annotations

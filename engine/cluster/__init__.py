@@ -64,7 +64,7 @@ class Cluster(Client):
         cluster.append(df, "trips", key="id", timestamp="started_at").raise_for_failures()
         cluster.read("trips", last=100).show()
 
-    What is used every day is here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers`` and
+    The methods of every day are here; the rest is in ``topics``, ``groups``, ``transactions``, ``brokers`` and
     ``quorum``. Any number of drivers may hold the same cluster at once. Every operation reads the metadata anew.
     """
 
@@ -139,8 +139,8 @@ class Cluster(Client):
         cluster_key: KeySource = key_of_environment,
     ) -> Cluster:
         """Make the folders of a ``cluster.toml`` a cluster: format all roots, begin the metadata log, register the
-        brokers. What is done already stays as it is: where it stopped half-way, calling it again finishes it. With
-        a ``cluster_key``, as of ``open``, all of it is signed.
+        brokers. Finished steps stay as they are: a second call completes one that stopped half-way. With a
+        ``cluster_key``, as of ``open``, all of it is signed.
 
         Raises: as ``open``; UnsupportedStoreError for storage without exclusive create.
         """
@@ -161,7 +161,7 @@ class Cluster(Client):
     def plan_format(
         cls, cluster_file: str | Path, *, clock: Clock | None = None, opener: OpenStore = open_store
     ) -> Report:
-        """What ``format`` would do; writes nothing. Raises: InvalidCallError."""
+        """The plan of ``format``; writes nothing. Raises: InvalidCallError."""
         file = load_cluster_file(cluster_file)
         stores = open_stores(file, clock if clock is not None else SystemClock(), opener)
         return plan_format(file, stores)
@@ -177,8 +177,8 @@ class Cluster(Client):
         opener: OpenStore = open_store,
         cluster_key: KeySource = key_of_environment,
     ) -> Report:
-        """Sign the metadata of a cluster that had no key, or whose key was lost: what a majority of the voters
-        shows now is trusted, whoever wrote it. Look at it before (``describe``, ``verify``). See
+        """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
+        majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
         ``stratalog.engine.quorum.signing``.
 
         Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
@@ -217,12 +217,12 @@ class Cluster(Client):
         """Make the empty brokers of a ``cluster.toml`` what cluster ``former`` was, from what that has tiered:
         topics, configs, records, leader epochs, producers. The file names the same remote, and another cluster id.
         From then on the former cluster, should any of it be left, can add nothing to the remote tier. See
-        ``stratalog.engine.upkeep.restoring.restore``, also for what is lost. Harmless when repeated. With a
+        ``stratalog.engine.upkeep.restoring.restore``, also for the losses. Harmless when repeated. With a
         ``cluster_key``, as of ``open``, the description of the former cluster has to be signed, and the restored
         one is; without, nothing of it is verified.
 
-        Raises: InvalidCallError for what is wrong with the call; as ``open`` and ``format``. While a topic cannot
-            be restored, which is a failure in the report, nothing is changed.
+        Raises: InvalidCallError; as ``open`` and ``format``. While a topic cannot be restored, which is a failure
+            in the report, nothing is changed.
         """
         file = load_cluster_file(cluster_file)
         clock = clock if clock is not None else SystemClock()
@@ -307,9 +307,9 @@ class Cluster(Client):
         drain: Sequence[int] | int = (),
         replication_factor: int | None = None,
     ) -> ReplicaPlan:
-        """Which brokers should hold the partitions of the topics after that, where it is another set than
-        now: replicas added on brokers, removed from them, moved from one to another, all of them taken off
-        (``drain``), or so many of each partition. ``reassign`` carries it out.
+        """Plan the brokers of the topics' partitions after a change, where they differ from now: add replicas on
+        brokers, remove them from others, move them from one to another, take all off (``drain``), or give each
+        partition ``replication_factor`` replicas. ``reassign`` carries it out.
 
         Raises: UnknownBrokerError, InvalidReplicaAssignmentError, InvalidReplicationFactorError.
         """
@@ -387,13 +387,13 @@ class Cluster(Client):
         return verify.verify(self._context, names(topics), deep=deep)
 
     def heal(self, topics: TopicNames = None, *, dry_run: bool = False) -> Report:
-        """Verify every byte, and replace what is damaged or missing on brokers by verified copies of other
-        replicas or of the remote. What is still wrong afterwards is a failure.
+        """Verify every byte, and replace damaged or missing files on brokers by verified copies of other replicas
+        or of the remote. Remaining damage is a failure.
         """
         return healing.heal(self._context, names(topics), dry_run=dry_run)
 
     def history(self, topics: TopicNames = None) -> Report:
-        """What replicas have discarded and still hold, as a table."""
+        """Files that replicas have discarded and still hold, as a table."""
         return histories.history(self._context, names(topics))
 
     def recover(
@@ -428,8 +428,8 @@ class Cluster(Client):
     def vacuum(
         self, topics: TopicNames = None, *, older_than_ms: int = vacuuming.DAY_MS, dry_run: bool = False
     ) -> Report:
-        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, what replicas that
-        are none any more have left there too; see ``stratalog.engine.upkeep.retention.vacuum``.
+        """Delete litter: in the remote tier, and, where no topics are named, on the brokers, also the folders of
+        former replicas; see ``stratalog.engine.upkeep.retention.vacuum``.
         """
         return vacuuming.vacuum(self._context, names(topics), older_than_ms=older_than_ms, dry_run=dry_run)
 

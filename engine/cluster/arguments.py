@@ -1,4 +1,4 @@
-"""What callers of the door give, as the operations take it."""
+"""Arguments of the door's callers, as the operations take them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def names(topics: TopicNames) -> Sequence[str] | None:
 
 
 def session(spark: SparkSession | None, what: str) -> SparkSession:
-    """Raises: InvalidCallError when there is none."""
+    """The session itself. Raises: InvalidCallError without one."""
     if spark is None:
         raise InvalidCallError(f"{what} as a DataFrame needs a Spark session: Cluster.open(file, spark)")
     return spark
@@ -43,8 +43,8 @@ def dataframe(frame: Frame, spark: SparkSession | None, topic: str) -> DataFrame
 
 
 def task_runner(spark: SparkSession | None) -> TaskRunner:
-    """What runs tasks: the executors of a session, threads of this process where there is none. It is asked for
-    before anything is changed.
+    """The runner of tasks: the executors of a session, without one threads of this process. Callers ask for it
+    before they change anything.
 
     Raises: EnvironmentUnusableError for a session that cannot run any.
     """

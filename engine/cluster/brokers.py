@@ -12,7 +12,7 @@ from stratalog.partitions.numbers import wholes
 
 
 class Brokers:
-    """The brokers of a cluster: those that are new, those that are taken out of service, and their list.
+    """The brokers of a cluster: add them, take them out of service, list them.
 
     cluster.brokers.add(4)
     cluster.brokers.fence([2, 3], dry_run=True)

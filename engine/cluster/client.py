@@ -1,4 +1,4 @@
-"""What producers and consumers do with a cluster: append, read, fetch, tail, stream."""
+"""The methods of producers and consumers: append, read, fetch, tail, stream."""
 
 from __future__ import annotations
 
@@ -243,8 +243,8 @@ class Client:
         fail_on_data_loss: bool = True,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> ReadPlan:
-        """What ``read`` would scan: the sequence of file ranges, in either tier; ``explain()`` is for people. A
-        plan that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
+        """The file ranges that ``read`` would scan, in either tier, in order; ``explain()`` is for people. A plan
+        that is read twice gives the same rows, whatever was appended, merged or tiered meanwhile.
         """
         return self._planned(
             topic, start, end, partitions, pattern, last, client_rack, fail_on_data_loss, isolation
@@ -331,9 +331,9 @@ class Client:
         return plan_read(self._context, query, self.client(client_rack))
 
     def read_errors(self) -> AbstractContextManager[None]:
-        """What Spark says of a file of the log that it cannot read, as an error of ours: ``with
-        cluster.read_errors(): frame.count()``. A DataFrame is evaluated when its owner likes, and a bit that has
-        flipped in a file by then ends the job with an error of the JVM, which names the file only.
+        """Turn Spark's error about a file of the log that it cannot read into ours: ``with cluster.read_errors():
+        frame.count()``. A DataFrame is evaluated when its owner likes, and a bit that has flipped in a file
+        meanwhile ends the job with an error of the JVM, which names the file only.
 
         Raises: inside, CorruptSegmentError with topic, partition, offsets and what to do; SourceChangedError for a
             file that is gone; StorageError for one that is good.
@@ -410,10 +410,10 @@ class Client:
         client_rack: str | None = None,
         isolation: Isolation | str = Isolation.READ_UNCOMMITTED,
     ) -> Iterator[Outcome[TopicPartition, Fetched]]:
-        """Fetch from several partitions at once: ``Done`` or ``Failed`` for each, as they come. What brokers hold
-        comes without waiting for the remote tier. The fetches begin with the call, and end ``timeout_s`` after it,
-        whenever the outcomes are looked at. ``cluster.fetch_many(cluster.groups.committed("loader"))`` goes on
-        where a group has come to, and finds out whether the log still is what it has read.
+        """Fetch from several partitions at once: ``Done`` or ``Failed`` for each, as they come. Records on brokers
+        come without waiting for the remote tier. The fetches begin with the call, and end ``timeout_s`` after it,
+        whenever the outcomes are looked at. ``cluster.fetch_many(cluster.groups.committed("loader"))`` goes on at
+        the offsets of a group, and finds out whether the log still has the records that it has read.
         """
         return fetch.fetch_many(
             self._context,
@@ -445,8 +445,8 @@ class Client:
     ) -> Tail:
         """The records of a topic as they are appended, as Arrow tables: ``for table in cluster.tail("trips"):
         ...``. ``start`` is where a read may start, from now on when it is left out, for a time the first record at
-        or after it; or the ``positions`` of an earlier tail. ``last``: so many records before the end of each
-        partition. The rest is told at ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
+        or after it; or the ``positions`` of an earlier tail. ``last``: begin that many records before the end of
+        each partition. The rest is told at ``stratalog.engine.reading.tail.TailOptions``: ``follow=False`` to end
         where the log ends now, ``isolation="read_committed"`` for committed records only,
         ``auto_offset_reset="earliest"`` to go on where retention was faster, ``idle_timeout_s``, ...
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Groups:
-    """The consumer groups of a cluster: what they have committed, and how far they are behind.
+    """The consumer groups of a cluster: their offsets, and their lag.
 
     cluster.groups.commit("loader", {("trips", 0): 1000})
     cluster.groups.lag("loader").rows
@@ -55,9 +55,9 @@ class Groups:
     def committed(
         self, group: str, topics: TopicNames = None, *, require_stable: bool = False
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a consumer group has committed, by topic and partition. With ``require_stable``, what a consumer
-        needs that commits in transactions, UnstableOffsetCommitError while a transaction with offsets of it is not
-        over.
+        """The committed offsets of a consumer group, by topic and partition. With ``require_stable``, for
+        consumers that commit in transactions, UnstableOffsetCommitError while a transaction with offsets of it is
+        not over.
         """
         return groups.committed(self._context, group, names(topics), require_stable=require_stable)
 

@@ -24,7 +24,7 @@ class Quorum:
         return quorum.describe_quorum(self._context)
 
     def snapshot(self, *, by_hand: bool = True, dry_run: bool = False) -> Report:
-        """Take a snapshot of the metadata log by hand, and tell what became of each voter. Without ``by_hand``
+        """Take a snapshot of the metadata log by hand, and report the result of each voter. Without ``by_hand``
         where the policy wants one. (``Cluster.snapshot`` keeps the log short by its policy, with those of topics.)
         """
         return quorum.snapshot_metadata(self._context, by_hand=by_hand, dry_run=dry_run)
@@ -38,5 +38,5 @@ class Quorum:
         return quorum.remove_voter(self._context, whole(broker, "broker"), dry_run=dry_run)
 
     def replace_voter(self, broker: int, *, dry_run: bool = False) -> Report:
-        """Let a broker that lost its storage, and was bootstrapped since, vote with what it has now."""
+        """Let a broker that lost its storage, and was bootstrapped since, vote with its new storage."""
         return quorum.replace_voter(self._context, whole(broker, "broker"), dry_run=dry_run)

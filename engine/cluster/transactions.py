@@ -65,7 +65,7 @@ class OpenTransaction(BatchTransaction):
 
 
 class Transactions:
-    """The transactions of a cluster: one's own, and all others as a person looks after them.
+    """The transactions of a cluster: one's own, and the upkeep of all others.
 
     with cluster.transactions.begin("loader-1") as t:
         t.append(trips, "trips", key="id")
@@ -105,5 +105,5 @@ class Transactions:
         return admin.abort_transaction(self._context, transactional_id, dry_run=dry_run)
 
     def finish(self, *, dry_run: bool = False) -> Report:
-        """Abort what has run into its timeout, complete what was decided, forget ids that nobody uses."""
+        """Abort overdue transactions, complete decided ones, forget ids that nobody uses."""
         return admin.finish_transactions(self._context, dry_run=dry_run)

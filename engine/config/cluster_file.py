@@ -218,7 +218,7 @@ class _Reader:
         return InvalidCallError(f"cluster file {self._file}, {place}: {what}")
 
     def _refused(self, message: str) -> InvalidCallError:
-        """What msgspec found, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
+        """The finding of msgspec, at its place, as in "Expected `int`, got `str` - at `$.brokers[1].id`"."""
         what, _, place = message.replace("`", "").partition(" - at $")
         if unknown := re.fullmatch(r"Object contains unknown field (.+)", what):
             what = f"unknown key {unknown[1]!r}{did_you_mean(unknown[1], _KEYS)}"

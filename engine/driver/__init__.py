@@ -11,6 +11,6 @@
     known_image           the metadata as last seen
     while_it_changes      a look is taken again, while others change what is looked at
 
-Above the metadata, its quorum and the data plane, of which it holds one of each; below every operation. What runs
-tasks is passed in: it knows of threads alone.
+Above the metadata, its quorum and the data plane, of which it holds one of each; below every operation. The runner
+of tasks is passed in: it knows of threads alone.
 """

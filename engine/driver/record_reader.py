@@ -1,7 +1,7 @@
 """Reading some records in this process, without Spark: whole row groups, by one ranged request each.
 
-What was read is kept, within a bound, for who reads on: the footers, and the row groups, of which a fetch takes
-as many records as it wants.
+Footers and row groups stay in memory, within a bound, for the next fetch: each takes as many records of a row
+group as it wants.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ before they move: a second's worth, and the last segment, may go at once at the 
 Fetches: the limit is of all fetches of one driver (``Cluster.fetch``), which run in its process, and counts the
 records that are read of remote segments; what is remembered of earlier reads is free, and so are footers. A read
 waits until those before it are paid for, then it may be as large as it is: each row group gets its turn, however
-small the limit. What would have to wait beyond the fetch's time-out is an error at once.
+small the limit. A read that would have to wait beyond the fetch's time-out is an error at once.
 
 Two drivers have the limit each, as two brokers have in Kafka. As there, the fetch quota is for consumers. Scans of
 Spark read the files without asking anybody. A bootstrap or a restore reads one footer a partition; ``verify

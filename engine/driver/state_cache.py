@@ -77,8 +77,8 @@ MakeAppends = Callable[[Sequence[OwnAppend]], None]
 
 
 class OwnProducer:
-    """This driver as the producer of the engine's own topics: one append at a time. What its threads want appended
-    while an append is under way is appended together by the next one, so under load appends grow instead of
+    """This driver as the producer of the engine's own topics: one append at a time. Records of its threads that
+    come while an append is under way go together with the next one, so under load appends grow instead of
     queueing. Nothing waits for company.
     """
 

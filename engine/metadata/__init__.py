@@ -29,7 +29,7 @@ May not know
     Storage, time, randomness, Spark. A command carries whatever it needs of them (ids, a topic id as the
     seed of its placement), so that the same command on the same image always gives the same records.
 
-What a replay derives
+Derivation by replay
     Fencing or registering a broker is *one* record of a few bytes, whatever number of partitions it
     touches: the fold derives the new leaders, leader epochs and ISRs. Other changes of a partition are
     spelt out in its ``PartitionChangeRecord``.

@@ -157,7 +157,7 @@ class UnregisterBroker:
 
 
 _NAMED = 5
-"""So many partitions are named in an error."""
+"""The number of partitions that an error names."""
 
 
 def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:

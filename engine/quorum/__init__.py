@@ -29,7 +29,7 @@ In and out
     In: records, from commands of ``stratalog.engine.metadata``. Out: images of ``stratalog.engine.metadata``.
 
 May not know
-    What the records mean (but for the first, which names the voters), and anything of Spark. Clock,
+    The meaning of the records (but for the first, which names the voters), and anything of Spark. Clock,
     randomness and ids are passed in, and nothing runs in a thread of its own: the simulation runs this code.
 
 How a batch is recognised

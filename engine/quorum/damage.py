@@ -98,8 +98,8 @@ def without_damaged(
     is_enough: Callable[[Iterable[VoterId], LogState], bool],
     error: StratalogError,
 ) -> tuple[tuple[VoterId, ...], LogState]:
-    """The fewest voters that can be done without, and the greatest log of the others. What only these have was
-    never committed; that it cannot be read need stop nobody.
+    """The fewest voters that can be done without, and the greatest log of the others. Files that only these have
+    were never committed; unreadable ones among them need stop nobody.
 
     Raises: ``error`` when there is no such log that the others are enough for.
     """

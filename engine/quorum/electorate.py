@@ -54,7 +54,7 @@ UNREACHABLE = (RetriableError, StaleMetadataError, CorruptionError, OutcomeUnkno
 """Errors that keep one voter from counting; the others may go on without it."""
 
 _CHANGES = 100
-"""So many changes of voters are followed in one go."""
+"""The number of changes of voters that are followed in one go."""
 
 
 @dataclass(frozen=True, slots=True)

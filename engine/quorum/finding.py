@@ -20,8 +20,8 @@ _ATTEMPTS = 5
 
 
 class Search:
-    """Looks at roots as they are now, and at the metadata that they hold. What it finds is to be confirmed by a
-    majority of the voters that it names."""
+    """Looks at roots as they are now, and at the metadata that they hold. A majority of the voters that the result
+    names has to confirm it."""
 
     def __init__(
         self,

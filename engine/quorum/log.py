@@ -270,8 +270,8 @@ class MetadataLog:
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
-        """Become the active controller, unless this driver is it already. What the image shows is not
-        known to be committed before this driver's next commit is.
+        """Become the active controller, unless this driver is it already. The image is not known to be committed
+        before this driver's next commit is.
 
         Raises: NoMajorityError; NotControllerError when others kept claiming; StorageAuthorizationError when this
             driver may not; CorruptionError kinds.

@@ -214,8 +214,8 @@ def _changes(log: MetadataLog, latest: CheckpointName, settled: Settled) -> tupl
 def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     """Take a snapshot of all that is committed; then the steps above.
 
-    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. What happened to single voters
-        is in the result.
+    Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. Errors of single voters are in
+        the result.
     """
     settled = log.settle()
     log.check_may_write()

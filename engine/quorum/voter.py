@@ -45,7 +45,7 @@ def position_of(name: DataName | CheckpointName) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class VoterLook:
-    """The names that a voter held when it was looked at. What the quorum decides rests on names alone."""
+    """The names that a voter held when it was looked at. The decisions of the quorum rest on names alone."""
 
     voter: Voter
     claims: tuple[int, ...]

@@ -71,7 +71,7 @@ class ReadQuery:
     end: Bound = None
     partitions: Sequence[int] | None = None
     last: int | None = None
-    """So many records of each partition, those before ``end``, instead of ``start``."""
+    """The number of records of each partition, those before ``end``, instead of ``start``."""
     client_rack: str | None = None
     fail_on_data_loss: bool = True
     isolation: Isolation | str = Isolation.READ_UNCOMMITTED

@@ -6,7 +6,7 @@
     4. choose a replica per partition (``nearest``), lay out the files; look into those appends whose end only
        their footers tell. Of a range of times only the files stay that may hold records of it, as the statistics
        of the remote table and the footers of local files say; the scan filters them
-What seems to be a gap, or vanishes while it is looked into, is looked at again before it is believed.
+A seeming gap, or a file that vanishes during the look, is looked at again before it is believed.
 
 Readers see what is below the high watermark, those of committed records what is below the last stable offset.
 """

@@ -100,7 +100,7 @@ def topics_of(image: ClusterImage, reads: Subscription) -> list[TopicImage]:
     """The topics of a stream, whose assigned partitions are there.
 
     Raises: UnknownTopicOrPartitionError, also where a pattern matches none; InvalidCallError for a pattern that is
-        none.
+        no regular expression.
     """
     topics = [image.topic(name) for name in reads.topics(image.topic_ids, INTERNAL_TOPICS)]
     for topic in topics:
@@ -293,7 +293,7 @@ class StreamSource:
         self, leader: _Leader, low: int, high: int, table: DeltaTopicTable | None, remote: RemoteLog | None
     ) -> list[Part]:
         """The files of ``[low, high)`` of a partition. All of it was committed when the batch was planned: a
-        leader that was elected since has it, but may not know so much, nor what became of transactions in it.
+        leader that was elected since has it, but may not know that, nor the fates of transactions in it.
         """
         what = leader.bounds.what
         if high > leader.bounds.end and self._options.isolation is Isolation.READ_COMMITTED:

@@ -218,7 +218,7 @@ def _change(context: Context, topic: TopicImage, transactional_id: str, decide: 
     tells, and the decision is taken anew.
 
     Decided is on the state that this driver saw last: a record counts only where the log still has the state that
-    it rests on. What changes nothing, or is refused, is decided on the state as it is now.
+    it rests on. A decision that changes nothing, or refuses, is made on the state as it is now.
     """
     unknown: OutcomeUnknownError | None = None
     partition = partition_for(transactional_id, len(topic.partitions))

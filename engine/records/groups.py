@@ -1,9 +1,9 @@
 """Consumer groups: what they have committed, and how far behind they are (``__consumer_offsets``).
 
 A commit is an append with acks=all to the group's partition; a read is the latest snapshot of that partition
-and the log after it, below the high watermark. What a commit may be wrong in is found before anything is
-written, but for one thing: whether a newer member of the group was faster. The log decides that, and the
-committer looks afterwards (*write, then check*).
+and the log after it, below the high watermark. Errors of a commit are found before anything is written, but for
+one thing: whether a newer member of the group was faster. The log decides that, and the committer looks afterwards
+(*write, then check*).
 """
 
 from __future__ import annotations

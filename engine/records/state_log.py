@@ -182,7 +182,7 @@ def append_state(
     context: Context, topic: TopicImage, partition: int, form: StateFormat[M, R], records: Iterable[R]
 ) -> int:
     """Append records of the engine's own (at least one) with acks=all, all of them or none; the offset of the
-    first one. What other threads of this driver append meanwhile is appended with them.
+    first one. Appends of other threads of this driver that come meanwhile go with them.
 
     Raises: CoordinatorNotAvailableError when nothing was appended, and the next time it may be;
         StorageAuthorizationError when nothing may be;

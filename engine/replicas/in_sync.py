@@ -1,8 +1,8 @@
 """Changes of the ISR as a driver proposes them: one commit for all partitions (protocol section 4).
 
-What a proposer does when it is refused: with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and
-FENCED_LEADER_EPOCH it goes back to the committed state and looks again; a partition whose topic is gone is
-left alone; NOT_CONTROLLER is dealt with below, where commits are (``stratalog.engine.quorum.client``).
+Refusals: with INELIGIBLE_REPLICA, INVALID_UPDATE_VERSION and FENCED_LEADER_EPOCH a proposer goes back to the
+committed state and looks again; a partition whose topic is gone is left alone; NOT_CONTROLLER is dealt with below,
+where commits are (``stratalog.engine.quorum.client``).
 """
 
 from __future__ import annotations

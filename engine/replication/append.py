@@ -178,7 +178,7 @@ def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
     """Step 5: sync every other replica of the ISR, and of those being added, to the leader. Returns those
     that were not reached, and why.
 
-    What they copy is checked as it passes, so what is acknowledged lies in good bytes on every other member. Where
+    Copies are checked as they pass, so acknowledged records lie in good bytes on every other member. Where
     the leader is the only one, nobody has looked at its bytes since they were written; the next copy does.
 
     The followers of an acknowledgement hold the log already, so none of them has to start over: what is

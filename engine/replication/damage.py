@@ -1,7 +1,7 @@
 """Damage: a replica that holds less than what it, or a copy of it, proves that it once held.
 
-A damaged replica is not silently shorter (protocol section 1): it leaves the ISR and is healed. So whoever
-finds damage has to say whose it is.
+A damaged replica is not silently shorter (protocol section 1): it leaves the ISR and is healed. So an error about
+damage has to name its replica.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
     with blaming(replica):
         written = [file.name.epoch for file in log.listing.data]
         latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
-        if latest > log.joined_epoch:  # whoever writes under an epoch has joined it first
+        if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
             raise CorruptionError(
                 f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
                 "epochs between is missing; heal it from another replica"
@@ -45,7 +45,7 @@ def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> Corrupti
     """The error of a register of an epoch above that of the metadata, which was read after it was listed."""
     error = CorruptionError(
         f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
-        "ever committed: nobody of ours wrote it; run verify --deep --heal"
+        "ever committed: stratalog did not write it; run verify --deep --heal"
     )
     error.broker_id = replica.broker_id
     return error
@@ -72,10 +72,10 @@ def check_members(
 
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
-    """What a member of the ISR, listed before its leader, knows to be committed is of the history that it is about
-    to join, that of the leader's ``log``. Else one of the two has a register that nobody of ours wrote. It is the
-    leader, where its own of the epoch that the member joined last (or of the one before) says what the member's
-    does; a stranger's at the member truncates that member alone.
+    """The committed log that a member of the ISR, listed before its leader, knows is of the history that it is
+    about to join, that of the leader's ``log``. Else one of the two has a foreign register. It is the leader,
+    where its own of the epoch that the member joined last (or of the one before) agrees with the member's; a
+    foreign one at the member truncates that member alone.
 
     Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
     """
@@ -92,7 +92,7 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
         with blaming(leader):
             raise CorruptionError(
                 f"{leader} has the register {EpochName(log.joined_epoch)}, which gives up records below offset "
-                f"{committed} that {follower} knows to be committed: nobody of ours wrote it; let another lead"
+                f"{committed} that {follower} knows to be committed: stratalog did not write it; let another lead"
             )
 
 
@@ -106,7 +106,7 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
         with blaming(leader):
             raise LogGapError(
                 f"{leader}: leader epoch {log.joined_epoch} began at offset {start}, but the log ends at "
-                f"{log.log_end}: its storage has lost records, or nobody of ours wrote that register; heal it"
+                f"{log.log_end}: its storage has lost records, or stratalog did not write that register; heal it"
             )
 
 
@@ -130,7 +130,7 @@ def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: Rep
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
     """The local starts of a leader and of a member of its ISR lie in the log that both hold: what is below one was
-    committed. A register of another start was written by nobody of ours; nobody follows it, and drops its log.
+    committed. A register of another start is foreign; nobody follows it, and drops its log.
 
     Raises: CorruptionError with whom to blame.
     """
@@ -145,7 +145,7 @@ def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: Repl
 def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> str:
     return (
         f"{replica} has the register {LocalStartName(log.local_start)}, and the log of a replica that is in sync "
-        f"with it ends at {end}: nobody of ours wrote it; delete it, or reassign the replica away and back"
+        f"with it ends at {end}: stratalog did not write it; delete it, or reassign the replica away and back"
     )
 
 

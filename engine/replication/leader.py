@@ -100,7 +100,7 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
 
 
 def check_agreed(site: Site, log: ReplicaLog) -> None:
-    """What every other member of the ISR knows to be committed is of the history of its leader's ``log``. Asked
+    """The committed log that every other member of the ISR knows is of the history of its leader's ``log``. Asked
     where something is to be given up on the word of the leader's register.
 
     Raises: as ``check_same_history``; what keeps a member from being looked at.

@@ -126,7 +126,7 @@ def _caught_up(replica: ReplicaView) -> tuple[int, int, int]:
 
 
 MakeSelector = Callable[[], object]
-"""Makes a selector: its class, or any function without arguments. What it makes is checked."""
+"""Makes a selector: its class, or any function without arguments. The result is checked."""
 
 _SHIPPED: Mapping[str, MakeSelector] = {
     "": LeaderSelector,

@@ -48,7 +48,7 @@ _GROUP_BYTES = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RemoteTail:
-    """What is tiered of a partition, as a follower needs to know it: its last segment, if any."""
+    """The remote log of a partition, as a follower needs to know it: its last segment, if any."""
 
     store: Store
     folder: str
@@ -67,7 +67,7 @@ class SyncOptions:
     copies: Runner
     """Runs the copies of one task."""
     remote: RemoteTail | None = None
-    """What is tiered; None when the topic is not, or when no follower can need it (members of the ISR)."""
+    """The remote log; None when the topic is not tiered, or when no follower can need it (members of the ISR)."""
     last_tiered: LastTiered = LastTiered.NEVER
     """The settings ``follower.fetch.last.tiered.offset.enable`` and ``...always.enable``."""
     throttle: Throttle | None = None
@@ -118,7 +118,7 @@ def sync_followers(
     leader = leader_log(site)
     names = {link.name for link in leader.chain}
     idle = [follower for follower, before in listed.items() if names <= {file.name for file in before.data}]
-    # Who lacks no file asks storage for little or nothing: not worth a thread.
+    # Followers that lack nothing need almost no I/O: run them inline.
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
         outcomes += runner.run(lambda follower: _sync(site, follower, options, listed[follower], leader), some)
     return leader, outcomes
@@ -179,7 +179,7 @@ def _sync_once(
     copied: Callable[[Link], None],
 ) -> Synced:
     leader, follower = site.leader, site.replica(follower_id)
-    # 2. Join. What the follower has beyond the common prefix is dead from here on.
+    # 2. Join. Files of the follower beyond the common prefix are dead from here on.
     if before.joined_epoch == site.epoch:
         check_joined(follower, before, leader, log)
     else:
@@ -253,7 +253,7 @@ def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> Non
 
 
 def leader_offsets(site: Site, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
-    """What the leader, whose log this is, answers a follower that asks where to begin."""
+    """The answer of the leader, whose log this is, to a follower that asks where to begin."""
     return LeaderOffsets(
         log_start=site.view.log_start_offset,
         local_start=log.local_start,

@@ -1,6 +1,6 @@
 """The sinks of a stream: its batches into a topic, each record once, across restarts and replays.
 
-What makes it exactly once: a batch is one append to each partition, atomic, with the query's producer id and the
+Exactly once: a batch is one append to each partition, atomic, with the query's producer id and the
 batch id as its sequence, and Spark runs a batch that was cut short again under its id, with the same rows. Other
 rows under the id are refused: the checkpoint has gone back behind the log, and what Spark has planned anew from
 there would be taken for what is there. So is a batch that was appended so long ago that nothing can be compared.
@@ -114,7 +114,7 @@ def with_remedy(report: Report, batch_id: int) -> Report:
         message=f"{changed[0].message}. Batch {batch_id} is another one than what this query appended under its "
         "number: its checkpoint was put back, or is another query's too, or its source gives other rows. Put the "
         "later checkpoint back; or start with a new one behind what the topic has; or name another producer, and "
-        "have what is appended again twice (README: What comes again)",
+        "have the repeated records twice (docs/operations.md: Repeated appends)",
     )
     return replace(report, failures=[first if f is changed[0] else f for f in report.failures])
 

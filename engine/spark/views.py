@@ -5,8 +5,8 @@ which reaches Parquet as any other does. The list of files is not pruned: all fi
 groups and pages outside the range are skipped by their statistics. Where files are many and ranges small, a read
 or a view of the range itself (``start``, ``end``) leaves the other files out.
 
-What a call names and the read has not is an error, not an empty answer. SQL functions cannot raise; a query of one
-row can, and of a call that is right the optimizer leaves nothing of it.
+A call that names something outside the read is an error, not an empty answer. SQL functions cannot raise; a query
+of one row can, and of a call that is right the optimizer leaves nothing of it.
 """
 
 from __future__ import annotations

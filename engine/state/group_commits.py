@@ -32,7 +32,7 @@ class OffsetAndMetadata:
     leader_epoch: int | None = None
     """Of the last record that was processed, where it is known."""
     metadata: str = ""
-    """Whatever the group wants to find again; at most ``offset.metadata.max.bytes``."""
+    """Any text of the group; at most ``offset.metadata.max.bytes``."""
 
 
 def check_group(group: str) -> None:

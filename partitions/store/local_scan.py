@@ -22,7 +22,7 @@ DEEPEST = 32
 
 
 class CrowdedFolderError(OSError):
-    """A folder holds so much of others that it is not listed."""
+    """A folder holds too many foreign files to be listed."""
 
     def __init__(self, path: str, what: str) -> None:
         super().__init__(f"{path!r} holds {what}")

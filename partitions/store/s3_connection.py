@@ -153,8 +153,8 @@ class S3Connection:
         return self._repeat(what, attempt, once=False)
 
     def exclusive(self, what: str, attempt: Callable[[Any], T]) -> T:
-        """Carry out a request that takes effect once. What was tried without an answer is tried again, so
-        a refusal may be the echo of this call's own success (``Answer.ambiguous``).
+        """Carry out a request that takes effect once. A request without an answer is tried again, so a refusal may
+        be the echo of this call's own success (``Answer.ambiguous``).
 
         Raises: Refused, StorageError when nothing has changed for certain, OutcomeUnknownError.
         """

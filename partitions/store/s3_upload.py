@@ -289,7 +289,7 @@ class StagedUpload:
             else:
                 client.abort_multipart_upload(**self._address)
 
-        # What cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
+        # A part that cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
         with suppress(RetriableError, Refused):
             self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 

@@ -92,7 +92,9 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
     if epoch == FAR:
         named = [
-            failure for failure in live.cluster.verify().failures if "nobody of ours wrote it" in failure.message
+            failure
+            for failure in live.cluster.verify().failures
+            if "stratalog did not write it" in failure.message
         ]
         assert len(named) == 1
     live.cluster.heal()

@@ -197,8 +197,8 @@ def _take(
 
 
 def _check_forgotten(site: Site, forgotten: Sequence[tuple[int, int]]) -> None:
-    """The member that leads now lacked these offsets when it was looked at. What it has got since may have been
-    acknowledged before it was elected: commit, then read.
+    """The member that leads now lacked these offsets when it was looked at. Records that it has got since may have
+    been acknowledged before it was elected: commit, then read.
 
     Raises: SourceChangedError when it holds some of them; what keeps it from being listed.
     """
@@ -222,7 +222,7 @@ def _mend(
     notes: list[str],
 ) -> list[dict[str, Value]]:
     """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
-    registers from them. What could not be mended is noted; the last step finds it again.
+    registers from them. Failed repairs are noted; the last step finds the damage again.
     """
     jobs = [
         _Job(sites[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))

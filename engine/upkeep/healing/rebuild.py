@@ -3,8 +3,8 @@
     1. plan (``rebuild_plan``): which verified files stand for which segments
     2. per segment: copy or write the object anew, under a name that nobody has; read back every byte of it
     3. one commit a topic: the table lists the new objects in place of the lost ones, and changes no data
-A crash leaves objects that no table lists: litter. What was damaged is deleted by ``retain`` and ``vacuum``, like
-whatever has left the table, after its delay: so what runs, or looks back in time, finds what it found before.
+A crash leaves objects that no table lists: litter. ``retain`` and ``vacuum`` delete damaged objects, like all that
+have left the table, after their delay: so readers that run, or look back in time, find the same objects as before.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class RebuildJob:
 def rebuild_remote(
     context: Context, jobs: Sequence[RebuildJob], topics: Mapping[str, TopicImage], notes: list[str]
 ) -> list[dict[str, Value]]:
-    """Carry the plans out; ``topics`` by topic id. What could not be rebuilt is noted."""
+    """Carry the plans out; ``topics`` by topic id. Failures are noted."""
     made: dict[str, list[tuple[RebuildJob, Rebuilt]]] = {}
     context.progress.start("heal", len(jobs), "remote segments")
     for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
@@ -85,7 +85,7 @@ def rebuild_remote(
 
 
 def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob, Rebuilt]]) -> None:
-    """Step 3. What the table does not list is added as by any tier run: the commit asks who leads."""
+    """Step 3. Objects that the table does not list are added as by any tier run: the commit asks who leads."""
     table = context.remote_table(topic)
     if replaced := [rebuilt for job, rebuilt in made if job.plan.lost]:
         table.replace(replaced)

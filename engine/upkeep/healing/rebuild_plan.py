@@ -75,9 +75,7 @@ class Lacking:
 
 
 def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
-    """How to rebuild the remote objects that an audit found damaged or missing; and those for which nothing is to
-    be had.
-    """
+    """How to rebuild the remote objects that an audit found damaged or missing; and those without a source."""
     remote, looked = each.remote, each.looked
     if remote is None or looked is None:
         return [], []

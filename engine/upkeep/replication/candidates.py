@@ -3,8 +3,8 @@
 A leader has to hold the log from the log start on, or find it in the remote tier, or in a snapshot. So a replica
 that ends below one of the three can lead only after it has started over there (KIP-405: a leader "with missing
 local segments" goes on from the remote; KIP-630, "Changes to Leader Election": "the latest epoch and end offset
-for a replica is the latest snapshot or replicated log"). What it holds that the tiered history has not is dead
-then: the remote holds every offset once, and what it holds was acknowledged.
+for a replica is the latest snapshot or replicated log"). Records that it holds and the tiered history lacks are
+dead then: the remote holds every offset once, and all its records were acknowledged.
 """
 
 from __future__ import annotations

@@ -38,9 +38,8 @@ class _Chosen:
     leader: int
     candidate: Candidate | None = None
     lost_at_least: int | None = None
-    """So many acknowledged records that nobody who can be reached holds, by the high watermark as any of the
-    replicas knows it. None where none of them knows of one; what the last members of the ISR alone knew, nobody
-    can say."""
+    """The number of acknowledged records that no reachable replica holds, by the greatest high watermark that any
+    of them knows. None without such a high watermark; one that only the last members of the ISR knew is lost."""
 
     @property
     def election(self) -> Election:

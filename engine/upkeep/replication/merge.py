@@ -49,7 +49,7 @@ class MergeResult:
 
 
 def merge_partition(work: MergeWork) -> MergeResult:
-    """The task. What another run has merged in the meantime is planned anew."""
+    """Merge one partition. Files that another run has merged in the meantime are planned anew."""
     return while_it_changes(lambda: _merge_once(work))
 
 

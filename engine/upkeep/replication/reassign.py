@@ -116,7 +116,7 @@ def reassign(
 
 def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
     """Take the partitions of the topics (all when None) that are being reassigned back to the replicas that
-    they had. What was copied to newcomers is litter.
+    they had. Copies on newcomers are litter.
 
     Raises: UnknownTopicOrPartitionError; a partition that is refused is a failure in the report.
     """

@@ -92,7 +92,7 @@ def sync_partition(work: SyncWork) -> SyncResult:
             case Failed(_, error) if is_damage_of(work.site.view.leader, error):
                 raise error
             case Failed(follower, error):
-                # What a follower holds that cannot be looked at: as a member, all below the high watermark.
+                # A follower that cannot be looked at holds, as a member, all below the high watermark.
                 missed.append((follower, Missed(error, behind_since_ms(log, log.high_watermark))))
     return SyncResult(tuple(synced), tuple(missed), log.log_end, log.high_watermark)
 
@@ -343,7 +343,7 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
         for broker in leaving[key]:
             error = state.missed[broker].error
             state.notes.append(f"{state.site}: broker {broker} left the ISR: {error}")
-            # What was lost is copied to it now that it is out.
+            # It gets copies of the lost files now that it is out.
             state.again = state.again or isinstance(error, CorruptionError)
 
 
@@ -420,7 +420,7 @@ def _expand(
     for key in propose(context, states, wanted):
         state = states[key]
         state.joined_s = context.clock.monotonic_s() - began_s
-        # What was held back while they were too few is proved in the next round.
+        # A high watermark that was held back while they were too few is proved in the next round.
         held_back = key in too_few and state.log_end > state.high_watermark
         state.again = state.again or (held_back and state.has_min_isr)
 

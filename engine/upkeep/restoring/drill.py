@@ -1,12 +1,12 @@
 """A drill: restore a living cluster from its remote tier beside it, and compare the two.
 
 The copy has the cluster's id and roots of its own in a temporary folder, and sees the remote tier through a
-store that refuses every change: so the tables are not taken over, and the living cluster notices nothing. What
-is compared:
+store that refuses every change: so the tables are not taken over, and the living cluster notices nothing. It
+compares:
 
-    what is described       the topics, against the metadata now
-    log starts, log ends    what would be lost is what is not tiered yet
-    leader epochs           of everything below the end, where there is anything: the last segment tells
+    the description         its topics with the metadata now
+    log starts, log ends    records that are not tiered yet would be lost
+    leader epochs           of all records below the end, if there are any: the last segment tells
     producers               as well, where the two logs end at the same offset
     records                 the first and the last one of each partition, from whichever tier the living cluster
                             has them; ``deep``: all that its leaders hold, too, and every byte of the remote tier

@@ -91,7 +91,7 @@ OpenTable = Callable[[TopicDescription, str], "DeltaTopicTable"]
 def plan_restore_of(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """What the remote holds of cluster ``former``, for the cluster of ``file``. Raises: as ``plan_restore``."""
+    """The plan of cluster ``former`` from the remote, for the cluster of ``file``. Raises: as ``plan_restore``."""
     from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
 
     def table_of(topic: TopicDescription, cluster_id: str) -> DeltaTopicTable:

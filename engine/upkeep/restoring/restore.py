@@ -12,9 +12,8 @@ Every step may be repeated: a restore that stopped is run again.
 
 Why another cluster id: the id in the properties of a table is what fences (``stratalog.tiering.handover``). Why
 the same topic ids: a table, its folder and the files in it belong to a topic id, and the history goes on in them.
-What comes back is what was tiered, all below the high watermark; what was not is lost, and so is what is kept on
-brokers only: offsets of consumer groups, the state of transactions, records of topics that are not tiered,
-snapshots.
+Tiered records come back, all below the high watermark. Everything else is lost, and so is all that only brokers
+hold: offsets of consumer groups, the state of transactions, records of topics that are not tiered, snapshots.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ def restore(
     with context.measured() as measure:
         check_target(context.metadata.image(), plan)
         take_over(context, plan, former)
-        # What the former cluster has committed until it lost the tables belongs to the history, too.
+        # The commits of the former cluster until it lost the tables belong to the history, too.
         plan = plan_restore_of(file, remote, former, clock, key)
         report = _planned(plan) if plan.failures else bring_back(context, plan)
     return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)

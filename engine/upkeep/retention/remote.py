@@ -64,7 +64,7 @@ def remote_parts(
 
 
 def _look(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
-    """The table, of which ``log`` was just read, and what lies there. What seems to be missing is looked for
+    """The table, of which ``log`` was just read, and the objects there. A seemingly missing object is looked for
     again: it may have left the table since that was read.
     """
     objects = table.objects()

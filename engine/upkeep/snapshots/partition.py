@@ -234,7 +234,7 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
         usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
-    # What retention had dropped before the policy was set, nobody misses: the first snapshot, if made by hand.
+    # Nobody misses records that retention dropped before the policy was set: the first snapshot, if made by hand.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
         with blaming(leader):

@@ -30,7 +30,7 @@ from stratalog.partitions.store import Store
 _KIND = "description"
 
 KEPT = 3
-"""So many descriptions of a cluster are kept."""
+"""The number of descriptions of a cluster that are kept."""
 
 
 def describe_first(context: Context, image: ClusterImage) -> list[Failure]:

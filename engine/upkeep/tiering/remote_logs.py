@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE = 16
-"""So many are asked at once."""
+"""The number of items that are asked at once."""
 
 
 def ask_remote(context: Context, ask: Callable[[T], R], items: Iterable[T]) -> Iterator[Outcome[T, R]]:

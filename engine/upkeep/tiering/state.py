@@ -125,7 +125,7 @@ class PartitionTiering:
         return [run for run in self.planned.plan.runs if run.start not in done]
 
     def begin_again(self, site: Site) -> None:
-        """Under another leader, whose plan is to be made yet. What was committed stays so."""
+        """Begin again under another leader, whose plan is to be made yet. Committed uploads stay so."""
         self.site, self.planned, self.error, self.excused = site, None, None, False
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 

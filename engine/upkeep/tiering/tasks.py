@@ -141,8 +141,8 @@ class UploadWork(SiteWork):
 
 
 def upload_run(work: UploadWork) -> Uploaded:
-    """The task. The quota is waited for before the deadline begins. What has no answer then is left to itself:
-    it may still give the object its name, and the next run finds and checks it.
+    """Upload one run. The deadline begins after the wait for the quota. An upload without an answer is left to
+    itself: it may still give the object its name, and the next run finds and checks it.
 
     Raises: StoreTimeoutError; as ``upload``.
     """

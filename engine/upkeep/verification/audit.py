@@ -149,7 +149,7 @@ def notes_of(audits: Sequence[Audited]) -> list[str]:
 def _look_until_sure(
     context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failures: list[Failure]
 ) -> None:
-    """Steps 1 and 2. What still differs from look to look in the last one is said all the same."""
+    """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
     unsure = audits
     said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     failed: dict[str, Failure] = {}
@@ -227,7 +227,7 @@ def _load_remote(
 
 
 def _look_for_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
-    """Remote objects that were gone when their turn came to be read: retention takes some away while a long run
+    """Remote objects that were gone when they were to be read: retention takes some away while a long run
     lasts. Those that the table does not list any more are not missing.
     """
     missing = {key: each for key, each in audits.items() if any(map(_is_gone, each.findings))}

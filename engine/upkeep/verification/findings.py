@@ -12,7 +12,7 @@ from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store import LEFT_ALONE, Store, StoredObject
 
-_FOREIGN = "a foreign file: nobody of ours writes such names; it is left alone"
+_FOREIGN = "a foreign file: stratalog never writes such names; it is left alone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Finding:
     broker_id: Place = None
     """Whose storage it is; None for the remote tier."""
     damage: Damage | None = None
-    """None where no heal may help: a person has to look."""
+    """None where no heal may help: it needs an operator."""
     log_is_whole: bool = False
     """The log does not need what is wrong: a foreign file, or one that was discarded."""
     of_snapshot: bool = False
@@ -50,7 +50,7 @@ class Finding:
 
 
 def foreign_file(store: Store, stored: StoredObject) -> CorruptSegmentError:
-    """What lies in a folder of ours, and is not called like anything of ours, or is no file."""
+    """The error of an object in a folder of ours with a foreign name, or that is no file."""
     what = f"{stored.special}: {LEFT_ALONE}" if stored.special else _FOREIGN
     return CorruptSegmentError(f"{store.uri_of(stored.name)} is {what}")
 

@@ -1,12 +1,12 @@
-"""What listings and footers tell of the replicas of a partition: names, sizes, contiguity, registers. No records
+"""The replicas of a partition, from listings and footers: names, sizes, contiguity, registers. No records
 are read.
 
 Every replica is listed, followers before their leader; a follower that has not joined its leader's epoch is
 looked at as if it had. Every file of a log says in its footer where it ends, so that a hole is seen which a
 listing alone cannot show.
 
-What two replicas must have of each other rests on the order in which they were listed: a leader holds all that
-was seen of a follower before, a follower all that was known to be committed before. So a look in which a replica
+The order of the listings says what two replicas must have of each other: a leader holds all that was seen of a
+follower before, a follower all that was known to be committed before. So a look in which a replica
 had to be listed once more begins again, and a member that seems to be short is listed again behind its leader.
 """
 
@@ -248,7 +248,8 @@ def _unread(file: DataFile) -> HeldFile:
 
 
 def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
-    """What is lost with a file that does not say where it ends: up to the next one, or to what was committed."""
+    """The offsets lost with a file that does not say where it ends: up to the next one, or to the committed
+    end."""
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
