@@ -28,6 +28,7 @@ MOST_ROWS = 2 * 1024 * 1024
 """Of a row group: a record counts for more than 50 bytes, and a row group has less than 100 million of them."""
 MOST_GROUP_BYTES = 192 * 1024 * 1024
 """Of a row group, packed, and of its records in memory: twice what ``segment_writer`` puts into one at most."""
+NOT_OURS = "no writer of segments makes such a file; run heal, or bring it back from a backup"
 MOST_LEAVES = 16 * 1024
 MOST_DEPTH = 200
 """Groups of a schema in one another; each list takes two."""
@@ -215,7 +216,10 @@ def _check_group(group: RowGroup, leaves: tuple[Leaf, ...]) -> None:
                 f"its column {'.'.join(leaf.path)} has {chunk.values} values in {group.num_rows} rows"
             )
     if (size_bytes := sum(chunk.end - chunk.start for chunk in group.chunks)) > MOST_GROUP_BYTES:
-        raise ValueError(f"it has a row group of {size_bytes} bytes")
+        raise ValueError(
+            f"it has a row group of {size_bytes} bytes, more than the {MOST_GROUP_BYTES} that one of a "
+            f"segment may have: {NOT_OURS}"
+        )
 
 
 def _leaves(elements: list[dict[int, Any]]) -> Iterator[Leaf]:

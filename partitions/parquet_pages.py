@@ -18,7 +18,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from stratalog.partitions.parquet_footer import BYTE_ARRAY, CODECS, MOST_GROUP_BYTES, Chunk, Layout, Leaf, RowGroup
+from stratalog.partitions.parquet_footer import (
+    BYTE_ARRAY,
+    CODECS,
+    MOST_GROUP_BYTES,
+    NOT_OURS,
+    Chunk,
+    Layout,
+    Leaf,
+    RowGroup,
+)
 from stratalog.partitions.thrift import BINARY, I32, I64, STRUCT, TRUE, CompactReader, Field, varint
 
 LEVELS_BYTES = 8
@@ -103,7 +112,7 @@ def check_row_group(
     if total > most_bytes:
         raise ValueError(
             f"a row group of {group.num_rows} rows takes {total} bytes in memory, more than the {most_bytes} that "
-            "one of a segment may take"
+            f"one of a segment may take: {NOT_OURS}"
         )
     return total
 

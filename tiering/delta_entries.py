@@ -9,6 +9,9 @@ this process has not seen yet is read within bounds:
     checkpoints                     up to ``LOG_BYTES``; what they claim to unpack to, too; statistics in them nest
                                     no deeper either
 
+No more than ``MOST_FILES`` of them: delta-rs reads each by itself, and so do we. Checkpoints are written every 20
+versions, and other writers of Delta do it every 10 or 100.
+
 Of entries, those after the latest checkpoint count (or after the one before the version that is to be opened): the
 others nobody reads. A table that is refused is no more than that table's failure, and names the file and the
 remedy.
@@ -42,7 +45,8 @@ ENTRY_BYTES = 64 * 1024 * 1024
 """A commit of 50,000 files has as much."""
 LOG_BYTES = 256 * 1024 * 1024
 MOST_DEPTH = 1000
-REMEMBERED = 10_000
+MOST_FILES = 10_000
+REMEMBERED = MOST_FILES
 """Files of logs of which this process remembers that they are harmless."""
 
 _VERSION = re.compile(r"(\d{20})\.(?:\d{20}\.)?(json|compacted\.json|crc|checkpoint\.parquet|checkpoint\..*)\Z")
@@ -77,6 +81,12 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
     if size_bytes > LOG_BYTES:
         largest = max(read, key=lambda one: one.size_bytes)
         raise _refused(remote, largest, f"has {largest.size_bytes} bytes, and all that is to be read {size_bytes}")
+    if len(read) > MOST_FILES:
+        raise CorruptionError(
+            f"{remote.uri_of(log)} has {len(read)} files since its latest checkpoint, more than {MOST_FILES}: the "
+            "table is not opened. See who has written them; then write a checkpoint with an engine of Delta, or "
+            "bring back the log from a backup of the remote tier"
+        )
     for one in read:
         if _harmless.get((remote, one)) is None:
             _check(remote, one)

@@ -11,6 +11,8 @@ _UNDERSTOOD = frozenset({"timestampNtz"})
 """Features that leave paths, offsets and records what they are."""
 _WRITTEN = _UNDERSTOOD | {"appendOnly", "invariants", "checkConstraints", "changeDataFeed", "generatedColumns"}
 """Those with which delta-rs commits (measured: it refuses all else that a table says its writers must know)."""
+_WRITER_VERSION = 7
+"""Delta's greatest: with it a table names the features that its writers must know."""
 
 
 def check_readable(table: DeltaTable, uri: str) -> None:
@@ -30,6 +32,12 @@ def check_writable(table: DeltaTable, change: Change, uri: str) -> None:
         raise CorruptionError(
             f"the table {uri} was upgraded by somebody else, to {unknown}: it can be read, but delta-rs does not "
             f"commit to it; ALTER TABLE delta.`{uri}` DROP FEATURE brings it back"
+        )
+    if (version := table.protocol().min_writer_version) > _WRITER_VERSION:
+        raise CorruptionError(
+            f"the table {uri} was upgraded by somebody else, to minWriterVersion {version}. It can be read, but "
+            f"nobody can commit to it: Delta has none above {_WRITER_VERSION}. Bring back its log "
+            "as it was before, from a backup of the remote tier"
         )
     append_only = table.metadata().configuration.get("delta.appendOnly") == "true"
     if append_only and change.of_data and change.removes:

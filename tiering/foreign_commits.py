@@ -34,6 +34,9 @@ from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.delta_entries import ENTRY_BYTES
 from stratalog.tiering.remote_segment import RemoteSegment
 
+MOST_COMMITS = 10_000
+"""By others since the last one of ours: each is read whenever the table is. Those of a week, one a minute."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -124,10 +127,13 @@ def _count(number: int, noun: str) -> str:
 
 
 def read_commits(remote: Store, folder: str, first: int, last: int) -> list[ForeignCommit] | None:
-    """The versions ``[first, last]`` of the table in ``folder``; None when its log does not reach back so far.
+    """The versions ``[first, last]`` of the table in ``folder``; None when its log does not reach back so far, or
+    these are more than ``MOST_COMMITS``.
 
     Raises: CorruptionError for an entry that is no JSON of Delta's; StorageError.
     """
+    if last - first >= MOST_COMMITS:
+        return None
     commits: list[ForeignCommit] = []
     for version in range(first, last + 1):
         name = paths.join(folder, paths.DELTA_LOG, f"{version:020d}.json")

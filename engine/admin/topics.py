@@ -3,7 +3,7 @@ tier."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -29,7 +29,7 @@ from stratalog.partitions.errors import (
     StorageError,
     StratalogError,
 )
-from stratalog.partitions.store import Store
+from stratalog.partitions.store import Store, StoredObject
 
 
 def create_topic(
@@ -142,7 +142,9 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
                 continue
             folder = paths.topic_path(broker.home, topic.name, topic.topic_id)
             try:
-                files, size = _delete_folder(store, folder, dry_run)
+                found = store.list(folder)
+                failures += special_files(f"{name} on broker {broker_id}", store, found)
+                files, size = _delete(store, found, dry_run)
                 rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
                 failures.append(Failure.of(f"{name} on broker {broker_id}", error))
@@ -186,9 +188,9 @@ def _has_replica(topic: TopicImage, broker_id: int) -> bool:
     return any(broker_id in partition.replicas for partition in topic.partitions)
 
 
-def _delete_folder(store: Store, folder: str, dry_run: bool) -> tuple[int, int]:
-    """How many files and bytes there were."""
-    objects = store.list(folder)
+def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:
+    """How many files and bytes there were. What no name can be for stays."""
+    objects = [stored for stored in found if not stored.special]
     if objects and not dry_run:
         store.delete([stored.name for stored in objects])
     return len(objects), sum(stored.size_bytes for stored in objects)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from stratalog.partitions.listing import parse
 from stratalog.partitions.store import Store, StoredObject, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore
+from stratalog.partitions.store.rules import check_name
 from stratalog.partitions.store.s3 import S3Store
 from tests.unit.cluster_harness import LiveCluster, the_failure
 
@@ -63,6 +64,21 @@ def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) ->
     assert "in its key" in the_failure(live.cluster.vacuum())
 
 
+@pytest.mark.parametrize("key", STRANGE[1:3])
+def test_deleting_a_topic_deletes_what_is_ours_and_names_the_rest(tmp_path: Path, key: str) -> None:
+    shown: list[StoredObject] = []
+    live = LiveCluster(tmp_path, through=lambda uri, store: _Showing(store, shown))  # type: ignore[arg-type,return-value]
+    live.topic()
+    live.fill("ab")
+    replica = live.replica(2)
+    shown.extend(Listed([key.format(replica.folder)]).list(""))
+    report = live.cluster.topics.delete("t")
+    assert {failure.code for failure in report.failures} == {"CORRUPT_MESSAGE"}
+    assert all("in its key" in failure.message for failure in report.failures)
+    shown.clear()
+    assert all(not live.store(broker).list(replica.folder) for broker in (1, 2, 3))
+
+
 class _Showing:
     """A store that also lists what it cannot hold."""
 
@@ -75,6 +91,15 @@ class _Showing:
 
     def uri_of(self, name: str) -> str:
         return f"{self._store.uri}/{name}"
+
+    def list(self, prefix: str) -> list[StoredObject]:
+        return [
+            *self._store.list(prefix),
+            *(found for found in self._shown if found.name.startswith(f"{prefix}/")),
+        ]
+
+    def delete(self, names: Iterable[str]) -> None:
+        self._store.delete([check_name(name) for name in names])
 
     def walk(self, prefix: str) -> list[StoredObject]:
         return [*self._store.walk(prefix), *(found for found in self._shown if found.name.startswith(prefix))]

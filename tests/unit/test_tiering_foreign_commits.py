@@ -19,6 +19,7 @@ from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.errors import CorruptionError, RemoteObjectMissingError
 from stratalog.partitions.merge import Run
 from stratalog.partitions.store import StoreOptions
+from stratalog.tiering import foreign_commits
 from stratalog.tiering.copier import upload
 from stratalog.tiering.foreign_commits import parse_commit
 from stratalog.tiering.handover import hand_over
@@ -57,6 +58,36 @@ def spans(part: TieredPartition) -> list[tuple[int, int]]:
 
 def ours(part: TieredPartition) -> set[str]:
     return {segment.path for segment in part.table.load().all_segments()}
+
+
+def test_more_commits_of_others_than_are_read_one_by_one_stop_nothing(
+    part: TieredPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the table lists in the end says enough, where that is the log."""
+    monkeypatch.setattr(foreign_commits, "MOST_COMMITS", 3)
+    for days in range(5):
+        delta(part).alter.set_table_properties({"delta.logRetentionDuration": f"interval {days + 1} days"})
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    version = delta(part).version()
+    delta(part).optimize.compact()
+    with pytest.raises(CorruptionError):
+        part.table.load()
+    delta(part).restore(version)
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+
+
+def test_a_writer_version_that_delta_does_not_have_is_named_before_anything_is_committed(
+    part: TieredPartition,
+) -> None:
+    """delta-rs would say that other writers were faster, twenty times."""
+    log = Path(part.table.uri) / "_delta_log"
+    (log / f"{2:020d}.json").write_text('{"protocol":{"minReaderVersion":1,"minWriterVersion":99}}\n')
+    assert spans(part) == [(0, 3), (3, 7), (7, 12)]
+    part.append(2)
+    with pytest.raises(CorruptionError, match="minWriterVersion 99") as raised:
+        part.tier()
+    assert "backup" in str(raised.value)
+    assert delta(part).version() == 2
 
 
 # --------------------------------------------------------------------------------- rewrites

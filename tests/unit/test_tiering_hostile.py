@@ -158,6 +158,27 @@ def test_entries_before_the_latest_checkpoint_are_read_by_nobody_and_judged_by_n
     assert table.load().end(0) == 250
 
 
+def test_a_log_of_very_many_entries_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is read by itself, by delta-rs too: 100,000 take minutes, on S3 an hour."""
+    table = made(tmp_path)
+    most = 30
+    monkeypatch.setattr(delta_entries, "MOST_FILES", most)
+    log = log_of(tmp_path, table)
+    for version in range(3, most):
+        (log / f"{version:020d}.json").write_text('{"commitInfo":{"operation":"x"}}\n')
+    assert table.load().end(0) == 20
+    (log / f"{most:020d}.json").write_text('{"commitInfo":{"operation":"x"}}\n')
+    with pytest.raises(CorruptionError, match=f"{most + 1} files since its latest checkpoint") as raised:
+        table.load()
+    assert "write a checkpoint" in str(raised.value)
+    monkeypatch.undo()
+    DeltaTable(str(log.parent)).create_checkpoint()
+    monkeypatch.setattr(delta_entries, "MOST_FILES", most)
+    assert table.load().end(0) == 20
+
+
 def test_an_entry_is_looked_at_once(tmp_path: Path) -> None:
     table = made(tmp_path, commits=5)
     table.load()

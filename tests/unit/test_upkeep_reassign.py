@@ -328,6 +328,33 @@ def test_one_whole_replica_that_stays_is_enough_and_the_damage_is_told(tmp_path:
     assert live.read() == {0: list("abc")}
 
 
+def test_replicas_go_while_remote_segments_expire(tmp_path: Path, faults: Faults) -> None:
+    """An object that is not there any more was not needed: the table is read anew before it is called missing."""
+    live = LiveCluster(tmp_path, brokers=2, through=faults.wrap)
+    live.cluster.topics.alter_configs(None, {"follower.fetch.last.tiered.offset.enable": "true"})
+    live.tiered(copies=1, local_retention_bytes="-2")
+    live.fill("abcd")
+    live.cluster.tier().raise_for_failures()
+    leader, other = live.leader(), live.driver()
+
+    def expire_first(uri: str, what: str, name: str) -> None:
+        if uri.endswith("/remote") and what == "open" and name.endswith(".parquet"):
+            faults.none()
+            other.topics.delete_records("t", {0: 2}).raise_for_failures()
+            other.retain().raise_for_failures()
+            live.clock.advance_ms(2 * 3_600_000)
+            other.retain().raise_for_failures()
+            other.vacuum().raise_for_failures()
+            expired.append(name)
+
+    expired: list[str] = []
+    faults.before = expire_first
+    live.cluster.reassign({("t", 0): (3 - leader,)}).raise_for_failures()
+    assert expired
+    assert not (live.remote / expired[0]).exists()
+    assert live.read() == {0: list("cd")}
+
+
 def test_replicas_do_not_go_while_the_remote_lacks_what_only_they_have(tmp_path: Path) -> None:
     """The newcomer begins where the remote log ends; one object before that is damaged."""
     live = LiveCluster(tmp_path, brokers=2)

@@ -11,7 +11,7 @@ of tiered topics       also the remote segments of what those who go still have,
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -31,11 +31,14 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.replica import Replica, blaming
-from stratalog.partitions.runner import Done, Failed
+from stratalog.partitions.runner import Done, Failed, Outcome
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
 from stratalog.tiering.divergence import agreeing
 from stratalog.tiering.remote_file import verify_remote
+
+_LOOKS = 3
+"""At what is missing in the remote tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +96,53 @@ def check_joins(
     completing = {key: join for key, join in joins.items() if _completes(join[0].view, join[1])}
     if not completing:
         return
-    image = context.metadata.image()
-    works: list[StandWork] = []
-    for key, (site, brokers) in completing.items():
-        view, topic = site.view, image.topics.get(key[0])
+
+    def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
+        (site, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
-            continue
-        try:
-            work = plan_stand(context, image, topic, topic.partitions[key[1]], view.target, notes)
-        except StratalogError as unreadable:
-            yield key, unreadable
-        else:
-            stay = [broker for broker in view.target if broker in view.isr]
-            works += [] if work is None else [replace(work, site=site, staying=(*brokers, *stay))]
-    for outcome in context.tasks.run(check_stand, works):
-        key = outcome.item.site.view.key
+            return None
+        work = plan_stand(context, image, topic, topic.partitions[key[1]], site.view.target, notes)
+        stay = [broker for broker in site.view.target if broker in site.view.isr]
+        return None if work is None else replace(work, site=site, staying=(*brokers, *stay))
+
+    for outcome in check_stands(context, completing, plan):
         match outcome:
-            case Done(_, damaged):
+            case Done(key, damaged):
                 yield from ((key, error) for error in damaged)
-            case Failed(_, error):
+            case Failed(key, error):
                 yield key, error
+
+
+def check_stands(
+    context: Context,
+    keys: Iterable[TopicIdPartition],
+    plan: Callable[[TopicIdPartition, ClusterImage], StandWork | None],
+) -> Iterator[Outcome[TopicIdPartition, tuple[CorruptionError, ...]]]:
+    """``check_stand`` of these partitions, as ``plan`` has it; nothing where that is None. A remote object that is
+    not there may have expired since the table was read: then all is read anew, and it is missing when the table
+    lists it still.
+    """
+    left = [*keys]
+    for look in range(_LOOKS):
+        image = context.metadata.image()
+        works: list[StandWork] = []
+        for key in left:
+            try:
+                work = plan(key, image)
+            except StratalogError as unreadable:
+                yield Failed(key, unreadable)
+            else:
+                works += [] if work is None else [work]
+        left = []
+        for outcome in context.tasks.run(check_stand, works):
+            key = outcome.item.site.view.key
+            match outcome:
+                case Done(_, damaged):
+                    yield Done(key, damaged)
+                case Failed(_, RemoteObjectMissingError()) if look < _LOOKS - 1:
+                    left.append(key)
+                case Failed(_, error):
+                    yield Failed(key, error)
 
 
 def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:

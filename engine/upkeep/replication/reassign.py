@@ -28,9 +28,8 @@ from stratalog.engine.metadata.reassignment_plan import (
     plan_change,
 )
 from stratalog.engine.replication.throttle import Throttle
-from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stand, plan_stand
+from stratalog.engine.upkeep.replication.letting_go import StandWork, check_stands, plan_stand
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
 
@@ -94,7 +93,7 @@ def reassign(
             for (topic, partition), replicas in plan.items()
         }
         if not dry_run and not force:
-            _check_stand(context, image, planned, failures, notes)
+            _check_stand(context, planned, failures, notes)
         targets = {key: one.replicas for key, one in planned.items() if not one.refused}
         _commit(context, planned, targets, force, dry_run, failures)
         after = image if dry_run else context.metadata.image()
@@ -147,32 +146,22 @@ def cancel(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
 
 
 def _check_stand(
-    context: Context,
-    image: ClusterImage,
-    planned: dict[TopicIdPartition, _Planned],
-    failures: list[Failure],
-    notes: list[str],
+    context: Context, planned: dict[TopicIdPartition, _Planned], failures: list[Failure], notes: list[str]
 ) -> None:
     """Step 1. A partition of which nothing whole would stay is refused."""
 
-    def refuse(key: TopicIdPartition, error: StratalogError) -> None:
-        planned[key].refused = True
-        failures.append(Failure.of(planned[key].name, error))
+    def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
+        topic, one = image.topics.get(key[0]), planned[key]
+        return None if topic is None else plan_stand(context, image, topic, one.before, one.replicas, notes)
 
-    works: list[StandWork] = []
-    for key, one in planned.items():
-        try:
-            work = plan_stand(context, image, image.topics[key[0]], one.before, one.replicas, notes)
-        except StratalogError as unreadable:
-            refuse(key, unreadable)
-        else:
-            works += [] if work is None else [work]
-    for outcome in context.tasks.run(check_stand, works):
+    for outcome in check_stands(context, planned, plan):
+        one = planned[outcome.item]
         match outcome:
-            case Done(work, damaged):
-                notes += [f"{work}: {error}; run verify --deep --heal" for error in damaged]
-            case Failed(work, error):
-                refuse(work.site.view.key, error)
+            case Done(_, damaged):
+                notes += [f"{one.name}: {error}; run verify --deep --heal" for error in damaged]
+            case Failed(_, error):
+                one.refused = True
+                failures.append(Failure.of(one.name, error))
 
 
 def _commit(

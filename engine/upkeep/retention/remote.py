@@ -56,7 +56,7 @@ def remote_parts(
     parts = {}
     for partition in range(len(topic.partitions)):
         listed = log.of_partition(partition)
-        there = list(takewhile(lambda segment: segment.path not in missing, listed))
+        there = list(takewhile(objects.holds, listed))
         parts[partition] = RemotePart(
             table.remote, listed, tuple(objects.segments[segment.path].object for segment in there)
         )
