@@ -1,9 +1,9 @@
-"""The key of a cluster: how those who share it tell their files from a stranger's.
+"""The key of a cluster: its holders tell their files from a stranger's.
 
-Storage does not hold the key, so who can only write to a root cannot sign. A tag is HMAC-SHA-256, in hexadecimal,
-of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that is copied to
-another name, or to another cluster with the same key, is not signed there. An object that is put back under its
-own name *is*: that storage shows an earlier state of itself is nothing that a tag can tell.
+Storage does not hold the key, so the right to write to a root does not suffice to sign. A tag is HMAC-SHA-256, in
+hexadecimal, of the cluster's id, the kind and the name of the object, and the SHA-256 of its bytes: an object that
+is copied to another name, or to another cluster with the same key, is not signed there. An object that is put back
+under its own name *is*: that storage shows an earlier state of itself is nothing that a tag can tell.
 
 The tag stands in the object itself, so that one write stays one, and one read: in the footer of a data file
 (``segment_signature``), as the last field of a JSON object (here), in the name of a claim.
@@ -56,7 +56,7 @@ class ClusterKey:
         return self._tag(self._secrets[0], kind, name, digest)
 
     def knows(self, kind: str, name: str, digest: bytes, tag: str) -> bool:
-        """Whether somebody who has the key gave the object this tag, or the first half of it."""
+        """Whether a holder of the key gave the object this tag, or the first half of it."""
         if self.trusting:
             return True
         return len(tag) >= TAG_DIGITS // 2 and any(

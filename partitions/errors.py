@@ -47,7 +47,7 @@ class StorageError(RetriableError):
 
 
 class StorageAuthorizationError(StorageError):
-    """A store does not allow who asks to do that; nothing was changed. It takes other rights, or credentials."""
+    """A store does not allow the caller to do that; nothing was changed. It takes other rights, or credentials."""
 
     code = "CLUSTER_AUTHORIZATION_FAILED"
 
@@ -58,7 +58,7 @@ class StorageAuthorizationError(StorageError):
 
 
 class StorageAuthenticationError(StorageAuthorizationError):
-    """A store does not know who asks: no credentials, wrong ones, or such that have expired."""
+    """A store does not know the caller: no credentials, wrong ones, or expired ones."""
 
     code = "SASL_AUTHENTICATION_FAILED"
 

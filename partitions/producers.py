@@ -10,7 +10,7 @@ append. Runs of sequences, which stay small for long, tell whether an older one 
 comes too late is refused, and never answered with more than is known.
 
 Of a transactional producer it also says where its open transaction begins. Each transaction has a producer epoch
-of its own (KIP-890): who decides how it ends raises the epoch by one, and the marker carries the raised epoch.
+of its own (KIP-890): the decision how it ends raises the epoch by one, and the marker carries the raised epoch.
 From then on a late append of the ended transaction has an epoch that is over, and a late marker finds a later one.
 """
 
@@ -112,7 +112,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     control: int | None = None
     """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
     dealt_among: int | None = None
-    """As in ``ProducerEntry``: for who tries the append again when the topic has grown."""
+    """As in ``ProducerEntry``: for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
     """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
     records, soon, or never."""
@@ -141,7 +141,7 @@ _UNNAMED = "unnamed-"
 
 
 def unnamed(new_id: NewId) -> str:
-    """An id for the appends of those who name no producer."""
+    """An id for appends that name no producer."""
     return _UNNAMED + new_id()
 
 

@@ -36,7 +36,7 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
     directory_id: str
     version: int = 1
     tag: str = ""
-    """By which who has the key of the cluster knows that this is of one who had it (``check_signed``)."""
+    """The tag by which a holder of the cluster's key knows that another one wrote this (``check_signed``)."""
 
 
 def read_broker_file(store: Store) -> BrokerFile | None:

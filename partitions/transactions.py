@@ -8,7 +8,7 @@ are looked at only where something transactional was appended since the last mer
     last stable offset    below it every transaction is decided, and its markers are committed: readers of
                           committed records stop there, and so do merges, the remote tier, and snapshots
     fate of an append     the first marker of its producer behind it ended its transaction. It was committed if
-                          the marker's epoch is the next one: who decides raises the epoch by one. Any other
+                          the marker's epoch is the next one: the decision raises the epoch by one. Any other
                           marker is a later transaction's, and the append is the remainder of one that lost its
                           own (an unclean election): aborted
 """

@@ -10,7 +10,7 @@ KIP-405's pieces, and what they are here
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
     RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
-    unclean leader election         ``divergence``: what of the remote is of the leader's history, and who may say
+    unclean leader election         ``divergence``: the remote part of the leader's history, and who may say
     leftovers of failed copies      ``remote_objects``: what of a folder is litter
     none: others write the table    ``foreign_commits``: what that makes of the remote log
     none: an object was damaged     ``rebuilder``: made anew from a replica, under a name of its own

@@ -90,7 +90,7 @@ def panics() -> Iterator[None]:
 
 
 def is_refused(error: Exception) -> bool:
-    """Whether the store does not allow that to who asks. Delta's errors tell it by their text alone: the number of
+    """Whether the caller lacks the right. Delta's errors tell it by their text alone: the number of
     the system's error, the code of the server's answer, or what object_store says in its place.
     """
     text = str(error)

@@ -62,7 +62,7 @@ _AT_ONCE = CommitProperties(max_commit_retries=_ONE_ATTEMPT)
 
 
 class DeltaTopicTable(DeltaTopicReader):
-    """The table of one topic, for those who also commit to it."""
+    """The table of one topic, for writers."""
 
     def undo_rewrites(self) -> RemoteLog:
         """Take back what others have rewritten: the table lists the segments again, and no foreign file, in one

@@ -66,7 +66,8 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ReplicaLook]) -> bool:
-    """Whether the partition is of the engine's own topics, and nobody who answers holds, or lacks, anything."""
+    """Whether the partition is of the engine's own topics, and no replica that answers holds, or lacks,
+    anything."""
     as_it_should_be = (_LEADER, _IN_SYNC, _UNREACHABLE, f"{_LEADER}, {_UNREACHABLE}")
     return view.topic in INTERNAL_TOPICS and all(
         _role(view, look) in as_it_should_be and not (isinstance(look.found, LogLook) and look.found.files)

@@ -1,4 +1,4 @@
-"""Kafka's configs of topics and brokers that have nothing to mean here, and why: who sets one is told. Pure."""
+"""Kafka's configs of topics and brokers without a meaning here, and why: the error for one tells it. Pure."""
 
 from __future__ import annotations
 

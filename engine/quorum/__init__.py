@@ -6,12 +6,12 @@ Purpose
 
         batch        one committed batch: a data file of ``partitions``, one row per record
         voter        one voter: a folder on the root of a broker; look, claim, create
-        state        a log up to its end, and who shows it; snapshots count as log
+        state        a log up to its end, and the voters that show it; snapshots count as log
         checkpoints  snapshots in the folders of voters: written, read, copied
         contents     the greatest log of some voters, and copies of it for those that lack it
         finding      the greatest log on some roots, of any cluster's voters
         damage       voters whose files cannot be believed, and what a majority shows without them
-        electorate   who the voters are, and looks at a majority of them; why they may change
+        electorate   the voters, and looks at a majority of them; why they may change
         refusals     voters that let this driver read, and not write
         proof        the log that looks prove to be committed, for drivers without the right to write
         patience     how long drivers wait for each other

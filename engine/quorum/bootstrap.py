@@ -103,7 +103,7 @@ def find_log(
 
     Raises: InvalidCallError when there is no cluster, or the file names other voters than the log;
         InconsistentClusterIdError, LogDirError when a root is somebody else's; NoMajorityError, or
-        StorageAuthorizationError when all of them refuse who asks; CorruptionError kinds.
+        StorageAuthorizationError when all of them refuse this driver; CorruptionError kinds.
     """
     others = {broker: store for broker, store in stores.items() if broker not in named}
     search = Search(cluster_id, cached, note, loading, key)

@@ -1,4 +1,4 @@
-"""The voters of a metadata log: who they are, and looks at a majority of them.
+"""The voters of a metadata log, and looks at a majority of them.
 
 The electorate
     The latest ``VotersRecord`` of a log, committed or not, names the electorate of that log.

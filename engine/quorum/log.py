@@ -333,7 +333,7 @@ class MetadataLog:
     def lacks_key(self) -> bool:
         """Whether this driver does not have the key of a log that is signed, as far as it has looked: to those who
         have it, what it wrote would be a stranger's. One voter that says so is enough; the others may have been
-        written to by one who wants to have it carried on.
+        written to by a driver that wants to have it carried on.
         """
         return self._key is None and self._signed
 

@@ -26,7 +26,7 @@ nothing of its own: the looks are taken as if it were not there, where the batch
 
 The last is what a driver leaves that dies while it commits: its claim is everywhere, its batch on a minority, and
 the batch tells from which log it goes on. Where a claimant died before it wrote anything, nobody can tell by
-reading whether it had seen the last batch; who reads anew does not know then, and says so.
+reading whether it had seen the last batch; a new reader does not know then, and says so.
 """
 
 from __future__ import annotations

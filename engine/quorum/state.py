@@ -1,4 +1,4 @@
-"""A log up to its end, and who shows it. Pure.
+"""A log up to its end, and the voters that show it. Pure.
 
 Snapshots count as log up to their end (protocol section 5; KIP-630, "Changes to Leader Election"). A snapshot is
 only ever made of what is committed, so unlike a data file it is never of a history that was given up; and it has

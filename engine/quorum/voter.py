@@ -49,7 +49,7 @@ class VoterLook:
 
     voter: Voter
     claims: tuple[int, ...]
-    """The epochs claimed here, ascending; where the cluster has a key, by somebody who has it."""
+    """The epochs claimed here, ascending; where the cluster has a key, by its holders."""
     files: Collection[DataName]
     checkpoints: Collection[CheckpointName]
     last: DataName | CheckpointName | None

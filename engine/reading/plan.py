@@ -128,7 +128,7 @@ def file_ranges(
     given, the ones that may hold records of these times. ``brokers``: whose the stores are, by their address.
 
     Raises: OffsetOutOfRangeError outside ``[log_start, high_watermark]``; LogGapError when a file ends before the
-        log says so; what keeps a footer from being read.
+        log says so; errors of reading a footer.
     """
     what = f"{partition.topic}-{partition.partition}"
     check_range(what, start, end, partition.log_start, partition.high_watermark)

@@ -276,7 +276,7 @@ class Tail:
         """Read the metadata, and begin with the partitions that are new.
 
         Raises: UnknownTopicOrPartitionError when the topic is deleted, also when there is another of its name;
-            what keeps the metadata from being read, or new partitions from being looked at.
+            errors of reading the metadata, or of looking at new partitions.
         """
         self._image = self._context.metadata.image()
         topic = self._image.topic(self._topic)

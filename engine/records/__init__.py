@@ -1,14 +1,14 @@
 """Records into the log: appends, and what the engine itself appends for groups and transactions.
 
 append       batches, to the leaders of their partitions
-earlier      what is known of an append that is tried again: who has it, among how many it was dealt out
+earlier      earlier tries of an append: the partitions that have it, and among how many it was dealt out
 rounds       each partition until it is appended, under whatever leader it has by then
 acknowledge  the second half, for all partitions at once: what of it is acknowledged, and what only perhaps
 answers      what the report says of each partition, and of which attempts
 state_log    the engine's own topics: created, read, appended to
 groups       what consumer groups have committed, in ``__consumer_offsets``, and their lag
 transact     a transaction as its producer sees it (KIP-98)
-coordinator  transactional ids: who holds them, and what is decided of their transactions
+coordinator  transactional ids: their holders, and the decisions about their transactions
 markers      the end of a transaction in each partition
 transactions list, describe, finish, abort; find what hangs (KIP-664)
 """

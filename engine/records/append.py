@@ -180,8 +180,8 @@ def append_with(
     is the producer; it tells its id only where the outcome of the append is unknown. A retry is told
     ``dealt_among`` (``ProducerEntry``).
 
-    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; what keeps the metadata from being
-        read. Everything else is a failure of its partition in the report.
+    Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; errors of reading the metadata.
+        Everything else is a failure of its partition in the report.
     """
     check_acks(acks)
     if who is not None:

@@ -44,7 +44,7 @@ def earlier_tries(
     """Earlier tries of an append of ``who``; empty for one that names no producer, or is in a transaction.
     Partitions that cannot be asked are left out, but where the topic has grown.
 
-    Raises: what keeps a leader's log from being looked at, of a topic that has grown: it may be the one that knows
+    Raises: errors of looking at a leader's log, of a topic that has grown: it may be the one that knows
         how the rows were dealt out.
     """
     if who is None or who.on_changed_replay is None:

@@ -142,8 +142,8 @@ def committed(
     ``require_stable``: refuse to answer while a transaction that is not over has offsets of these partitions
     (KIP-447); otherwise pending offsets are ignored.
 
-    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; what keeps
-        the group's partition from being read.
+    Raises: InvalidGroupIdError; UnknownTopicOrPartitionError for ``topics``; UnstableOffsetCommitError; errors of
+        reading the group's partition.
     """
     check_group(group)
     image = context.metadata.image()
@@ -182,7 +182,7 @@ def lag(context: Context, group: str) -> Report:
     when the group is forgotten if it does not commit again. A partition that cannot be looked at is a failure in
     the report, and its row says what was committed.
 
-    Raises: InvalidGroupIdError, GroupIdNotFoundError; what keeps the group's partition from being read.
+    Raises: InvalidGroupIdError, GroupIdNotFoundError; errors of reading the group's partition.
     """
     check_group(group)
     with context.measured() as measure:

@@ -68,9 +68,9 @@ def replace_leaders(context: Context, damaged: Damaged) -> dict[TopicIdPartition
 
 
 def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, CorruptionError]:
-    """The replicas with a register of a leader epoch that nobody has committed: who writes one has read that epoch
-    in the metadata. They are listed first; then a linearizable read must show that ``view`` is the present one.
-    Asked where a view seems to be stale, and reading anew has shown no other.
+    """The replicas with a register of a leader epoch that nobody has committed: the writer of one has read that
+    epoch in the metadata. They are listed first; then a linearizable read must show that ``view`` is the present
+    one. Asked where a view seems to be stale, and reading anew has shown no other.
     """
     site = context.site(view)
     found: dict[int, CorruptionError] = {}

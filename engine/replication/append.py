@@ -184,7 +184,7 @@ def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
     The followers of an acknowledgement hold the log already, so none of them has to start over: what is
     tiered does not matter here.
 
-    Raises: what keeps the leader from being listed; CorruptionError kinds when the leader is damaged.
+    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     _, outcomes = sync_followers(site, site.acknowledging, SyncOptions(copies=copies))
     missed = {outcome.item: outcome.error for outcome in outcomes if isinstance(outcome, Failed)}

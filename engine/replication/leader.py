@@ -103,7 +103,7 @@ def check_agreed(site: Site, log: ReplicaLog) -> None:
     """The committed log that every other member of the ISR knows is of the history of its leader's ``log``. Asked
     where something is to be given up on the word of the leader's register.
 
-    Raises: as ``check_same_history``; what keeps a member from being looked at.
+    Raises: as ``check_same_history``; errors of looking at a member.
     """
     for broker_id in sorted({*site.view.isr} - {site.view.leader}):
         member = site.replica(broker_id)

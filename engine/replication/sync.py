@@ -104,7 +104,7 @@ def sync_followers(
     ``broker_id`` says whose storage is damaged; RemoteNotReadyError; SourceChangedError when the leader's
     files kept changing; StorageError and its like.
 
-    Raises: what keeps the leader from being listed (see ``leader_log``).
+    Raises: errors of listing the leader (see ``leader_log``).
     """
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []

@@ -38,7 +38,7 @@ def advance_high_watermark(site: Site, offset: int) -> None:
     """Write it down on the leader, where readers and followers learn of it, then on the others that an
     acknowledgement needed. One of those that cannot be reached learns of it with its next sync.
 
-    Raises: what keeps the leader from being written to.
+    Raises: errors of writing to the leader.
     """
     record_high_watermark(site.leader, site.epoch, offset)
     for broker_id in site.acknowledging:

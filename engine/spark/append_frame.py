@@ -40,9 +40,9 @@ def append_frame(
     ``key``, ``value.x``); otherwise their order is the shuffle's. ``dry_run`` checks the records, and counts them
     by partition. ``image`` is the metadata as it was just read.
 
-    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and what keeps
-        the metadata from being read, or the logs' ends of a topic that has grown, before anything is written;
-        everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError, InvalidTopicError, InvalidRecordError, InvalidCallError, and errors of
+        reading the metadata, or the logs' ends of a topic that has grown, before anything is written; everything
+        else is a failure of its partition in the report.
     """
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)

@@ -252,7 +252,7 @@ class LocalStore:
         except (SpecialFileError, CrowdedFolderError) as error:
             raise CorruptionError(f"cannot list {folder!r} of {self.root!r}: {error.strerror}") from error
         except OSError as error:
-            if error.errno in NOT_ALLOWED:  # the root is there, and not for who asks
+            if error.errno in NOT_ALLOWED:  # the root is there, but not for this user
                 raise failure_of("list", self._folder.path_of(folder), error) from error
             raise BrokerUnreachableError(f"cannot list {self.root!r}: {error.strerror}") from error
         return listed

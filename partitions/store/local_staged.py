@@ -167,7 +167,7 @@ class _TranslatingFile(io.FileIO):
     """A file whose failures name the object that it is going to be."""
 
     def __init__(self, descriptor: int, target: str) -> None:
-        super().__init__(descriptor, "wb", closefd=False)  # who closes this may not be who seals the file
+        super().__init__(descriptor, "wb", closefd=False)  # the file may be closed here, and sealed elsewhere
         self._target = target
 
     def write(self, data: ReadableBuffer, /) -> int:

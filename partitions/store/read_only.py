@@ -1,4 +1,4 @@
-"""A store that is only read: for those who must not change what they look at."""
+"""A store that is only read: for operations that must not change anything."""
 
 from __future__ import annotations
 

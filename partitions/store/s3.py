@@ -215,7 +215,7 @@ class S3Store:
             _, listed = look(partial(self._list_once, folder), where)
         except Refused as refused:
             error = refused.as_error(f"cannot list {where}", "list", where)
-            if isinstance(error, StorageAuthorizationError):  # the root is there, and not for who asks
+            if isinstance(error, StorageAuthorizationError):  # the root is there, but not for this caller
                 raise error from refused
             raise BrokerUnreachableError(str(error)) from refused
         except EndpointUnreachableError as error:

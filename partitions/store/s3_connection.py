@@ -113,8 +113,8 @@ class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store kn
         self.answer = answer
 
     def as_error(self, what: str, right: Right, path: str) -> StorageError:
-        """The error for ``what`` was tried, by its name where it is about who asks: ``right`` is what it takes,
-        on ``path``."""
+        """The error of the action ``what``, of its own kind where the caller is refused: that lacks ``right`` on
+        ``path``."""
         status, code = self.answer.status, self.answer.code
         if status == 401 or code in _UNKNOWN_CALLER:
             return StorageAuthenticationError(
@@ -224,7 +224,7 @@ def _make_client(options: StoreOptions) -> Any:
         connect_timeout=min(options.timeout_s, CONNECT_TIMEOUT_S),
         read_timeout=options.timeout_s,
         max_pool_connections=POOL_CONNECTIONS,
-        # Retries are ours: only who counts the attempts knows whether one of them went unanswered.
+        # Retries are ours: only a caller that counts the attempts knows whether one of them went unanswered.
         retries={"total_max_attempts": 1, "mode": "standard"},
         # Servers other than Amazon's do not all know trailing checksums; uploads say their CRC-32 in a header.
         request_checksum_calculation="when_required",

@@ -200,7 +200,7 @@ def _check_forgotten(site: Site, forgotten: Sequence[tuple[int, int]]) -> None:
     """The member that leads now lacked these offsets when it was looked at. Records that it has got since may have
     been acknowledged before it was elected: commit, then read.
 
-    Raises: SourceChangedError when it holds some of them; what keeps it from being listed.
+    Raises: SourceChangedError when it holds some of them; errors of listing it.
     """
     if any(site.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(

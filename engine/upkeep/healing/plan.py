@@ -107,7 +107,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
 
 
 def _fit_to_lead(each: Audited) -> list[int]:
-    """Members of the ISR, other than the leader, in which nothing wrong was found; who holds most comes first."""
+    """Members of the ISR, other than the leader, in which nothing wrong was found; the one that holds most is
+    first."""
     assert each.looked is not None
     view = each.site.view
     wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
@@ -210,7 +211,7 @@ class _Sources:
         own = max(damage.epoch, self._looks[broker].joined_epoch if broker in self._looks else 0)
         joined = {b: look.joined_epoch for b, look in self._looks.items() if b not in unread}
         fit = [b for b in self._view.replicas if damage.epoch <= joined.get(b, -1) <= own]
-        if fit:  # who has joined no later epoch is sure to have it; a later one makes up for it
+        if fit:  # a replica that has joined no later epoch is sure to have it; a later one makes up for it
             return min(fit, key=joined.__getitem__)
         having = [b for b in self._view.replicas if b in joined and damage.epoch in self._looks[b].epochs]
         if having:  # it went on to an epoch that this leader never joined, and kept the register

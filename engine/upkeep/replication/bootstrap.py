@@ -51,8 +51,8 @@ def bootstrap(
     that begins at the leader's first local offset would have copied besides; ``remote_bytes``, which lie in the
     remote tier; and when the followers joined the ISR, in seconds from the beginning.
 
-    Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; what keeps the metadata from being
-        read. Everything else is a failure of its partition in the report.
+    Raises: as ``format_roots``; InvalidCallError, UnknownTopicOrPartitionError; errors of reading the metadata.
+        Everything else is a failure of its partition in the report.
     """
     change = _change(context, brokers, topics, add, instead_of)
     failures: list[Failure] = []
@@ -107,7 +107,7 @@ def _assign(
     dry_run: bool,
     failures: list[Failure],
 ) -> None:
-    """Commit who shall hold what; newcomers are joining until they are in the ISR."""
+    """Commit the new replicas; newcomers are joining until they are in the ISR."""
     image = context.metadata.image()
     requests = tuple(
         Reassignment(image.topic_ids[topic], partition, target=tuple(replicas))

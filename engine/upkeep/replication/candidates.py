@@ -92,7 +92,7 @@ class Candidates:
 def look_for_candidates(work: CandidateWork) -> Candidates:
     """The task. It creates nothing.
 
-    Raises: what keeps the end of the remote log from being read.
+    Raises: errors of reading the end of the remote log.
     """
     site, remote = work.site, work.remote
     tiered = None

@@ -152,7 +152,7 @@ def _completes(view: PartitionView, newcomers: Collection[int]) -> bool:
 def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
     """The task: what is damaged of those who stay, although one of them is whole.
 
-    Raises: CorruptionError kinds when nothing whole stands for what goes; what keeps storage from being read.
+    Raises: CorruptionError kinds when nothing whole stands for what goes; errors of reading storage.
     """
     damaged: list[CorruptionError] = []
     start: int | None = None

@@ -131,7 +131,7 @@ def _remote_ends(
 def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
     """Merge what may be merged, in the topics (all when None).
 
-    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     rows: list[dict[str, Value]] = []

@@ -31,7 +31,7 @@ class Behind:
 
 
 def look_at_newcomers(work: SyncWork) -> list[Behind]:
-    """The task. Raises: what keeps the leader from being listed."""
+    """The task. Raises: errors of listing the leader."""
     log = work.site.leader.log()
     found: list[Behind] = []
     for broker in work.site.view.joining:

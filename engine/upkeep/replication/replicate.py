@@ -80,7 +80,7 @@ class SyncResult:
 def sync_partition(work: SyncWork) -> SyncResult:
     """The task. A follower that fails keeps no other from being synced.
 
-    Raises: what keeps the leader from being listed; CorruptionError kinds when the leader is damaged.
+    Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
     log, outcomes = sync_followers(work.site, work.followers, work.options)
     synced: list[Synced] = []
@@ -108,7 +108,7 @@ def replicate(
     """Replicate the topics (all when None), to the given followers only where ``brokers`` is not None.
     ``throttle`` bounds what each task copies.
 
-    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; what keeps the metadata from being read. Everything
+    Raises: UnknownTopicOrPartitionError, UnknownBrokerError; errors of reading the metadata. Everything
         else is a failure of its partition in the report.
     """
     notes: list[str] = []

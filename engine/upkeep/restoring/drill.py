@@ -97,7 +97,7 @@ def drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, d
     """Restore the plan to the cluster that ``copy`` makes, and compare. Every difference that a restore would not
     survive is a failure in the report; ``lost_records`` are those that are not tiered yet.
 
-    Raises: what keeps the metadata from being read, or the copy from being made.
+    Raises: errors of reading the metadata, or of making the copy.
     """
     failures = [*plan.failures]
     rows: list[dict[str, Value]] = []
@@ -153,7 +153,7 @@ def _not_described(context: Context, plan: RestorePlan) -> Iterator[str]:
 
 
 def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool) -> dict[str, Value]:
-    """The row of a partition. Raises: CorruptionError for a difference; what keeps either from being read."""
+    """The row of a partition. Raises: CorruptionError for a difference; errors of reading either."""
     name, partition = one.topic.name, one.partition
     (before,), (after,) = (look(context, name, [partition])[1] for context in (living, copied))
     end = after.positions.high_watermark
@@ -195,8 +195,9 @@ def _below(state: PartitionState, end: int) -> Lineage:
 
 
 def _same(living: Context, copied: Context, one: RestoredPartition, start: int, end: int) -> int:
-    """How many records are the same. Raises: CorruptionError for the first that are not; what keeps either from
-    being read.
+    """How many records are the same.
+
+    Raises: CorruptionError for the first that are not; errors of reading either.
     """
     position = start
     while position < end:

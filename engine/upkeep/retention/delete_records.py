@@ -119,7 +119,7 @@ def _look(
 
 
 def _start(context: Context, image: ClusterImage, one: TopicPartition, before: int) -> _Start:
-    """Raises: as ``delete_records``; what keeps the leader from being listed."""
+    """Raises: as ``delete_records``; errors of listing the leader."""
     topic, partition = one
     what = f"partition {partition} of topic {topic!r}"
     if topic == METADATA_TOPIC or context.topic_config(image, image.topic(topic)).snapshots:

@@ -35,7 +35,7 @@ _COUNTED = ("deleted_files", "deleted_bytes", "remote_removed", "remote_removed_
 def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
     """Apply retention to the topics (all when None). Files of no partition are left to ``vacuum``.
 
-    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     failures: list[Failure] = []

@@ -97,8 +97,8 @@ def snapshot(
     named as ``__cluster_metadata``. ``by_hand``: of all that is new, whatever the policy says. Partitions larger
     than ``memory_bytes`` are left to ``reduce_large``.
 
-    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; what keeps the metadata
-        from being read. Everything else is a failure of its partition in the report.
+    Raises: UnknownTopicOrPartitionError; InvalidCallError for a topic with another policy; errors of reading the
+        metadata. Everything else is a failure of its partition in the report.
     """
     notes: list[str] = []
     failures: list[Failure] = []

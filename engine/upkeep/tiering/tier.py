@@ -42,7 +42,7 @@ def tier(
     come. ``totals["next_ms"]`` says in how many milliseconds the next one of them is due, None where none is on
     the list. A topic that was named and is not copied is noted.
 
-    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read. Everything else is a failure of
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata. Everything else is a failure of
         its partition in the report.
     """
     failures: list[Failure] = []

@@ -1,6 +1,6 @@
 """The snapshots of a partition's replicas: that they stand for what left the log, and with ``deep`` every byte.
 
-A damaged one is no damage of the log. It is passed over by who reads, replaced by a heal with a whole copy of
+A damaged one is no damage of the log. Readers pass over it, and a heal replaces it with a whole copy of
 another replica, and superseded by ``jobs/snapshot``.
 """
 

@@ -174,7 +174,7 @@ def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _Seen:
 
 
 def _greatest_epoch(listing: Listing) -> int:
-    """The greatest epoch that a file of the replica names; who writes one has joined its epoch."""
+    """The greatest epoch that a file of the replica names; a replica joins an epoch before it gets files of it."""
     epochs = [file.name.epoch for file in listing.data] + [mark.epoch for mark in listing.watermarks]
     return max(epochs, default=0)
 
@@ -191,7 +191,7 @@ def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
 
 
 def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
-    """Raises: SourceChangedError; what keeps the replica from being looked at."""
+    """Raises: SourceChangedError; errors of looking at the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
     if lineage is None or lineage.latest_epoch < reference.latest_epoch:

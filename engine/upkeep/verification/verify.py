@@ -24,7 +24,7 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
     sizes, contiguity and footers; with ``deep`` also every byte. Of all topics, partitions of the engine's own
     ones that hold nothing have no row: most never do.
 
-    Raises: UnknownTopicOrPartitionError; what keeps the metadata from being read.
+    Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
     failures: list[Failure] = []
     with_metadata = topics is None or METADATA_TOPIC in topics
