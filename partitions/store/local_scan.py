@@ -11,7 +11,7 @@ from typing import TypeVar
 from stratalog.partitions import paths
 from stratalog.partitions.store.local_folder import READ, RootFolder, kind_of
 from stratalog.partitions.store.protocol import StoredObject
-from stratalog.partitions.store.rules import STAGING_FOLDER
+from stratalog.partitions.store.rules import CROWDED, MOST_NAMES, STAGING_FOLDER
 
 MOST_STRANGERS = 1_000
 """Files of others in the folder of a log: each listing passes them, and an append makes several."""
@@ -43,7 +43,7 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
 
     The time that a scan takes, and what a listing keeps in memory, are bounded by what is ours: names of others
     are counted, and more than ``MOST_STRANGERS`` in the folder of a log, or ``MOST_STRANGERS_ELSEWHERE``, are too
-    many.
+    many. So are more than ``MOST_NAMES`` in the folder of a log, whosever they are.
 
     Raises: CrowdedFolderError, SpecialFileError, OSError.
     """
@@ -52,9 +52,13 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
     except (FileNotFoundError, NotADirectoryError):
         return
     strangers = 0
-    most = MOST_STRANGERS if paths.is_log_folder(folder.rstrip("/")) else MOST_STRANGERS_ELSEWHERE
+    of_log = paths.is_log_folder(folder.rstrip("/"))
+    most = MOST_STRANGERS if of_log else MOST_STRANGERS_ELSEWHERE
     try:
-        for name, entry in _scan(root, descriptor, folder, os.fstat(descriptor).st_dev, 0):
+        entries = _scan(root, descriptor, folder, os.fstat(descriptor).st_dev, 0)
+        for number, (name, entry) in enumerate(entries, 1):
+            if of_log and number > MOST_NAMES:
+                raise CrowdedFolderError(os.path.join(root.path, folder.rstrip("/")), CROWDED)
             if not paths.may_be_ours(entry.name):
                 strangers += 1
                 if strangers > most:

@@ -18,6 +18,7 @@ from isal import isal_zlib
 from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
+    CorruptionError,
     LogDirError,
     RetriableError,
     SourceChangedError,
@@ -26,10 +27,12 @@ from stratalog.partitions.errors import (
     UnsupportedStoreError,
 )
 from stratalog.partitions.identity import NewId, random_id
-from stratalog.partitions.paths import is_probe, is_top_folder, join, probe_name
+from stratalog.partitions.paths import is_log_folder, is_probe, is_top_folder, join, probe_name
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoredObject, StoreOptions
 from stratalog.partitions.store.reader import RangeReader
 from stratalog.partitions.store.rules import (
+    CROWDED,
+    MOST_NAMES,
     STAGING_FOLDER,
     Tally,
     byte_range,
@@ -316,7 +319,10 @@ class S3Store:
     def _list_once(self, folder: str) -> tuple[int, Sequence[StoredObject]]:
         """One walk through the pages of a folder: how many there were, and the objects, by name."""
         root = self.prefix and self.prefix + "/"
-        pages, listed = self._objects.list(root + folder)
+        most = MOST_NAMES if is_log_folder(folder.rstrip("/")) else None
+        pages, listed = self._objects.list(root + folder, most)
+        if most is not None and len(listed) > most:
+            raise CorruptionError(f"{self.uri_of(folder)} holds {CROWDED}")
         named = (
             replace(o, name=o.name[len(root) :], special=special_key(o.name[len(root) :]))
             for o in listed

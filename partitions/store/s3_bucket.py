@@ -78,8 +78,9 @@ class Bucket:
 
         return self.connection.repeatable(f"look for s3://{self.name}/{key}", attempt)
 
-    def list(self, key_prefix: str) -> tuple[int, Sequence[StoredObject]]:
-        """The objects whose keys start so, and how many pages they came in: one page is a snapshot.
+    def list(self, key_prefix: str, most: int | None = None) -> tuple[int, Sequence[StoredObject]]:
+        """The objects whose keys start so, and how many pages they came in: one page is a snapshot. Nothing is
+        asked for any more when there are more than ``most``.
 
         Raises: Refused, StorageError, StoreTimeoutError.
         """
@@ -96,7 +97,7 @@ class Bucket:
             page = self.connection.repeatable(what, partial(attempt, following))
             pages += 1
             listed += map(_stored_object, page.get("Contents", []))
-            truncated = page.get("IsTruncated", False)
+            truncated = page.get("IsTruncated", False) and (most is None or len(listed) <= most)
             following = {"ContinuationToken": page["NextContinuationToken"]} if truncated else None
         return pages, listed
 

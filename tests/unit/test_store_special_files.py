@@ -210,6 +210,22 @@ class TestStrangers:
             store.create(f"{self.folder}/{name}", b"")
         assert len(store.list(self.folder)) == len(names)
 
+    @pytest.mark.parametrize("log", [folder, f"{'a' * 32}/__cluster_metadata"])
+    def test_more_files_than_a_log_ever_has_are_refused_with_the_remedy(
+        self, store: LocalStore, monkeypatch: pytest.MonkeyPatch, log: str
+    ) -> None:
+        """Names of ours that a stranger has made: a million of them would take a driver's memory."""
+        monkeypatch.setattr(scanning, "MOST_NAMES", 5)
+        for number in range(5):
+            store.create(f"{log}/{number:020d}.{1:010d}.parquet", b"")
+        assert len(store.list(log)) == 5
+        store.create(f"{log}/{5:020d}.{1:010d}.parquet", b"")
+        for look in (store.list, store.names, store.walk):
+            with pytest.raises(CorruptionError, match=rf"{log}' holds more than .* files, and no log has as many"):
+                look(log)
+        assert store.read(f"{log}/{0:020d}.{1:010d}.parquet") == b""
+        assert len(store.list(log.rpartition("/")[0])) == 6, "above it there may be many logs"
+
     def test_folders_without_end_are_refused(self, store: LocalStore) -> None:
         Path(store.root, "/".join("d" * 100 for _ in range(scanning.DEEPEST + 2))).mkdir(parents=True)
         with pytest.raises(CorruptionError, match="folders inside each other"):

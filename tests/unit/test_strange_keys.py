@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.listing import parse
-from stratalog.partitions.store import Store, StoredObject, StoreOptions
+from stratalog.partitions.store import Store, StoredObject, StoreOptions, s3
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.rules import check_name
 from stratalog.partitions.store.s3 import S3Store
 from tests.unit.cluster_harness import LiveCluster, the_failure
 
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEGMENT = f"{0:020d}.{1:010d}.parquet"
 STRANGE = [
     "{0}//" + SEGMENT,
@@ -32,7 +35,7 @@ class Listed(S3Store):
     def __init__(self, keys: Sequence[str]) -> None:
         super().__init__("bucket", "root", StoreOptions())
         found = [StoredObject(f"root/{key}", 1, 1, "e.1") for key in keys]
-        self._objects.list = lambda prefix: (1, found)  # type: ignore[method-assign]
+        self._objects.list = lambda prefix, most=None: (1, found)  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("key", STRANGE)
@@ -42,6 +45,27 @@ def test_a_listing_says_that_it_is_special_and_what_is_ours_is_not(key: str) -> 
     assert by_name[ours] == ""
     assert "in its key" in by_name[strange]
     assert len(parse("f", Listed([ours, strange]).list("")).data) == 1
+
+
+def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(s3, "MOST_NAMES", 5)
+    log = f"{'a' * 32}/__cluster_metadata"
+    store = S3Store("bucket", "root", StoreOptions())
+    asked: list[object] = []
+
+    def page(what: str, attempt: object) -> dict[str, object]:
+        asked.append(what)
+        start = 2 * len(asked)
+        names = [f"{number:020d}.{1:010d}.parquet" for number in range(start, start + 2)]
+        found = [{"Key": f"root/{log}/{name}", "Size": 1, "ETag": '"e"', "LastModified": _NOW} for name in names]
+        return {"Contents": found, "IsTruncated": True, "NextContinuationToken": "more"}
+
+    store._objects.connection.repeatable = page  # type: ignore[method-assign,assignment]
+    with pytest.raises(CorruptionError, match=r"__cluster_metadata.* files, and no log has as many"):
+        store.walk(log)
+    assert len(asked) == 3
 
 
 @pytest.mark.parametrize("deleted", [False, True])
