@@ -21,9 +21,10 @@ import pyarrow as pa
 from bench.bench import TOPIC, Bench, cluster_file, record_batch
 from bench.counting import COPY, CREATE, DELETE, KINDS, LIST, READ, STAT, CountingStore
 from bench.table import Limit, Line
-from stratalog import Cluster
+from stratalog import Cluster, load_cluster_file
+from stratalog.engine.driver.opening import open_context
 from stratalog.engine.driver.report import Report
-from stratalog.partitions.clock import Clock
+from stratalog.partitions.clock import Clock, SystemClock
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.memory import MemoryStore
@@ -109,10 +110,12 @@ class CountedCluster:
     def driver(self) -> Cluster:
         """A driver of its own, which has read the metadata and no partition. It serves followers one after the
         other: side by side, both may read the footer that neither has yet."""
-        driver = Cluster.open(self._file, new_id=self._new_id, opener=self._open)
-        driver._context.copies = SerialRunner()
-        assert driver.image.brokers
-        return driver
+        context = open_context(
+            load_cluster_file(self._file), clock=SystemClock(), new_id=self._new_id, opener=self._open, key=None
+        )
+        context.copies = SerialRunner()
+        assert context.metadata.image().brokers
+        return Cluster(context)
 
     def append(self, partitions: int, acks: str = "all") -> None:
         """One file of one record to each partition."""

@@ -7,11 +7,14 @@ from pathlib import Path
 from bench.bench import TOPIC, Bench, BenchCluster, data_files, size_of
 from bench.measuring import in_turn, seconds_of
 from bench.table import Line
-from stratalog import register_format
+from stratalog import load_cluster_file, register_format
+from stratalog.engine.driver.opening import open_context
 from stratalog.engine.reading.look import look
 from stratalog.engine.reading.stream_options import source_options
 from stratalog.engine.reading.stream_source import StreamSource
+from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.identity import random_id
+from stratalog.partitions.store import open_store
 
 EMPTY_TRIGGERS = 20
 FULL = (
@@ -31,7 +34,8 @@ def stream(bench: Bench) -> list[Line]:
 
 def _empty(bench: Bench, made: BenchCluster) -> list[Line]:
     """A trigger's part in the driver's Python: the metadata and a listing of each leader."""
-    context = made.driver(bench.spark)._context
+    file = load_cluster_file(made.folder / "cluster.toml")
+    context = open_context(file, clock=SystemClock(), new_id=random_id, opener=open_store, key=None)
     source = StreamSource(context, source_options(_options(made)))
     end = source.latest(source.initial(), None, None)
     source.latest(end, None, None)

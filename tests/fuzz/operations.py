@@ -24,6 +24,7 @@ from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store.local import LocalStore
+from tests.contexts import context_of
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError
 from tests.fuzz.original import COLUMNS, GROUP, TIMEOUT_S, Key, read_all, rows_of
 from tests.unit.harness import batch
@@ -65,7 +66,7 @@ def open_cluster(
         folder / "cluster.toml", clock=clock, new_id=new_id, prober=prober, cluster_key=cluster_key
     )
     if in_turn:
-        context = cluster._context
+        context = context_of(cluster)
         context.tasks, context.threads, context.copies = LocalTasks(1), SerialRunner(), SerialRunner()
     return cluster
 

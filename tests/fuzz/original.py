@@ -27,6 +27,7 @@ from stratalog.engine.config.key_source import KeySource
 from stratalog.engine.metadata.reassignment_plan import plan_json
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.records import type_to_json
+from tests.contexts import context_of
 from tests.fuzz.paths import coverage_of
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.harness import batch
@@ -92,7 +93,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
         [("carrier", pa.string()), ("distance", pa.int64()), ("legs", pa.list_(pa.field("element", pa.int32())))]
     )
     topics.create_topic(
-        cluster._context,
+        context_of(cluster),
         "typed",
         partitions=1,
         replication_factor=3,

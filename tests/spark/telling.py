@@ -18,6 +18,7 @@ from stratalog import Cluster
 from stratalog.engine.config.cluster_file import load_cluster_file
 from stratalog.jobs.session import spark_session
 from stratalog.partitions.store import open_store
+from tests.contexts import context_of
 
 CONFIGS = {
     "remote.storage.enable": "true",
@@ -77,7 +78,7 @@ def main(path: str, *options: str) -> None:
 
     def pickled(cluster: Cluster) -> object:
         """What travels to executors, and what each thing says of itself."""
-        context, image = cluster._context, cluster.image
+        context, image = context_of(cluster), cluster.image
         sites, table = context.sites(image, image.topics.values()), context.remote_table(image.topic("t"))
         sent = (cluster.stores, file, sites, cluster.plan_read("t"), table)
         return sent, pickle.dumps(sent), cloudpickle.dumps(sent), cluster, context, vars(table)

@@ -28,6 +28,7 @@ from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
+from tests.contexts import context_of
 from tests.unit.harness import batch
 
 TIERED = {
@@ -314,11 +315,11 @@ def offsets_of(appended: Report) -> dict[int, tuple[int, int]]:
 def fence(live: LiveCluster, *brokers: int) -> None:
     """By hand, so that a probe does not bring them back."""
     for broker in brokers:
-        live.cluster._context.metadata.submit(FenceBroker(broker, by_hand=True))
+        context_of(live.cluster).metadata.submit(FenceBroker(broker, by_hand=True))
 
 
 def unfence(live: LiveCluster, *brokers: int) -> None:
     """As their roots were, without a look at them."""
     for broker in brokers:
         epoch = live.cluster.image.broker(broker).broker_epoch
-        live.cluster._context.metadata.submit(UnfenceBroker(broker, epoch))
+        context_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))

@@ -17,6 +17,7 @@ from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import Right, StorageAuthorizationError, StorageError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.records import type_to_json
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, fence, unfence
 from tests.unit.faulty_store import Faults
 from tests.unit.restore_harness import Heir
@@ -138,7 +139,7 @@ def export(live: Guarded, driver: Cluster) -> Report:
 
 def grow(live: Guarded, driver: Cluster) -> object:
     wider = pa.struct([("a", pa.string()), ("b", pa.string())])
-    return alter_topic(driver._context, "w", value_schema=type_to_json(wider))
+    return alter_topic(context_of(driver), "w", value_schema=type_to_json(wider))
 
 
 def vote_with(live: Guarded, *voters: int) -> None:
@@ -174,7 +175,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.groups.lag("g"),
         lambda live, driver: driver.groups.list(),
     ),
-    "read_snapshot": (lambda live, driver: locate(driver._context, "s", None),),
+    "read_snapshot": (lambda live, driver: locate(context_of(driver), "s", None),),
     "snapshots, metrics": (
         lambda live, driver: driver.snapshots(),
         lambda live, driver: driver.metrics(),
@@ -332,7 +333,7 @@ def has_three_voters_and_one_is_new(live: Guarded) -> None:
 
 def has_a_topic_with_types(live: Guarded) -> None:
     narrow = type_to_json(pa.struct([("a", pa.string())]))
-    create_topic(live.cluster._context, "w", partitions=1, replication_factor=1, value_schema=narrow)
+    create_topic(context_of(live.cluster), "w", partitions=1, replication_factor=1, value_schema=narrow)
 
 
 def is_stuck(live: Guarded) -> None:

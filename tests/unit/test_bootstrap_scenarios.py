@@ -14,6 +14,7 @@ from stratalog.partitions.clock import ManualClock, SystemClock
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from stratalog.tiering.remote_file import read_remote
+from tests.contexts import context_of
 from tests.s3_server import S3Endpoint
 from tests.unit.harness import batch
 from tests.unit.test_upkeep_bootstrap import LAST_TIERED
@@ -71,7 +72,7 @@ class World:
         return view
 
     def log(self, broker: int) -> ReplicaLog:
-        return self.cluster._context.site(self.view).replica(broker).log()
+        return context_of(self.cluster).site(self.view).replica(broker).log()
 
     def wiped(self, broker: int) -> None:
         """The broker lost its disk; an empty one is in its place."""
@@ -109,7 +110,7 @@ def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> 
     """KIP-1023, "Follower Fetch Scenarios"."""
     scenario = tomllib.loads(file.read_text())
     world.run(scenario["history"])
-    context = world.cluster._context
+    context = context_of(world.cluster)
     leader, follower = world.view.leader, next(b for b in world.view.replicas if b != world.view.leader)
     check_replica(world.log(leader), scenario["leader"])
 

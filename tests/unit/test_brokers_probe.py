@@ -25,6 +25,7 @@ from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.probing import SerialProber, ThreadProber
 from stratalog.partitions.root import BrokerFile, format_root
 from stratalog.partitions.runner import Failed, Outcome
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import CHANGES, Faults
 
@@ -39,7 +40,7 @@ def live(request: pytest.FixtureRequest, tmp_path: Path) -> LiveCluster:
 
 
 def context(cluster: Cluster) -> Context:
-    return cluster._context
+    return context_of(cluster)
 
 
 def settle(live: LiveCluster) -> Settled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import textwrap
@@ -172,6 +173,16 @@ def test_decisions_import_no_io_and_no_clock() -> None:
     ]
     assert offenders == []
     assert [pattern for pattern in PURE if not any(module.match(pattern) for module in pure)] == []
+
+
+def test_nobody_reaches_behind_the_door() -> None:
+    """The context of a cluster is its own: another part is given one, or opens one."""
+    outside = [
+        *MODULES,
+        *(path.relative_to(ROOT) for name in ("bench", "demo") for path in (ROOT / name).rglob("*.py")),
+    ]
+    behind = re.compile(r"(?<!\bself)\._context\b")
+    assert [str(module) for module in outside if behind.search((ROOT / module).read_text(encoding="utf-8"))] == []
 
 
 def test_no_file_grows_too_long() -> None:

@@ -23,6 +23,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.runner import Done, Failed
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
@@ -145,7 +146,7 @@ def test_a_row_group_is_one_request_and_is_asked_for_once(live: LiveCluster, fau
 def test_nothing_is_kept_beyond_the_bound(live: LiveCluster) -> None:
     fetching = Fetching()
     fetching.reader.__init__(footer_bytes=50_000, row_group_bytes=1)  # type: ignore[misc]
-    live.cluster._context.fetching = fetching
+    context_of(live.cluster).fetching = fetching
     for _ in range(2):
         assert values(live.cluster.fetch("t", 0, 0)) == [f"a{number}" for number in range(5)]
     assert 0 < fetching.reader._footers.weight <= 50_000

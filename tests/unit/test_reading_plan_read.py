@@ -14,6 +14,7 @@ from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.isolation import Isolation
+from tests.contexts import context_of
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.harness import batch
@@ -59,7 +60,7 @@ def covered(plan: ReadPlan) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def again(cluster: Cluster, plan: ReadPlan, rack: str | None = None) -> ReadPlan:
-    return plan_again(cluster._context, plan, ClientMetadata(rack=rack))
+    return plan_again(context_of(cluster), plan, ClientMetadata(rack=rack))
 
 
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from stratalog.engine.records.transact import Transaction
 from stratalog.partitions.store.protocol import StoreCounts
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -82,7 +83,7 @@ def test_what_the_leader_surely_holds_takes_no_remote_tier(tmp_path: Path) -> No
     with live.cluster.transactions.begin("x") as t:
         put(t, "f")
     live.cluster.replicate("t").raise_for_failures()
-    remote = live.cluster._context.remote
+    remote = context_of(live.cluster).remote
     assert remote is not None
 
     def start(last: int) -> tuple[int, StoreCounts]:

@@ -18,6 +18,7 @@ from stratalog.engine.reading.plan_read import plan_again
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.lookup import TimeRange
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -110,7 +111,7 @@ def test_an_empty_range_plans_no_file_and_asks_no_remote_table(tmp_path: Path) -
 
 
 def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
-    return plan_again(live.cluster._context, plan, ClientMetadata())
+    return plan_again(context_of(live.cluster), plan, ClientMetadata())
 
 
 def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from stratalog.engine.reading.stream_progress import StreamProgress
 from stratalog.engine.state.group_commits import OffsetAndMetadata
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, partition_for
 from stratalog.partitions.errors import InvalidGroupIdError, StorageError
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 
@@ -30,7 +31,7 @@ def at(live: LiveCluster, *offsets: int) -> StreamOffsets:
 
 
 def progress(live: LiveCluster) -> StreamProgress:
-    return StreamProgress(live.driver()._context, "g")
+    return StreamProgress(context_of(live.driver()), "g")
 
 
 def test_lag_is_what_the_stream_has_not_processed(live: LiveCluster) -> None:
@@ -133,4 +134,4 @@ def test_what_goes_wrong_is_said_once_and_stops_nobody(
 
 def test_a_group_that_no_group_can_be_called_is_an_error_at_once(live: LiveCluster) -> None:
     with pytest.raises(InvalidGroupIdError):
-        StreamProgress(live.driver()._context, "")
+        StreamProgress(context_of(live.driver()), "")

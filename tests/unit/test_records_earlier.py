@@ -13,6 +13,7 @@ from stratalog.engine.records.earlier import EarlierTries, earlier_tries
 from stratalog.partitions.errors import LeaderNotAvailableError
 from stratalog.partitions.producers import ProducerAppend
 from stratalog.partitions.store import StoreCounts
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import batch
 
@@ -30,14 +31,14 @@ def live(tmp_path: Path) -> LiveCluster:
 
 
 def _append_a_part(live: LiveCluster, who: ProducerAppend | None) -> Report:
-    context, image = live.cluster._context, live.cluster.image
+    context, image = context_of(live.cluster), live.cluster.image
     run = in_threads(context, {1: [batch(["a"])]})
     return append_with(context, image, image.topic("t"), run, who, dealt_among=2)
 
 
 def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int = 7) -> int | None:
     """What an append is told that is about to begin; None: deal among as many as there are."""
-    context, image = live.cluster._context, live.cluster.image
+    context, image = context_of(live.cluster), live.cluster.image
     who = ProducerAppend(producer, epoch, sequence, on_changed_replay="refuse")
     return earlier_tries(context, image, image.topic("t"), who).dealt_among
 
@@ -51,7 +52,7 @@ def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveClust
 
 def test_so_is_what_was_tried_without_a_producer(live: LiveCluster) -> None:
     """Who was told of an unknown outcome names it when it is tried again."""
-    context = live.cluster._context
+    context = context_of(live.cluster)
     _append_a_part(live, None).raise_for_failures()
     before = context.unnamed_producers.take(context.new_id)
     live.cluster.topics.create_partitions("t", 4)
@@ -71,19 +72,19 @@ def test_an_append_to_partitions_that_were_given_says_nothing(live: LiveCluster)
 
 
 def test_whoever_has_begun_the_sequence_before_asks_nobody(live: LiveCluster) -> None:
-    context, image = live.cluster._context, live.cluster.image
+    context, image = context_of(live.cluster), live.cluster.image
     topic, second = image.topic("t"), replace(FIRST, sequence=8)
     with context.measured() as measure:
         assert earlier_tries(context, image, topic, second) == EarlierTries()
     assert measure.counts == StoreCounts()
     assert earlier_tries(context, image, topic, FIRST).partitions == {1}
-    another = live.driver()._context
+    another = context_of(live.driver())
     assert earlier_tries(another, image, topic, second) == EarlierTries()
     assert earlier_tries(another, image, topic, FIRST).partitions == {1}
 
 
 def test_an_append_in_a_transaction_or_without_a_producer_asks_nobody(live: LiveCluster) -> None:
-    context, image = live.driver()._context, live.cluster.image
+    context, image = context_of(live.driver()), live.cluster.image
     with context.measured() as measure:
         for who in (None, ProducerAppend("p", 1, 7, transactional=True)):
             assert earlier_tries(context, image, image.topic("t"), who) == EarlierTries()
@@ -92,7 +93,7 @@ def test_an_append_in_a_transaction_or_without_a_producer_asks_nobody(live: Live
 
 def test_to_ask_takes_two_requests_a_partition(live: LiveCluster) -> None:
     """A listing, and a footer."""
-    context, image = live.driver()._context, live.cluster.image
+    context, image = context_of(live.driver()), live.cluster.image
     with context.measured() as measure:
         earlier_tries(context, image, image.topic("t"), FIRST)
     assert (measure.counts.lists, measure.counts.reads) == (2, 2)
@@ -100,7 +101,7 @@ def test_to_ask_takes_two_requests_a_partition(live: LiveCluster) -> None:
 
 def test_a_later_sequence_anywhere_makes_an_append_late(live: LiveCluster) -> None:
     live.append({0: ["b"]}, producer="q", sequence=3).raise_for_failures()
-    context, image = live.driver()._context, live.cluster.image
+    context, image = context_of(live.driver()), live.cluster.image
     for sequence, late in ((2, True), (3, False), (4, False)):
         who = ProducerAppend("q", 0, sequence, on_changed_replay="refuse")
         assert earlier_tries(context, image, image.topic("t"), who).late == late
@@ -109,7 +110,7 @@ def test_a_later_sequence_anywhere_makes_an_append_late(live: LiveCluster) -> No
 def test_a_partition_that_cannot_be_asked_is_left_out(live: LiveCluster) -> None:
     for broker in sorted(live.isr(partition=1)):
         live.cluster.brokers.fence(broker, force=True).raise_for_failures()
-    context, image = live.driver()._context, live.cluster.image
+    context, image = context_of(live.driver()), live.cluster.image
     assert earlier_tries(context, image, image.topic("t"), FIRST) == EarlierTries()
 
 

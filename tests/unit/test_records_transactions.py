@@ -19,6 +19,7 @@ from stratalog.partitions.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
@@ -33,7 +34,7 @@ class Producers(LiveCluster):
 
     def context(self) -> Context:
         """Of another driver."""
-        return self.driver()._context
+        return context_of(self.driver())
 
     @property
     def partition(self) -> tuple[str, int]:

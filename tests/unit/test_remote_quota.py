@@ -12,6 +12,7 @@ from stratalog.engine.config.settings import cluster_config
 from stratalog.engine.driver.context import Context, LocalTasks
 from stratalog.engine.driver.remote_quota import copy_throttle, fetch_throttle
 from stratalog.engine.replication.throttle import Throttle
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 
 COPY = "remote.log.manager.copy.max.bytes.per.second"
@@ -22,7 +23,7 @@ Quota = Callable[[Context, ClusterConfig], Throttle | None]
 
 @pytest.fixture
 def context(tmp_path: Path) -> Context:
-    return LiveCluster(tmp_path).cluster._context
+    return context_of(LiveCluster(tmp_path).cluster)
 
 
 class Executors(LocalTasks):

@@ -19,6 +19,7 @@ from stratalog.engine.replication.replica_selector import (
 )
 from stratalog.partitions.errors import InvalidConfigError, StorageError
 from stratalog.partitions.paths import LocalStartName
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 from tests.unit.nearest_harness import RACKS, out_of_sync, racked, unaware
@@ -38,7 +39,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """By the driver of ``live``, which has read the metadata just now."""
     view, log = live.site().view, live.log(live.leader())
-    return nearest(live.cluster._context, view, log, ClientMetadata(rack), offset)
+    return nearest(context_of(live.cluster), view, log, ClientMetadata(rack), offset)
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:
@@ -70,7 +71,7 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
     faults.before = lambda uri, what, name: asked.update([uri])
     view, log = live.site().view, live.log(1)
     asked.clear()
-    assert nearest(live.cluster._context, view, log, ClientMetadata("b"), 0).is_leader
+    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0).is_leader
     assert not asked
 
 
@@ -81,7 +82,7 @@ def test_only_replicas_that_could_be_chosen_are_listed(
     seen: set[str] = set()
     view, log = live.site().view, live.log(1)
     faults.before = lambda uri, what, name: seen.add(uri)
-    nearest(live.cluster._context, view, log, ClientMetadata(rack), 0)
+    nearest(context_of(live.cluster), view, log, ClientMetadata(rack), 0)
     assert seen == {f"memory://b{broker}" for broker in asked}
 
 
@@ -89,7 +90,7 @@ def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: Live
     seen: set[str] = set()
     view, log = live.site().view, live.log(1)
     faults.before = lambda uri, what, name: seen.add(uri)
-    assert nearest(live.cluster._context, view, log, ClientMetadata("b"), 6).is_leader
+    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 6).is_leader
     assert not seen
 
 
@@ -123,7 +124,7 @@ def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, 
     view = replace(view, brokers={**view.brokers, **in_b})
 
     def chosen_now() -> int:
-        return nearest(live.cluster._context, view, live.log(1), ClientMetadata("b"), 0).replica.broker_id
+        return nearest(context_of(live.cluster), view, live.log(1), ClientMetadata("b"), 0).replica.broker_id
 
     assert chosen_now() == 3
 
@@ -176,7 +177,7 @@ def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) ->
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()
     assert live.log(2).joined_epoch > log.joined_epoch
-    assert nearest(live.cluster._context, view, log, ClientMetadata("b"), 0).is_leader
+    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0).is_leader
 
 
 # ------------------------------------------------------------------------------------ up to where
@@ -196,7 +197,7 @@ def test_a_replica_that_knows_more_than_a_new_leader_serves_no_more_than_it(live
     unaware(live, 1)
     view, log = live.site().view, live.log(1)
     assert (log.high_watermark, live.log(2).high_watermark) == (6, 7)
-    found = nearest(live.cluster._context, view, log, ClientMetadata("b"), 0)
+    found = nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0)
     assert (found.replica.broker_id, found.high_watermark) == (2, 6)
 
 
@@ -245,7 +246,7 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     SEEN.clear()
     view, log = live.site().view, live.log(1)
     client = ClientMetadata(None, "loader", "me", "here")
-    assert nearest(live.cluster._context, view, log, client, 0).replica.broker_id == 2
+    assert nearest(context_of(live.cluster), view, log, client, 0).replica.broker_id == 2
     leader = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
     ((topic_partition, told, replicas),) = SEEN
     assert (topic_partition, told) == (("t", 0), client)

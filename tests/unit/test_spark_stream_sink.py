@@ -14,6 +14,7 @@ from stratalog.engine.records.append import append_batches, who_appends
 from stratalog.engine.spark import stream_sink
 from stratalog.engine.spark.stream_sink import StreamSink, TaskRows, by_partition, query_producer, sink_options
 from stratalog.partitions.errors import InvalidCallError, InvalidRecordError
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 
 SCHEMA = StructType([StructField("partition", IntegerType()), StructField("value", BinaryType())])
@@ -27,7 +28,7 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LiveCluster:
     def opened(file: str) -> Context:
         """What Spark's process on the driver would open."""
         assert file == str(made.file)
-        return made.driver()._context
+        return context_of(made.driver())
 
     monkeypatch.setattr(stream_sink, "open_driver", opened)
     return made
@@ -75,7 +76,7 @@ def test_times_are_instants_whatever_the_time_zone_of_the_session(live: LiveClus
 def test_a_batch_of_which_one_partition_was_appended_is_completed(live: LiveCluster) -> None:
     producer = query_producer("stream", "q1")
     only = by_partition(pa.Table.from_batches([rows((0, "a"))]), "t")
-    append_batches(live.cluster._context, "t", only, who_appends(producer, 7)).raise_for_failures()
+    append_batches(context_of(live.cluster), "t", only, who_appends(producer, 7)).raise_for_failures()
     sink(live).commit([written(live, rows((0, "a"), (1, "b")))], 7)
     assert live.read() == {0: ["a"], 1: ["b"]}
 

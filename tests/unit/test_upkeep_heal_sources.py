@@ -8,6 +8,7 @@ from pathlib import Path
 from stratalog.engine.driver.context import Silent
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import adding, without
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.tampering import register, spot
 from tests.unit.test_upkeep_heal import assert_healed
@@ -41,7 +42,7 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
         lambda: without(live.site().view, [one, two]),
         lambda: adding(live.site().view, [one]),
     ):
-        live.cluster._context.metadata.submit(AlterPartition((change(),)))
+        context_of(live.cluster).metadata.submit(AlterPartition((change(),)))
     register(live, live.leader(), ".epoch").flip(3)
     live.driver().heal().raise_for_failures()
     live.cluster.replicate().raise_for_failures()

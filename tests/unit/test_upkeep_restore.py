@@ -16,6 +16,7 @@ from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, InvalidCallError
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.paths import DESCRIPTIONS
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.restore_harness import CONFIGS, Heir, append, partly_tiered, restored
@@ -130,7 +131,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
     live.cluster.tier().raise_for_failures()
     view = live.site().view
     command = AdvanceLogStart((LogStart(view.topic_id, 0, 4),))
-    live.cluster._context.metadata.submit(command)
+    context_of(live.cluster).metadata.submit(command)
     live.cluster.tier().raise_for_failures()
     live = restored(live)
     assert live.site().view.log_start_offset == 4
@@ -266,7 +267,7 @@ def test_a_damaged_remote_restores_nothing(live: LiveCluster) -> None:
 
 def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) -> None:
     """Found before the tables are taken over."""
-    remote = live.cluster._context.remote_store("test")
+    remote = context_of(live.cluster).remote_store("test")
     now = describe(live.cluster.image)
     later = msgspec.structs.replace(now.topics[0], configs={**now.topics[0].configs, "segment.bites": "5"})
     write_description(remote, msgspec.structs.replace(now, topics=(later,)), 10**6)

@@ -11,6 +11,7 @@ from stratalog.engine.metadata.description import describe
 from stratalog.engine.upkeep.restoring.drill import compare
 from stratalog.engine.upkeep.restoring.plan import RestoredPartition
 from stratalog.partitions.errors import CorruptionError
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import Keyed
@@ -79,7 +80,7 @@ def compared(live: LiveCluster, copy: LiveCluster, *, deep: bool = False) -> Map
     topic = next(iter(describe(copy.cluster.image).topics))
     end = copy.log(copy.leader()).high_watermark
     one = RestoredPartition(topic, 0, 0, end, 1, ())
-    return compare(live.cluster._context, copy.cluster._context, one, deep)
+    return compare(context_of(live.cluster), context_of(copy.cluster), one, deep)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from stratalog.engine.upkeep.retention.remote import Expiry
 from stratalog.partitions.errors import InvalidConfigError
 from stratalog.partitions.paths import METADATA_TOPIC
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
@@ -298,7 +299,7 @@ def test_a_zombie_that_gives_up_what_is_tiered_again_changes_nothing(live: LiveC
     retained(live)
     failures: list[object] = []
     topic = stale.topic("t")
-    run = Expiry(zombie._context, stale, {}, {(topic.topic_id, 0)}, False, failures)  # type: ignore[arg-type]
+    run = Expiry(context_of(zombie), stale, {}, {(topic.topic_id, 0)}, False, failures)  # type: ignore[arg-type]
     run.run([topic])
     assert (len(listed(live)), failures) == (4, [])
     assert live.read() == {0: list("abcd")}

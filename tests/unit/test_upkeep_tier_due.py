@@ -11,6 +11,7 @@ from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import StorageError
 from stratalog.partitions.store import Store
 from stratalog.tiering.schedule import Schedule
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.faulty_store import Faults
 from tests.unit.tier_harness import RemoteFaults, refused, states
@@ -173,7 +174,7 @@ def test_where_the_list_cannot_be_written_the_work_is_done_all_the_same(tmp_path
     report = live.cluster.tier().raise_for_failures()
     assert report.totals["uploaded_files"] == 1
     assert report.notes == ["when partitions are due next is not remembered: no space left"]
-    assert load_schedule(live.cluster._context, live.cluster.image).schedule == Schedule()
+    assert load_schedule(context_of(live.cluster), live.cluster.image).schedule == Schedule()
 
 
 def test_a_fenced_broker_takes_the_list_with_it_and_another_one_keeps_the_next(live: RemoteFaults) -> None:

@@ -17,6 +17,7 @@ from stratalog.partitions.probing import SerialProber
 from stratalog.partitions.runner import SerialRunner
 from stratalog.partitions.store import Store
 from stratalog.tiering.delta_table import DeltaTopicTable
+from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import FaultyStore
 
@@ -61,12 +62,12 @@ class RemoteFaults(LiveCluster):
 
     def context(self, driver: Cluster | None = None) -> Context:
         """What a driver works with."""
-        return (driver or self.cluster)._context
+        return context_of(driver or self.cluster)
 
     def in_turn(self) -> Cluster:
         """Another driver, which does one thing after the other."""
         driver = self.driver()
-        context = driver._context
+        context = context_of(driver)
         context.tasks, context.threads, context.prober = LocalTasks(1), SerialRunner(), SerialProber()
         return driver
 

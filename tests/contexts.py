@@ -1,0 +1,11 @@
+"""The context behind the door of a cluster, for tests of the floors below. Nothing else reaches for it."""
+
+from __future__ import annotations
+
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.driver.context import Context
+
+
+def context_of(cluster: Cluster) -> Context:
+    """What the operations of ``cluster`` work with."""
+    return cluster._context
