@@ -7,5 +7,5 @@ from stratalog.engine.driver.context import Context
 
 
 def context_of(cluster: Cluster) -> Context:
-    """What the operations of ``cluster`` work with."""
+    """The context that the operations of ``cluster`` work with."""
     return cluster._context

@@ -477,4 +477,4 @@ class Cluster(Client):
 
         Raises: InvalidCallError when the remote tier does not describe this cluster yet.
         """
-        return drilling.drill_cluster(self._context, opener, deep=deep)
+        return drilling.drill(self._context, opener, deep=deep)

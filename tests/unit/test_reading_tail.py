@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import fields
-from inspect import signature
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from stratalog.engine.cluster import Cluster
-from stratalog.engine.reading.tail import Tail, TailOptions
+from stratalog.engine.reading.tail import Tail
 from stratalog.partitions.offsets import OffsetSpec
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
@@ -25,11 +22,6 @@ from tests.unit.tail_harness import texts, two_partitions, while_waiting
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:
     return two_partitions(tmp_path, faults)
-
-
-def test_the_door_takes_its_options_with_their_defaults() -> None:
-    taken = signature(Cluster.tail).parameters
-    assert all(taken[field.name].default == field.default for field in fields(TailOptions))
 
 
 # ------------------------------------------------------------------------------ following

@@ -30,7 +30,7 @@ from stratalog.engine.metadata.description import describe
 from stratalog.engine.reading.fetch import fetch
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
-from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan, plan_restore_of
+from stratalog.engine.upkeep.restoring.plan import RestoredPartition, RestorePlan, plan_restore
 from stratalog.engine.upkeep.restoring.restore import bring_back, totals
 from stratalog.engine.upkeep.verification.verify import verify
 from stratalog.partitions.clock import Clock
@@ -76,13 +76,15 @@ def copy_of_file(context: Context, folder: Path) -> Path:
     return path
 
 
-def drill_cluster(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
-    """A drill with a copy in a temporary folder, which is removed.
+def drill(context: Context, opener: OpenStore, *, deep: bool = False) -> Report:
+    """Restore the cluster to a temporary folder, which is removed, and compare. Every difference that a restore
+    would not survive is a failure in the report; ``lost_records`` are those that are not tiered yet.
 
-    Raises: InvalidCallError when the remote tier does not describe this cluster yet; as ``drill``.
+    Raises: InvalidCallError when the remote tier does not describe this cluster yet; errors of reading the
+        metadata, or of making the copy.
     """
     remote = context.remote_store("a drill restores the cluster from the remote tier")
-    plan = plan_restore_of(context.file, remote, context.file.cluster_id, context.clock, context.key)
+    plan = plan_restore(context.file, remote, context.file.cluster_id, context.clock, context.key)
     with tempfile.TemporaryDirectory(prefix="stratalog-drill-") as folder:
         file = load_cluster_file(copy_of_file(context, Path(folder)))
 
@@ -90,15 +92,10 @@ def drill_cluster(context: Context, opener: OpenStore, *, deep: bool = False) ->
             open_root = read_only_remote(context, opener)
             return format_cluster(file, clock=context.clock, new_id=context.new_id, opener=open_root)
 
-        return drill(context, plan, copy, deep=deep)
+        return _drill(context, plan, copy, deep=deep)
 
 
-def drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:
-    """Restore the plan to the cluster that ``copy`` makes, and compare. Every difference that a restore would not
-    survive is a failure in the report; ``lost_records`` are those that are not tiered yet.
-
-    Raises: errors of reading the metadata, or of making the copy.
-    """
+def _drill(context: Context, plan: RestorePlan, copy: Callable[[], Context], *, deep: bool = False) -> Report:
     failures = [*plan.failures]
     rows: list[dict[str, Value]] = []
     notes = [*plan.notes]

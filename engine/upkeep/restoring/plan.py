@@ -84,14 +84,20 @@ FAR_AHEAD_EPOCHS = 10**8
 
 _THREADS = 16
 
-OpenTable = Callable[[TopicDescription, str], "DeltaTopicTable"]
+_TableOf = Callable[[TopicDescription, str], "DeltaTopicTable"]
 """The table of a topic, as the cluster with this id sees it."""
 
 
-def plan_restore_of(
+def plan_restore(
     file: ClusterFile, remote: Store, former: str, clock: Clock, key: ClusterKey | None
 ) -> RestorePlan:
-    """The plan of cluster ``former`` from the remote, for the cluster of ``file``. Raises: as ``plan_restore``."""
+    """The plan of cluster ``former`` from the remote tier; the cluster of ``file`` may have taken over some of its
+    tables already. Every table is folded, every listed object is looked for, and the last segment of every
+    partition is looked into. With ``key``, that of the cluster of ``file``, the description has to be signed.
+
+    Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
+        damaged; StorageError kinds. An error of one topic is a failure in the plan.
+    """
     from stratalog.tiering.delta_table import DeltaTopicTable  # here: it loads delta-rs
 
     def table_of(topic: TopicDescription, cluster_id: str) -> DeltaTopicTable:
@@ -104,26 +110,8 @@ def plan_restore_of(
             clock=clock,
         )
 
-    former_key = None if key is None else key.of(former)
-    return plan_restore(remote, former, table_of, ThreadRunner(_THREADS), file.cluster_id, former_key)
-
-
-def plan_restore(
-    remote: Store,
-    former: str,
-    table_of: OpenTable,
-    runner: Runner,
-    heir: str | None = None,
-    key: ClusterKey | None = None,
-) -> RestorePlan:
-    """The plan of cluster ``former`` from the remote tier; ``heir`` may have taken over some of its tables
-    already. Every table is folded, every listed object is looked for, and the last segment of every partition is
-    looked into. With ``key``, which is that of ``former``, its description has to be signed.
-
-    Raises: InvalidCallError when the remote does not describe the cluster; CorruptionError when the description is
-        damaged; StorageError kinds. An error of one topic is a failure in the plan.
-    """
-    description = read_description(remote, former, key)
+    runner = ThreadRunner(_THREADS)
+    description = read_description(remote, former, None if key is None else key.of(former))
     topics: list[TopicDescription] = []
     partitions: list[RestoredPartition] = []
     failures: list[Failure] = []
@@ -138,7 +126,7 @@ def plan_restore(
             log = RemoteLog.empty(topic.name)
             if config.remote_storage_enable:
                 tiered.add(topic.topic_id)
-                log = _load(topic, former, heir, table_of)
+                log = _load(topic, former, file.cluster_id, table_of)
             else:
                 notes.append(f"the records of {topic.name} are lost: it was not tiered; it is restored empty")
             if config.snapshots:
@@ -174,14 +162,12 @@ def _checked_config(topic: TopicDescription, description: ClusterDescription) ->
     return topic_config(topic.configs, description.configs, what)
 
 
-def _load(topic: TopicDescription, former: str, heir: str | None, table_of: OpenTable) -> RemoteLog:
+def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -> RemoteLog:
     """Raises: as ``DeltaTopicTable.load``; RemoteObjectMissingError."""
     table = table_of(topic, former)
     try:
         log = table.load()
     except InconsistentClusterIdError:
-        if heir is None:
-            raise
         table = table_of(topic, heir)
         log = table.load()
     if log.version >= 0:

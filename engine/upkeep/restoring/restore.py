@@ -33,7 +33,7 @@ from stratalog.engine.metadata.restore_commands import EPOCH_GAP, RestoreTopic
 from stratalog.engine.metadata.topic_commands import AlterConfigs
 from stratalog.engine.upkeep.replication.elect import elect
 from stratalog.engine.upkeep.replication.replicate import replicate
-from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore_of
+from stratalog.engine.upkeep.restoring.plan import RestorePlan, plan_restore
 from stratalog.engine.upkeep.tiering.point import write_description
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
@@ -64,7 +64,7 @@ def restore(
     if file.remote is None:
         raise InvalidCallError(f"cluster file {file.path} names no [cluster] remote: restore from where?")
     remote = opener(file.remote, file.store_options, clock)
-    plan = plan_restore_of(file, remote, former, clock, key)
+    plan = plan_restore(file, remote, former, clock, key)
     if plan.failures or dry_run:
         return replace(_planned(plan), dry_run=dry_run)
     context = heir()
@@ -72,7 +72,7 @@ def restore(
         check_target(context.metadata.image(), plan)
         take_over(context, plan, former)
         # The commits of the former cluster until it lost the tables belong to the history, too.
-        plan = plan_restore_of(file, remote, former, clock, key)
+        plan = plan_restore(file, remote, former, clock, key)
         report = _planned(plan) if plan.failures else bring_back(context, plan)
     return replace(report, dry_run=False, seconds=measure.seconds, counts=measure.counts)
 

@@ -1,0 +1,58 @@
+"""The door: help and completion show all of it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import fields
+
+import pytest
+
+from stratalog.engine.cluster import Cluster
+from stratalog.engine.cluster.brokers import Brokers
+from stratalog.engine.cluster.client import Client
+from stratalog.engine.cluster.groups import Groups
+from stratalog.engine.cluster.quorum import Quorum
+from stratalog.engine.cluster.topics import Topics
+from stratalog.engine.cluster.transactions import Transactions
+from stratalog.engine.reading.bounds import ReadQuery
+from stratalog.engine.reading.tail import TailOptions
+
+GROUPS = {
+    "topics": Topics,
+    "groups": Groups,
+    "transactions": Transactions,
+    "brokers": Brokers,
+    "quorum": Quorum,
+}
+
+
+def methods() -> Iterator[tuple[str, object]]:
+    for door in (Cluster, *GROUPS.values()):
+        for name, method in inspect.getmembers(door, callable):
+            if not name.startswith("_"):
+                yield f"{door.__name__}.{name}", method
+
+
+def test_every_method_names_its_arguments_and_says_what_it_does() -> None:
+    hidden = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for name, method in methods():
+        parameters = inspect.signature(method).parameters.values()  # type: ignore[arg-type]
+        assert [str(one) for one in parameters if one.kind in hidden] == [], name
+        assert inspect.getdoc(method), name
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_is_where_it_says_and_shows_how_it_is_used(name: str) -> None:
+    assert Cluster.__annotations__[name] == GROUPS[name].__name__
+    examples = [line.split("(")[0] for line in (inspect.getdoc(GROUPS[name]) or "").splitlines()]
+    used = [line.split(".")[-1] for line in examples if f"cluster.{name}." in line]
+    assert used
+    assert [one for one in used if not hasattr(GROUPS[name], one)] == []
+
+
+def test_what_a_read_and_a_tail_take_has_the_defaults_of_their_options() -> None:
+    for method, options in ((Client.read, ReadQuery), (Client.plan_read, ReadQuery), (Client.tail, TailOptions)):
+        taken = inspect.signature(method).parameters
+        defaults = {one.name: one.default for one in fields(options) if one.init and one.name != "topics"}
+        assert {name: taken[name].default for name in defaults} == defaults
