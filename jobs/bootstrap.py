@@ -3,7 +3,7 @@ the ISR. The report says per partition what was copied, and what was not because
 
   bootstrap --brokers 2                          all that broker 2 had, before it lost its disk
   bootstrap --brokers 4 --add --topics trips     replicas of all partitions of a topic on broker 4, too
-  bootstrap --brokers 4 --instead-of 2           on broker 4 what is on broker 2, which then has nothing
+  bootstrap --brokers 4 --instead-of 2           all replicas of broker 2 on broker 4; broker 2 then has nothing
 
 With follower.fetch.last.tiered.offset.enable = true (on the cluster) a replica of a tiered topic starts at the
 earliest pending upload offset, and copies nothing that is remote already (KIP-1023); where the leader still holds

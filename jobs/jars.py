@@ -123,8 +123,8 @@ def _ivy_jar() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Fetch what is missing of ``jars.xml``, or of the pins that are named; say where the jars are (exit code 1:
-    what is wrong)."""
+    """Fetch missing jars of ``jars.xml``, or of the pins that are named; say where the jars are (exit code 1: the
+    error)."""
     pins = next(iter(sys.argv[1:] if argv is None else argv), JARS)
     folder = jar_folder()
     try:

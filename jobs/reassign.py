@@ -5,7 +5,7 @@ stopped half-way harms nothing: the next replicate goes on, --cancel takes every
 
   reassign --drain 3 --dry-run --write-plan plan.json     work a plan out, look at it, keep it
   reassign --plan plan.json --throttle 50MiB              carry it out
-  reassign --status                                       what is still to be copied
+  reassign --status                                       the rest of the copies
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def reassign(job: Job) -> Report:
     if given.cancel:
         return job.cluster().cancel_reassignments(given.topics, dry_run=given.dry_run)
     if given.plan is None and not any(getattr(given, wish) for wish in _WISHES):
-        raise InvalidCallError("say what to do: --plan, --status, --cancel, or what is to be changed, as --drain")
+        raise InvalidCallError("say what to do: --plan, --status, --cancel, or a change such as --drain")
     plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
     if given.write_plan is not None:
         _write(given.write_plan, plan)

@@ -1,7 +1,7 @@
 """Print the latest records of a topic, and (-f) those that are appended from now on; needs no Spark.
 
   stratalog tail flights                       the last 10 records of each partition
-  stratalog tail flights -f -n 0               what is appended from now on
+  stratalog tail flights -f -n 0               records from now on
   stratalog tail flights --start 2013-06-01    all from the first record on that is so late
   stratalog tail flights -f --group dashboard  from the offsets of a consumer group; commits nothing
 A line is partition, offset, timestamp, key and value, separated by tabs; a key or value has \\t for a tab, \\n and
@@ -51,9 +51,7 @@ _SHOWN = 10
 def arguments() -> argparse.ArgumentParser:
     parser = job_parser("tail", __doc__ or "", runs="driver")
     parser.add_argument("topic", metavar="TOPIC")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="go on with what is appended, until interrupted"
-    )
+    parser.add_argument("-f", "--follow", action="store_true", help="go on with new records, until interrupted")
     begin = parser.add_mutually_exclusive_group()
     begin.add_argument(
         *("-n", "--lines"),

@@ -3,8 +3,8 @@
 tier                    all partitions, once
 tier --due              once, only partitions whose time has come: after a success in
                         remote.log.manager.task.interval.ms, after a failure at growing intervals
-tier --every 30s        what is due, again and again: at the latest so long after each run, sooner where a
-                        partition is due sooner
+tier --every 30s        due partitions, again and again: at most 30 s after each run, sooner where a partition is
+                        due sooner
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def arguments() -> argparse.ArgumentParser:
     often.add_argument("--once", action="store_true", help="one run over all partitions (the default)")
     often.add_argument("--due", action="store_true", help="one run, only partitions whose time has come")
     often.add_argument(
-        "--every", metavar="TIME", type=duration, help="run what is due at least so often (30s), until interrupted"
+        "--every", metavar="TIME", type=duration, help="tier due partitions that often (30s), until interrupted"
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""List transactions, describe one, end what was left behind, find what hangs in a log.
+"""List transactions, describe one, end abandoned ones, find those that hang in a log.
 
   jobs/transactions.py --list
   jobs/transactions.py --describe --transactional-id loader-1
@@ -32,9 +32,9 @@ def arguments() -> argparse.ArgumentParser:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every transactional id")
     what.add_argument("--describe", action="store_true", help="the partitions of a transaction")
-    what.add_argument("--abort", action="store_true", help="abort what is open, or hangs, and fence its producer")
-    what.add_argument("--finish", action="store_true", help="end what was left behind, forget ids nobody uses")
-    what.add_argument("--find-hanging", action="store_true", help="what is open in a log, and nobody will end")
+    what.add_argument("--abort", action="store_true", help="abort an open or hanging one, and fence its producer")
+    what.add_argument("--finish", action="store_true", help="end abandoned ones, forget ids nobody uses")
+    what.add_argument("--find-hanging", action="store_true", help="those open in a log that nobody will end")
     parser.add_argument("--transactional-id", metavar="ID", help="of --describe; of --abort a producer id will do")
     add_topics(parser)
     add_dry_run(parser)

@@ -129,8 +129,8 @@ class SegmentWriter:
             else:
                 raise RecordTooLargeError(
                     f"partition {self._partition} of topic {self._topic_id}: a record takes {part_size} bytes, "
-                    f"more than the {MOST_RECORD_BYTES} that readers have room for: store what is so large beside "
-                    "the log, and its address in it; nothing was appended"
+                    f"more than the {MOST_RECORD_BYTES} that readers have room for: store such a value beside the "
+                    "log, and its address in it; nothing was appended"
                 )
 
     def _add(self, batch: pa.RecordBatch, size: int) -> None:

@@ -72,7 +72,7 @@ def check_may_snapshot(
     if end == 0:
         wrong = "it would hold nothing"
     elif end > high_watermark:
-        wrong = f"only what is committed is in snapshots, and the high watermark is {high_watermark}"
+        wrong = f"snapshots hold committed records only, and the high watermark is {high_watermark}"
     elif snapshot_id <= latest:
         wrong = f"snapshots never go back, and {latest} is there"
     elif end < log_start:

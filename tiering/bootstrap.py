@@ -162,7 +162,7 @@ def fetch_origin(
     if pending is None:
         return RemoteNotReady(
             f"the log starts at offset {leader.log_start} and on the leader at {leader.local_start}, but no "
-            "upload is known; run tier, which says what is missing"
+            "upload is known; run tier, which names the missing ones"
         )
     if not leader.pending_is_local:
         remedy = (

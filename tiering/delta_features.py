@@ -16,7 +16,7 @@ _WRITER_VERSION = 7
 
 
 def check_readable(table: DeltaTable, uri: str) -> None:
-    """Raises: CorruptionError when the files of the table do not say any more what is in it."""
+    """Raises: CorruptionError when the files of the table do not say any more which records are in it."""
     protocol = table.protocol()
     features = {"columnMapping"} if protocol.min_reader_version == 2 else {*(protocol.reader_features or ())}
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):

@@ -107,7 +107,7 @@ class Cluster(Client):
         signed with (``stratalog.engine.config.key_source``); without it a signed cluster is read only, and nothing
         is verified.
 
-        Raises: InvalidCallError for what is wrong with the file, or when the cluster was never formatted;
+        Raises: InvalidCallError for errors in the file, or when the cluster was never formatted;
             LogDirError, InconsistentClusterIdError for roots of somebody else; NoMajorityError.
         """
         file = load_cluster_file(cluster_file)

@@ -58,14 +58,14 @@ def topic_config(topic: Mapping[str, str], cluster: Mapping[str, str], what: str
         if values["remote_storage_enable"] and values["remote_log_copy_disable"] and local != total:
             raise InvalidConfigError(
                 f"{what}: local.retention.{unit} = {local} and retention.{unit} = {total} have to be the same "
-                "where remote.log.copy.disable = true: what is not copied must not leave the brokers sooner"
+                "where remote.log.copy.disable = true: records without a copy must not leave the brokers sooner"
             )
         values[f"local_retention_{unit}"] = local
         lag = values[f"remote_copy_lag_{unit}"]
         if local != UNLIMITED and lag > local:
             raise InvalidConfigError(
                 f"{what}: remote.copy.lag.{unit} = {lag} is above local.retention.{unit} = {local}: brokers would "
-                "have to keep what is not copied yet for longer than that"
+                "have to keep records that wait for their copy for longer than that"
             )
         values[f"remote_copy_lag_{unit}"] = local if lag == AS_LOCAL else lag
     if values["cleanup_policy"] == SNAPSHOT and values["remote_storage_enable"]:

@@ -157,28 +157,28 @@ class TopicConfig:
         between(0, 1),
         name="metadata.snapshot.min.changed_records.ratio",
         doc="A new snapshot is taken once this part of the records of the latest one has been changed or "
-        "deleted; new records do not count (KIP-630). The metadata log has what is set on the cluster.",
+        "deleted; new records do not count (KIP-630). The metadata log takes the value of the cluster.",
     )
     metadata_log_max_record_bytes_between_snapshots: int = key(
         20 * 1024 * 1024,
         at_least(1),
         unit="bytes",
         doc="A new snapshot is taken once the log has this many bytes between the latest one and the high "
-        "watermark (KIP-630). The metadata log has what is set on the cluster.",
+        "watermark (KIP-630). The metadata log takes the value of the cluster.",
     )
     metadata_log_max_snapshot_interval_ms: int = key(
         60 * 60 * 1000,
         at_least(0),
         unit="ms",
         doc="A new snapshot is taken once the latest one has this age, whatever its size, if the log has "
-        "something new (KIP-876). 0: never for its age. The metadata log has what is set on the cluster.",
+        "something new (KIP-876). 0: never for its age. The metadata log takes the value of the cluster.",
     )
     metadata_start_offset_lag_time_max_ms: int = key(
         _SEVEN_DAYS_MS,
         at_least(0),
         unit="ms",
         doc="How long the log start waits for live replicas that have not fetched a snapshot yet (KIP-630). "
-        "The metadata log has what is set on the cluster.",
+        "The metadata log takes the value of the cluster.",
     )
 
     @property

@@ -54,7 +54,7 @@ def _said_of_attempts(
     forgotten = any(isinstance(state.error, DuplicateSequenceNumberError) for state in states.values())
     if "unknown" in outcomes and not forgotten:
         until = ", within a day" if is_unnamed(who.producer_id) else ""
-        said.append(f"what is unknown: run it again with {again}{until}")
+        said.append(f"unknown partitions: run the append again with {again}{until}")
     if who.on_changed_replay is None:
         return said
     if any(

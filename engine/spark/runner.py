@@ -78,7 +78,7 @@ class SparkRunner:
             why = why_given_up(error)
             if why is None:
                 raise
-            lost = RetriableError(f"Spark gave the job up, what is done stays done: run it again ({why})")
+            lost = RetriableError(f"Spark gave the job up, finished work stays done: run it again ({why})")
             return [([Failed(item, lost) for part in slices for item in part], StoreCounts())]
 
 

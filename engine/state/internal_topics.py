@@ -71,8 +71,8 @@ def check_not_internal(topic: str, deed: str) -> None:
     """Raises: InvalidTopicError when a user is about to do that to one of the engine's own topics."""
     if topic in INTERNAL_TOPICS:
         raise InvalidTopicError(
-            f"topic {topic!r} is internal: the engine keeps its own state there, you cannot {deed} it; what is "
-            "set on the cluster applies to it where the topic says nothing"
+            f"topic {topic!r} is internal: the engine keeps its own state there, you cannot {deed} it; configs of "
+            "the cluster apply to it where the topic says nothing"
         )
 
 

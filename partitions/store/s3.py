@@ -267,8 +267,8 @@ class S3Store:
             raise LogDirError(f"{self.uri} cannot be written: {error}") from error
         if damaged:
             raise UnsupportedStoreError(
-                f"{self.uri} took bytes that are not those of their x-amz-checksum-crc32: what is damaged on the "
-                "way there would be kept. Use another server"
+                f"{self.uri} took bytes that are not those of their x-amz-checksum-crc32: bytes that are damaged "
+                "on the way there would be kept. Use another server"
             )
         if taken != [False, True]:
             raise UnsupportedStoreError(

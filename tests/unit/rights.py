@@ -55,7 +55,7 @@ RIGHTS = (
     needs("describe", voters=READ, leader=READ, followers=READ, internal=READ, delta=READ),
     needs("quorum.describe, brokers.list, topics.list", voters=READ),
     needs("fetch, tail", voters=READ, leader=READ),
-    needs("fetch of what is tiered", voters=READ, leader=READ, remote="r", delta=READ),
+    needs("fetch of tiered records", voters=READ, leader=READ, remote="r", delta=READ),
     needs("offsets, plan_read", voters=READ, leader=READ, remote="r", delta=READ),
     needs("groups.committed, groups.lag, groups.list", voters=READ, leader=READ, internal=READ),
     needs("read_snapshot", voters=READ, leader=READ),
@@ -100,7 +100,7 @@ RIGHTS = (
     needs("merge", voters=READ, leader=WRITE, internal=READ, delta=READ),
     needs(
         "tier",
-        "voters: what is due is not remembered",
+        "voters: the list of due partitions is not kept",
         voters=WRITE,
         leader=READ,
         remote=WRITE,

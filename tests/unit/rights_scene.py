@@ -165,7 +165,7 @@ ACTS: Mapping[str, tuple[Act, ...]] = {
         lambda live, driver: driver.fetch("u", 0, 0),
         lambda live, driver: next(iter(driver.tail("u", start=0))),
     ),
-    "fetch of what is tiered": (lambda live, driver: driver.fetch("t", 0, 0),),
+    "fetch of tiered records": (lambda live, driver: driver.fetch("t", 0, 0),),
     "offsets, plan_read": (
         lambda live, driver: driver.offsets("t", "2000-01-01T00:00:00Z"),
         lambda live, driver: driver.plan_read("t"),

@@ -427,7 +427,7 @@ def test_an_append_that_cannot_ask_the_metadata_any_more_has_an_unknown_outcome(
     report = live.append(["a"])
     faults.none()
     assert [row["outcome"] for row in report.rows] == ["unknown"]
-    (note,) = [note for note in report.notes if "run it again with producer" in note]
+    (note,) = [note for note in report.notes if "run the append again with producer" in note]
     producer = note.split("'")[1]
     report = live.append(["a"], producer=producer)
     assert rows_of(report, "outcome", "base_offset") == [("duplicate", 0)]

@@ -36,7 +36,7 @@ acts = {
     "describe": driver.describe,
     "quorum": driver.quorum.describe,
     "fetch": lambda: driver.fetch("t", 0, 3),
-    "fetch of what is tiered": lambda: driver.fetch("t", 0, 0),
+    "fetch of tiered records": lambda: driver.fetch("t", 0, 0),
     "tail": lambda: next(iter(driver.tail("t", start=3))),
     "plan_read": lambda: driver.plan_read("t"),
     "lag": lambda: driver.groups.lag("g"),

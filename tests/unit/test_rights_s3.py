@@ -134,7 +134,7 @@ READS: Mapping[str, Callable[[Cluster], object]] = {
     "describe": lambda driver: driver.describe().raise_for_failures(),
     "quorum.describe": lambda driver: driver.quorum.describe().raise_for_failures(),
     "fetch": lambda driver: driver.fetch("u", 0, 0),
-    "fetch of what is tiered": lambda driver: driver.fetch("t", 0, 0),
+    "fetch of tiered records": lambda driver: driver.fetch("t", 0, 0),
     "tail": lambda driver: next(iter(driver.tail("u", start=0))),
     "plan_read": lambda driver: driver.plan_read("t"),
     "committed": lambda driver: driver.groups.committed("g"),

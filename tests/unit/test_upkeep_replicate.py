@@ -218,8 +218,8 @@ def test_who_has_an_unknown_outcome_without_a_producer_is_told_how_to_try_again(
     lost = live.append(["b"])
     faults.none()
     assert [row["outcome"] for row in lost.rows] == ["unknown"]
-    (note,) = [note for note in lost.notes if note.startswith("what is unknown")]
-    told = re.fullmatch(r".*: run it again with producer '(.*)', sequence (\d+), within a day", note)
+    (note,) = [note for note in lost.notes if note.startswith("unknown partitions")]
+    told = re.fullmatch(r".*: run the append again with producer '(.*)', sequence (\d+), within a day", note)
     assert told is not None
     producer, sequence = told.groups()
     live.append(["c"]).raise_for_failures()
