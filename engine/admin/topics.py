@@ -189,7 +189,7 @@ def _has_replica(topic: TopicImage, broker_id: int) -> bool:
 
 
 def _delete(store: Store, found: Sequence[StoredObject], dry_run: bool) -> tuple[int, int]:
-    """How many files and bytes there were. What no name can be for stays."""
+    """How many files and bytes there were. Special files stay."""
     objects = [stored for stored in found if not stored.special]
     if objects and not dry_run:
         store.delete([stored.name for stored in objects])

@@ -14,9 +14,11 @@ from stratalog.partitions.numbers import wholes
 class Brokers:
     """The brokers of a cluster: add them, take them out of service, list them.
 
-    cluster.brokers.add(4)
-    cluster.brokers.fence([2, 3], dry_run=True)
-    cluster.brokers.list().rows
+        cluster.brokers.add(4)
+        cluster.brokers.fence([2, 3], dry_run=True)
+        cluster.brokers.list().rows
+
+    ``Cluster.bootstrap`` brings back one that lost its storage.
     """
 
     def __init__(self, context: Context) -> None:

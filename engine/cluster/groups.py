@@ -22,9 +22,11 @@ if TYPE_CHECKING:
 class Groups:
     """The consumer groups of a cluster: their offsets, and their lag.
 
-    cluster.groups.commit("loader", {("trips", 0): 1000})
-    cluster.groups.lag("loader").rows
-    cluster.groups.reset_offsets("loader", "trips", to="earliest")
+        cluster.groups.commit("loader", {("trips", 0): 1000})
+        cluster.groups.lag("loader").rows
+        cluster.groups.reset_offsets("loader", "trips", to="earliest")
+
+    An offset is that of the next record to read.
     """
 
     def __init__(self, context: Context, spark: SparkSession | None) -> None:

@@ -11,8 +11,10 @@ from stratalog.partitions.numbers import whole
 class Quorum:
     """The quorum of a cluster's metadata: its voters, and the snapshots of its log.
 
-    cluster.quorum.describe().rows
-    cluster.quorum.add_voter(4)
+        cluster.quorum.describe().rows
+        cluster.quorum.add_voter(4)
+
+    Voters change one at a time. ``Cluster.sign`` signs the metadata of a cluster that had no key.
     """
 
     def __init__(self, context: Context) -> None:

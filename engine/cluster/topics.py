@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 class Topics:
     """The topics of a cluster: created, altered, deleted, listed.
 
-    cluster.topics.create("trips", partitions=8, value="carrier STRING, distance BIGINT")
-    cluster.topics.alter_configs("trips", {"retention.ms": 86_400_000})
-    cluster.topics.delete_records("trips", {0: 1000})
+        cluster.topics.create("trips", partitions=8, value="carrier STRING, distance BIGINT")
+        cluster.topics.alter_configs("trips", {"retention.ms": 86_400_000})
+        cluster.topics.delete_records("trips", {0: 1000})
+
+    ``Cluster.describe`` shows their replicas.
     """
 
     def __init__(self, context: Context) -> None:

@@ -67,11 +67,13 @@ class OpenTransaction(BatchTransaction):
 class Transactions:
     """The transactions of a cluster: one's own, and the upkeep of all others.
 
-    with cluster.transactions.begin("loader-1") as t:
-        t.append(trips, "trips", key="id")
-        t.append(totals, "totals", key="day")
-        t.commit_offsets("loader", {("raw", 0): 1000})
-    cluster.transactions.list().rows
+        with cluster.transactions.begin("loader-1") as t:
+            t.append(trips, "trips", key="id")
+            t.append(totals, "totals", key="day")
+            t.commit_offsets("loader", {("raw", 0): 1000})
+        cluster.transactions.list().rows
+
+    Leaving the ``with`` block commits; an exception aborts.
     """
 
     def __init__(self, context: Context) -> None:
