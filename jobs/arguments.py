@@ -75,7 +75,7 @@ def add_common(parser: argparse.ArgumentParser, defaults: Mapping[str, object] |
         "--cluster-key-file",
         metavar="FILE",
         default=defaults["cluster_key_file"],
-        help=f"the cluster key, where it is mounted as a file (default: what ${KEY_VARIABLE} holds, if it is set)",
+        help=f"the cluster key, where it is mounted as a file (default: ${KEY_VARIABLE})",
     )
     parser.add_argument(
         "--json",

@@ -19,7 +19,7 @@ from stratalog.jobs.run import Job, run_job
 def arguments() -> argparse.ArgumentParser:
     parser = job_parser("elect", __doc__ or "")
     add_topics(parser)
-    add_dry_run(parser, "print who would lead, and what would be lost; change nothing")
+    add_dry_run(parser, "print the new leaders and the losses; change nothing")
     parser.add_argument(
         "--partitions", metavar="N,M", type=numbers, help="only these partitions of the topics (default: all)"
     )

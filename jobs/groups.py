@@ -34,12 +34,10 @@ def arguments() -> argparse.ArgumentParser:
     parser = job_parser("groups", __doc__ or "", runs="driver")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--list", action="store_true", help="every group")
-    what.add_argument(
-        "--describe", action="store_true", help="what a group has committed, and how far it is behind"
-    )
+    what.add_argument("--describe", action="store_true", help="a group's offsets and lag")
     what.add_argument("--reset-offsets", action="store_true", help="move what a group has committed")
     what.add_argument("--delete", action="store_true", help="forget a group")
-    what.add_argument("--delete-offsets", action="store_true", help="forget what it has committed for --topics")
+    what.add_argument("--delete-offsets", action="store_true", help="forget its offsets for --topics")
     parser.add_argument("--group", metavar="NAME")
     add_topics(parser)
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="reset only these (default: all)")

@@ -35,7 +35,7 @@ def arguments() -> argparse.ArgumentParser:
         metavar="FILE",
         type=Path,
         default=f"{NAME}.zip",
-        help=f"the zip, which is written anew (default: {NAME}.zip in this folder)",
+        help=f"the zip, which is overwritten (default: {NAME}.zip in this folder)",
     )
     return parser
 

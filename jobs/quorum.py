@@ -20,10 +20,10 @@ from stratalog.jobs.run import Job, run_job, warn
 
 def arguments() -> argparse.ArgumentParser:
     parser = job_parser("quorum", __doc__ or "", runs="driver")
-    add_dry_run(parser, "check, and print what would be done; change nothing")
+    add_dry_run(parser, "check, and print the plan; change nothing")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--describe", action="store_true", help="every voter, and who leads; the default")
-    what.add_argument("--snapshot", action="store_true", help="take a snapshot now, delete what it covers")
+    what.add_argument("--snapshot", action="store_true", help="take a snapshot now, delete the files below it")
     what.add_argument(
         "--sign",
         action="store_true",

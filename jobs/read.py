@@ -59,7 +59,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--where", metavar="EXPR", help="only these records")
     add_isolation(parser)
     parser.add_argument(
-        "--allow-data-loss", action="store_true", help="leave out what was asked for and is deleted, with a note"
+        "--allow-data-loss", action="store_true", help="leave out deleted records of the range, with a note"
     )
     add_client_rack(parser)
     add_dry_run(parser, "list the files that would be scanned; needs no Spark")

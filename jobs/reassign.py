@@ -51,7 +51,9 @@ def arguments() -> argparse.ArgumentParser:
     how = parser.add_argument_group("how")
     how.add_argument("--throttle", metavar="BYTES", type=rate, help="copy at most BYTES a second: 50MiB")
     how.add_argument(
-        "--force", action="store_true", help="also remove the last replica in sync, and lose what only that has"
+        "--force",
+        action="store_true",
+        help="also remove the last replica in sync, and lose the records that only it has",
     )
     how.add_argument("--write-plan", metavar="FILE", type=Path, help="write the plan down as JSON")
     return parser
@@ -90,7 +92,7 @@ def reassign(job: Job) -> Report:
     if given.cancel:
         return job.cluster().cancel_reassignments(given.topics, dry_run=given.dry_run)
     if given.plan is None and not any(getattr(given, wish) for wish in _WISHES):
-        raise InvalidCallError("say what to do: --plan, --status, --cancel, or a change such as --drain")
+        raise InvalidCallError("name the action: --plan, --status, --cancel, or a change such as --drain")
     plan = read_plan(given.plan) if given.plan is not None else _worked_out(job.cluster(), given)
     if given.write_plan is not None:
         _write(given.write_plan, plan)

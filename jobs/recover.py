@@ -23,7 +23,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--partitions", metavar="N,M", type=numbers, help="only these partitions")
     parser.add_argument("--broker", metavar="N", type=number, help="only what this broker holds")
     parser.add_argument("--to", metavar="URI", required=True, help="a folder that exists, or s3://bucket/prefix")
-    add_dry_run(parser, "list what would be exported, write nothing")
+    add_dry_run(parser, "list the files to export, write nothing")
     return parser
 
 

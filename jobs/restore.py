@@ -23,7 +23,7 @@ from stratalog.jobs.run import Job, run_job
 
 def arguments() -> argparse.ArgumentParser:
     parser = job_parser("restore", __doc__ or "", runs="driver")
-    add_dry_run(parser, "look at the remote tier, tell what would be restored, change nothing")
+    add_dry_run(parser, "look at the remote tier, print the plan, change nothing")
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--from", metavar="ID", dest="former", help="the cluster that shall come back")
     what.add_argument("--drill", action="store_true", help="try it out beside this living cluster, and compare")

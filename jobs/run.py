@@ -146,7 +146,7 @@ def run_job(
     except NobodyReadsError:
         return ALL_DONE
     except KeyboardInterrupt:
-        print("interrupted: run it again, what is done stays done", file=sys.stderr)
+        print("interrupted: run it again, finished work stays done", file=sys.stderr)
         return INTERRUPTED
     except OperationFailedError as error:
         report = error.report

@@ -23,12 +23,14 @@ from stratalog.jobs.run import Job, renamed, run_job
 def arguments() -> argparse.ArgumentParser:
     parser = job_parser("verify", __doc__ or "")
     add_topics(parser)
-    add_dry_run(parser, "list what would be read; with --heal, read it and list what would be mended")
+    add_dry_run(parser, "list the files to read; with --heal, read them and list the repairs")
     parser.add_argument("--deep", action="store_true", help="read every byte")
     parser.add_argument(
-        "--heal", action="store_true", help="mend what --deep finds: only copies of which every byte was read"
+        "--heal", action="store_true", help="mend the findings of --deep, from copies of which every byte was read"
     )
-    parser.add_argument("--history", action="store_true", help="show what replicas have discarded and still hold")
+    parser.add_argument(
+        "--history", action="store_true", help="show files that replicas have discarded and still hold"
+    )
     return parser
 
 

@@ -272,7 +272,7 @@ def _leaf(path: tuple[str, ...], element: dict[int, Any], definition: int, repet
 def _chunk(found: dict[int, Any]) -> Chunk:
     column = found.get(3)
     if column is None or not column.keys() >= _NEEDED:
-        raise ValueError("it has a column chunk of which it does not say where it is")
+        raise ValueError("it has a column chunk without a place")
     data_page = column[9]
     dictionary = column.get(11) or None
     if dictionary is not None and dictionary >= data_page:

@@ -96,7 +96,7 @@ def check_signed(found: BrokerFile, store: Store, key: ClusterKey | None) -> Non
     Raises: UnsignedError.
     """
     if key is not None:
-        what = f"{store.uri_of(paths.BROKER_FILE)} (remove it, and format the root anew, if you know whose it is)"
+        what = f"{store.uri_of(paths.BROKER_FILE)} (remove it, and format the root again, if you know whose it is)"
         key.check(_KIND, paths.BROKER_FILE, _digest(found), found.tag, what)
 
 

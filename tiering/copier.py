@@ -74,7 +74,9 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     segment = segment_of(leader, run, expected, staged.size_bytes)
     found = read_segment(remote, DataFile(run.segment_name, there))
     if there.size_bytes != staged.size_bytes or found.footer != expected:
-        raise CorruptionError(f"{remote.uri_of(name)} is not what was just written: another size, or footer")
+        raise CorruptionError(
+            f"{remote.uri_of(name)} is not the object that was just written: another size, or footer"
+        )
     return Uploaded(segment, there.modified_ms, statistics_json(found), staged.size_bytes)
 
 

@@ -84,8 +84,8 @@ def check_log(remote: Store, folder: str, version: int | None = None) -> None:
     if len(read) > MOST_FILES:
         raise CorruptionError(
             f"{remote.uri_of(log)} has {len(read)} files since its latest checkpoint, more than {MOST_FILES}: the "
-            "table is not opened. See who has written them; then write a checkpoint with an engine of Delta, or "
-            "bring back the log from a backup of the remote tier"
+            "table is not opened. Find out who has written them; then write a checkpoint with an engine of Delta, "
+            "or bring back the log from a backup of the remote tier"
         )
     for one in read:
         if _harmless.get((remote, one)) is None:

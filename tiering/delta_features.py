@@ -22,7 +22,7 @@ def check_readable(table: DeltaTable, uri: str) -> None:
     if foreign := ", ".join(sorted(features - _UNDERSTOOD)):
         raise CorruptionError(
             f"the table {uri} was upgraded by somebody else, to {foreign}: its files alone do not "
-            "say any more what is in it; bring back the table as it was before"
+            "say any more which records are in it; bring back the table as it was before"
         )
 
 

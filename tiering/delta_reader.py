@@ -203,7 +203,7 @@ class DeltaTopicReader:
         except (DeltaError, OSError) as error:
             self._failed("read", error)
         except (pa.ArrowException, ValueError, LookupError, OverflowError) as error:
-            raise CorruptionError(f"the table {self.uri} lists what cannot be read: {error}") from error
+            raise CorruptionError(f"the table {self.uri} lists files that cannot be read: {error}") from error
 
     def _folded(self, table: DeltaTable) -> RemoteLog:
         since, version = table.transaction_version(APPLICATION) or 0, table.version()

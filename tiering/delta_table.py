@@ -267,7 +267,7 @@ class DeltaTopicTable(DeltaTopicReader):
         if missing:
             raise RemoteObjectMissingError(
                 f"{self.uri}: {rewrite}, and {len(missing)} of them, first {missing[0].path}, are not there any "
-                "more; heal makes them anew, from replicas or from the foreign files"
+                "more; heal makes them again, from replicas or from the foreign files"
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)

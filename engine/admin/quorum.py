@@ -91,7 +91,7 @@ def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
         signed = context.metadata.last_known.signed
         done = None if dry_run else context.metadata.with_log(lambda log: sign_log(log, context.clock))
     if done is None:
-        note = "signed by somebody already: it would be signed anew" if signed else "it would be signed"
+        note = "signed already: it would be signed again" if signed else "it would be signed"
         return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
     totals: dict[str, Value] = {"snapshot": str(done.snapshot), "log_start": done.log_start}
     note = "from now on the key is needed to change anything: give it to every driver that does"

@@ -86,7 +86,7 @@ def alter_topic(
         other change of a schema.
     """
     if key_schema is None and value_schema is None:
-        raise InvalidCallError(f"topic {name!r}: say what its key, or its value, is to be")
+        raise InvalidCallError(f"topic {name!r}: give the type of its key, or of its value")
     command = AlterTopic(name, key_schema, value_schema)
     return context.metadata.submit(command, dry_run=dry_run)
 

@@ -130,7 +130,7 @@ def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bo
         raise InvalidCallError(
             f"broker {broker_id}: {store.uri} is directory {found.file.directory_id}, registered is "
             f"{'nothing' if present is None else present.directory_id}: a root that was formatted anew is no "
-            "copy; register it as what it is"
+            "copy; register it as a new one"
         )
     root = found.identity
     held = present is not None and present.held and not by_name

@@ -162,7 +162,7 @@ def _bring_back(broker: BrokerImage, found: Found) -> Command[object]:
 
 def _outcome(broker: BrokerImage, command: Command[object]) -> str:
     if isinstance(command, RegisterBroker):
-        return "registered anew: its root is another incarnation"
+        return "registered again: its root is another incarnation"
     return "unfenced" if broker.fenced else "as before"
 
 

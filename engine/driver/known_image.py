@@ -21,6 +21,8 @@ def known_image(context: Context, failures: list[Failure]) -> ClusterImage:
         if known.next_offset == 0:
             raise
         failures.append(
-            Failure("metadata", error.code, f"{error}. Shown is what was known up to offset {known.next_offset}")
+            Failure(
+                "metadata", error.code, f"{error}. Shown is the last known state, up to offset {known.next_offset}"
+            )
         )
         return known

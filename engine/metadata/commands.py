@@ -164,5 +164,5 @@ def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:
     if broker.broker_epoch != broker_epoch:
         raise StaleBrokerError(
             f"broker {broker.broker_id} has broker epoch {broker.broker_epoch}, not {broker_epoch}: it was "
-            "registered anew; read the metadata again"
+            "registered again; read the metadata again"
         )

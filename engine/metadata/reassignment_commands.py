@@ -60,7 +60,7 @@ def _reassign(image: ClusterImage, present: PartitionImage, wanted: Reassignment
     if removed and not set(present.isr) & set(replicas) and not wanted.force:
         raise InvalidReplicaAssignmentError(
             f"{what}: without {removed} nobody is in sync any more (ISR {present.isr}); bring another replica "
-            "into the ISR first, or force it and lose what only they have"
+            "into the ISR first, or force it and lose the records that only they have"
         )
     return replace_replicas(
         image,

@@ -111,7 +111,7 @@ def _step(broker: BrokerImage, finding: Finding) -> _Step:
             unfence = UnfenceBroker(broker.broker_id, broker.broker_epoch)
             return _Step(1, unfence, f"{who} is unfenced: its root is there again")
         case Another(registration):
-            note = f"{who} is registered anew: {_what_another_is(broker, registration)}; it has left every ISR"
+            note = f"{who} is registered again: {_what_another_is(broker, registration)}; it has left every ISR"
             return _Step(0, registration, note)
         case NotOurs(error):
             turn = 2
@@ -139,7 +139,7 @@ def _also(finding: Finding) -> str:
 
 def _what_another_is(broker: BrokerImage, registration: RegisterBroker) -> str:
     if registration.directory_id != broker.directory_id:
-        return f"its root was formatted anew (directory {registration.directory_id})"
+        return f"its root was formatted again (directory {registration.directory_id})"
     return "its root was put back from a copy, or moved"
 
 
@@ -154,7 +154,7 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
         return (
             f"nothing was settled: roots of the metadata voters {_listed(voters)} were moved, or put back from a "
             "copy. Where they hold all they ever held, bootstrap these brokers with --trust-copy; where the copy "
-            "is older, what was committed since may be lost: bootstrap them without it"
+            "is older, later commits may be lost: bootstrap them without it"
         )
     return (
         f"nothing was settled: this driver does not reach the roots of a majority of the metadata voters "

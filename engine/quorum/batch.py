@@ -120,7 +120,7 @@ def decode_batch(cluster_id: str, name: DataName, data: bytes, what: str) -> Bat
     if footer.topic_id != cluster_id:
         raise InconsistentClusterIdError(f"{what} belongs to cluster {footer.topic_id!r}, not {cluster_id!r}")
     if footer.batch_id != _digest(lineage, values, footer.created_ms) or lineage.latest_epoch != name.epoch:
-        raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is not what it should be")
+        raise CorruptSegmentError(f"{what} is damaged: its digest or its epoch is wrong")
     if footer.base_offset != name.base_offset or footer.next_offset != footer.base_offset + len(values):
         raise CorruptSegmentError(f"{what} holds {len(values)} records from offset {footer.base_offset} on")
     try:

@@ -93,7 +93,7 @@ def load_cache(folder: Path, cluster_id: str, note: Note) -> LogState:
     except FileNotFoundError:
         return LogState()
     except (OSError, ValueError, CorruptionError) as error:
-        note(f"what was remembered of the metadata in {path} is ignored: {error}")
+        note(f"the cache of the metadata in {path} is ignored: {error}")
         return LogState()
 
 
@@ -123,7 +123,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
     """Raises: CorruptionError, ValueError."""
     digest, data = file[:_DIGEST_BYTES], memoryview(file)[_DIGEST_BYTES:]
     if digest != _digest(data):
-        raise CorruptionError("it is damaged or truncated: its digest is not what it should be")
+        raise CorruptionError("it is damaged or truncated: its digest is wrong")
     found = msgspec.msgpack.decode(data, type=_Remembered)
     if found.layout != _layout():
         raise CorruptionError("it was written by another release")

@@ -79,7 +79,7 @@ class Contents:
             if _lies_on(hint, found) and self._reaches(hint, found):
                 known = hint
             elif _lies_on(hint, found) is not None:
-                self._note(f"what was remembered of the metadata up to offset {hint.end} is of another history")
+                self._note(f"the cache of the metadata up to offset {hint.end} is of another history")
         return self._folded(found, known)
 
     def _check_kept(self, known: LogState, looks: Sequence[VoterLook]) -> None:

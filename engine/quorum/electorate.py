@@ -187,7 +187,7 @@ class Electorate:
                     )
                 raise NoMajorityError(
                     f"{there} of {count} metadata voters can be reached, {count // 2 + 1} are needed: {said}; "
-                    "what was known last is in Cluster.last_known_image"
+                    "the last known state is in Cluster.last_known_image"
                 )
             searched = True
         raise NoMajorityError(f"the metadata's voters change faster than they can be listed: {self}")

@@ -166,7 +166,7 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
         raise OffsetOutOfRangeError(f"{what}: start {start} is after end {end}")
     if start < log_start:
         raise OffsetOutOfRangeError(
-            f"{what}: start {start} is below the log start: {held}; what lies below was deleted: "
+            f"{what}: start {start} is below the log start: {held}; the records below were deleted: "
             "fail_on_data_loss=False reads the rest"
         )
 

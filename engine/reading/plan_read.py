@@ -118,7 +118,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
     for one in plan.partitions:
         if image.topic(one.topic).topic_id != one.topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {one.topic!r} was deleted and created again since this read was planned: plan it anew"
+                f"topic {one.topic!r} was deleted and created again since this read was planned: plan it again"
             )
         wanted.setdefault(one.topic_id, {})[one.partition] = one
 
@@ -153,7 +153,7 @@ def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
         agreed = min(start for _, start in {*now.epochs} ^ {*epochs})
         raise LogTruncationError(
             f"{before.topic}-{before.partition}: an unclean election has put other records in the place of "
-            f"offsets [{agreed}, {before.end}) since this read was planned: plan it anew",
+            f"offsets [{agreed}, {before.end}) since this read was planned: plan it again",
             agreed,
         )
 

@@ -282,7 +282,7 @@ class Tail:
         topic = self._image.topic(self._topic)
         if topic.topic_id != self._topic_id:
             raise UnknownTopicOrPartitionError(
-                f"topic {self._topic!r} was deleted, and created anew: what follows is another log; begin anew"
+                f"topic {self._topic!r} was deleted, and created again: the new log is another one; begin again"
             )
         if self._chosen is None and self._options.follow:
             fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]

@@ -107,7 +107,7 @@ def _stage(copy: Copy, target: Replica) -> StagedWriter:
                 staged.file.write(data)
         if crc32 != copy.content:
             raise SourceChangedError(
-                f"{copy.store.uri_of(source.name)} is no longer what was verified a moment ago; verify again"
+                f"{copy.store.uri_of(source.name)} has changed since it was verified; verify again"
             )
     except BaseException:
         _drop(staged)

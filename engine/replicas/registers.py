@@ -60,5 +60,5 @@ def local_start_state(replica: Replica, name: LocalStartName) -> bytes:
         decode(content)
     except ValueError as error:
         what = replica.store.uri_of(replica.path(name))
-        raise CorruptionError(f"{what} is damaged: it does not say what producers had appended") from error
+        raise CorruptionError(f"{what} is damaged: it lacks the state of producers") from error
     return content

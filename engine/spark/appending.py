@@ -251,7 +251,7 @@ def run_appends(
         with _analysed(f"order_by {list(order_by)}"):
             late = [F.col(name).asc_nulls_last() if name == "timestamp" else name for name in order_by]
             shuffled = shuffled.sortWithinPartitions(*late)  # a timestamp that is null is that of the append
-    unknown = "what it has appended is not known: append again with the same producer and sequence"
+    unknown = "its outcome is unknown: append again with the same producer and sequence"
     with _refusals(), _given_up(OutcomeUnknownError, unknown):
         return [bytes(row[0]) for row in shuffled.mapInArrow(per_task, "result binary").collect()]
 

@@ -128,7 +128,7 @@ def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: L
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
     assert rows_of(live.cluster.brokers.unfence(2), "now") == [
-        ("registered anew: its root is another incarnation",)
+        ("registered again: its root is another incarnation",)
     ]
     broker = live.cluster.image.brokers[2]
     assert (broker.directory_id, broker.fenced, broker.held) == (found.directory_id, False, False)

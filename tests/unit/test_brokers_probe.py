@@ -222,7 +222,7 @@ def test_a_root_that_was_formatted_anew_is_registered_and_out_of_every_isr(live:
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
     (note,) = settle(live).notes
-    assert note.startswith("broker 2 is registered anew: its root was formatted anew")
+    assert note.startswith("broker 2 is registered again: its root was formatted again")
     now = live.cluster.image.brokers[2]
     assert (now.directory_id, now.fenced) == (found.directory_id, False)
     assert now.broker_epoch > before.broker_epoch
@@ -251,7 +251,7 @@ def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledge
         with pytest.raises(StaleBrokerError, match="an older copy was put back"):
             live.replica(2, partition=partition).list()
     (note,) = settle(live).notes
-    assert note.startswith("broker 2 is registered anew: its root was put back from a copy, or moved")
+    assert note.startswith("broker 2 is registered again: its root was put back from a copy, or moved")
     assert isrs(live) == [{1, 3}] * 3
     assert live.leader(partition=1) != 2
     live.append({0: ["c0"], 1: ["c1"], 2: ["c2"]}).raise_for_failures()

@@ -63,7 +63,7 @@ def test_what_is_malformed_is_a_bad_call(argv: tuple[str, ...], capsys: pytest.C
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "say what to do: --plan, --status, --cancel, or a change such as"),
+        ((), "name the action: --plan, --status, --cancel, or a change such as"),
         (("--plan", "p.json", "--drain", "1"), "--plan and --drain do not go together"),
         (("--status", "--cancel"), "--status and --cancel do not go together"),
         (("--plan", "p.json", "--topics", "t"), "--plan and --topics do not go together"),

@@ -57,7 +57,7 @@ def test_the_report_says_which_fields_were_added(live: LiveCluster, capsys: pyte
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        ((), "topic 't': say what its key, or its value, is to be"),
+        ((), "topic 't': give the type of its key, or of its value"),
         (("--key", "@wide.json"), "topic 't': its key is binary, and stays so"),
         (("--value", "@nothing.json"), "nothing.json cannot be read"),
         (("--partitions", "3", "--key", "@wide.json"), "topic 't': its key is binary, and stays so"),

@@ -71,7 +71,7 @@ def test_a_prober_that_is_late_does_not_fence_the_next_registration() -> None:
     metadata = Metadata()
     seen = metadata.image.brokers[1].broker_epoch
     metadata.register(1)
-    with pytest.raises(StaleBrokerError, match=f"not {seen}: it was registered anew"):
+    with pytest.raises(StaleBrokerError, match=f"not {seen}: it was registered again"):
         metadata.do(FenceBroker(1, seen))
     assert not metadata.image.brokers[1].fenced
     metadata.do(FenceBroker(1, metadata.image.brokers[1].broker_epoch))

@@ -96,7 +96,7 @@ def test_another_incarnation_is_registered_and_unfenced(fenced_first: bool) -> N
     assert isinstance(meta.log[-1], RegisterBrokerRecord)
     assert not meta.image.brokers[2].fenced
     assert meta.t.isr == (1, 3, 4)
-    assert "formatted anew" in settled.notes[0]
+    assert "formatted again" in settled.notes[0]
 
 
 def test_a_root_of_somebody_else_is_fenced_and_never_registered() -> None:

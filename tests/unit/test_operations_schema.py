@@ -99,7 +99,7 @@ def test_nothing_changes_without_a_schema_and_in_a_dry_run(live: Typed) -> None:
     live.begin()
     context = context_of(live.cluster)
     with live.unchanged():
-        with pytest.raises(InvalidCallError, match="topic 't': say what its key, or its value, is to be"):
+        with pytest.raises(InvalidCallError, match="topic 't': give the type of its key, or of its value"):
             alter_topic(context, "t")
         assert alter_topic(context, "t", value_schema=type_to_json(WIDE), dry_run=True) == (
             "value.in.b",

@@ -115,7 +115,7 @@ def test_a_topic_that_was_deleted_and_created_anew_is_another_log(live: LiveClus
         live.driver().topics.create("t", partitions=2, replication_factor=1)
 
     while_waiting(live, again)
-    with pytest.raises(UnknownTopicOrPartitionError, match="created anew"):
+    with pytest.raises(UnknownTopicOrPartitionError, match="created again"):
         list(live.cluster.tail("t", start=OffsetSpec.LATEST, idle_timeout_s=60))
 
 

@@ -154,7 +154,7 @@ def test_what_replicas_still_have_is_uploaded_again_after_a_foreign_vacuum(tmp_p
     assert lying(live) == set()
     report = live.cluster.tier()
     assert codes(report) == {"REMOTE_OBJECT_MISSING": 1}
-    assert "heal makes them anew, from replicas or from the foreign files" in the_failure(report)
+    assert "heal makes them again, from replicas or from the foreign files" in the_failure(report)
     live.cluster.heal().raise_for_failures()
     assert listed(live) == before
     live.fill("e")

@@ -40,7 +40,7 @@ def test_of_an_empty_log_it_comes_from_another_replica(tmp_path: Path, who: str,
     local = register(live, broker, ".local")
     good = local.read()
     local.flip(9) if fault == "flipped" else local.replace(b"")
-    assert "is damaged: it does not say what producers had appended" in the_failure(live.cluster.verify(deep=True))
+    assert "is damaged: it lacks the state of producers" in the_failure(live.cluster.verify(deep=True))
     healed = live.driver().heal()
     healed.raise_for_failures()
     source = live.leader() if who == "leader" else other

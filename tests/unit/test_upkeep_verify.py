@@ -213,9 +213,7 @@ def test_a_damaged_local_start_is_named(tmp_path: Path) -> None:
     live.cluster.retain().raise_for_failures()
     follower = live.followers()[0]
     register(live, follower, ".local").replace(b"no state")
-    assert ".local is damaged: it does not say what producers had appended" in the_failure(
-        live.cluster.verify(deep=True)
-    )
+    assert ".local is damaged: it lacks the state of producers" in the_failure(live.cluster.verify(deep=True))
 
 
 def test_a_foreign_file_is_named_and_no_damage_of_the_log(live: LiveCluster) -> None:

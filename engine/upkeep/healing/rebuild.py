@@ -78,7 +78,7 @@ def rebuild_remote(
         try:
             _commit(context, topics[topic_id], rebuilt_here)
         except StratalogError as error:
-            notes.append(f"{topics[topic_id].name}: what was rebuilt is not committed: {error.code}: {error}")
+            notes.append(f"{topics[topic_id].name}: the rebuilt objects are not committed: {error.code}: {error}")
         else:
             done |= {job.plan for job, _ in rebuilt_here}
     return [job.row("mended" if job.plan in done else "left alone") for job in jobs]

@@ -119,7 +119,7 @@ def plan_restore(
     tiered: set[str] = set()
     for topic in description.topics:
         if topic.name in INTERNAL_TOPICS:
-            notes.append(f"{topic.name} is lost: it is kept on brokers only, and begins anew")
+            notes.append(f"{topic.name} is lost: it is kept on brokers only, and begins empty")
             continue
         try:
             config = _checked_config(topic, description)

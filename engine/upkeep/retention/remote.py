@@ -49,7 +49,7 @@ def remote_parts(
                 topic.name,
                 RemoteObjectMissingError(
                     f"{table.uri} lists {len(missing)} objects that are not there at their size, first "
-                    f"{min(missing)}; the brokers keep what they have of them, and heal rebuilds them from that"
+                    f"{min(missing)}; the brokers keep their copies of them, and heal rebuilds them from that"
                 ),
             )
         )

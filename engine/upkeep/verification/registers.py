@@ -14,7 +14,7 @@ from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName,
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
 
-_HUMAN = "; call a human: nothing tells what should stand there"
+_HUMAN = "; call a human: nothing tells its right content"
 
 
 def check_registers(replica: Replica, leader: Replica | None, committed: int) -> list[Finding]:

@@ -84,7 +84,7 @@ def _check_end(
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
                 f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
-                "what lies between was never copied, and stays on the brokers"
+                "the records between were never copied, and stay on the brokers"
             )
         earliest_pending_upload(leader, segments, log_start, str(site))
     except StratalogError as error:
