@@ -7,11 +7,16 @@ damage has to name its replica.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogError
+from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, promised_by
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.replica import Replica, blaming
+
+_EARLIER = 16
+"""Earlier registers of a replica that its latest one is compared with."""
 
 
 def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
@@ -56,12 +61,17 @@ def check_members(
 ) -> None:
     """A leader whose ``log`` shows nothing of leader epoch ``epoch`` may take it over: none of the other members
     of the ISR, listed before it, has joined that epoch or knows more to be committed than it holds. Else its
-    folder was lost, and offsets would be given away a second time.
+    folder was lost, and offsets would be given away a second time. One with a foreign register tells nothing.
 
-    Raises: LogGapError; the leader is to blame.
+    Raises: LogGapError, CorruptionError; the leader is to blame.
     """
     for member, known in members:
+        foreign = _foreign((leader, log.listing, log.lineage), (member, known.listing, known.lineage))
+        if foreign is member:
+            continue
         with blaming(leader):
+            if foreign is leader:
+                raise _foreign_register(leader, log.joined_epoch, member)
             if known.joined_epoch == epoch:
                 raise LogGapError(
                     f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
@@ -73,27 +83,57 @@ def check_members(
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
     """The committed log that a member of the ISR, listed before its leader, knows is of the history that it is
-    about to join, that of the leader's ``log``. Else one of the two has a foreign register. It is the leader,
-    where its own of the epoch that the member joined last (or of the one before) agrees with the member's; a
-    foreign one at the member truncates that member alone.
+    about to join, that of the leader's ``log``; or it is the member that has a foreign register.
 
     Raises: CorruptionError; the leader is to blame. SourceChangedError when a register is gone.
     """
     try:
-        own = follower.lineage(listing)
-        committed = max(promised_by(listing, own), promised_by(log.listing, own))
-        known = own.below(committed)
-        if log.lineage.below(committed) == known:
-            return
-        before = leader.lineage(log.listing, listing.joined_epoch)
+        known = follower.lineage(listing)
     except CorruptionError:
-        return  # an earlier register that cannot be read tells nothing, and the one that is joined makes up for it
-    if before.below(committed) == known:
+        return  # an unreadable register tells nothing, and the one that is joined makes up for it
+    if _foreign((leader, log.listing, log.lineage), (follower, listing, known)) is leader:
         with blaming(leader):
-            raise CorruptionError(
-                f"{leader} has the register {EpochName(log.joined_epoch)}, which gives up records below offset "
-                f"{committed} that {follower} knows to be committed: stratalog did not write it; let another lead"
-            )
+            raise _foreign_register(leader, log.joined_epoch, follower)
+
+
+_Told = tuple[Replica, Listing, Lineage]
+"""A member of the ISR, its files, and the history that they tell."""
+
+
+def _foreign(one: _Told, other: _Told) -> Replica | None:
+    """The one whose latest register is foreign, if the two histories part below an offset that either knows to be
+    committed. A member is judged by its own files alone: nothing in another root makes a sound one look wrong.
+    """
+    if not (one[2].entries and other[2].entries):
+        return None  # it has lost its registers, or never had any
+    committed = max(
+        promised_by(listing, lineage) for _, listing, _ in (one, other) for _, _, lineage in (one, other)
+    )
+    if one[2].below(committed) == other[2].below(committed):
+        return None
+    wrong = [replica for replica, listing, lineage in (one, other) if _gives_up(replica, listing, lineage)]
+    return wrong[0] if len(wrong) == 1 else None
+
+
+def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
+    """Whether a lineage gives up records that were committed by an earlier register of the replica and its high
+    watermarks. (One that follows an unclean election does too: without a member that disagrees it is no proof.)
+    """
+    earlier = sorted((name.epoch for name, _ in listing.epochs if name.epoch < lineage.latest_epoch), reverse=True)
+    for epoch in earlier[:_EARLIER]:
+        with suppress(CorruptionError):
+            before = replica.lineage(listing, epoch)
+            committed = promised_by(listing, before)
+            if lineage.below(committed) != before.below(committed):
+                return True
+    return False
+
+
+def _foreign_register(replica: Replica, epoch: int, member: Replica) -> CorruptionError:
+    return CorruptionError(
+        f"{replica} has the register {EpochName(epoch)}, which gives up committed records that {member} knows: "
+        "stratalog did not write it; let another lead"
+    )
 
 
 def check_begun(leader: Replica, log: ReplicaLog) -> None:

@@ -14,7 +14,7 @@ from stratalog.engine.driver.report import Failure
 from stratalog.engine.replication.leader import leader_log
 from stratalog.engine.replication.sync import SyncOptions, sync
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.paths import EpochName, LocalStartName
+from stratalog.partitions.paths import EpochName, LocalStartName, WatermarkName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.runner import SerialRunner
 from tests.unit.cluster_harness import LiveCluster
@@ -71,7 +71,9 @@ def test_another_brokers_file_is_that_brokers_finding(live: LiveCluster, broken:
     assert live.read() == {0: ["a", "d"], 1: ["b", "e"], 2: ["c", "f"]}
 
 
-def register(live: LiveCluster, broker: int, name: EpochName | LocalStartName, content: bytes) -> None:
+def register(
+    live: LiveCluster, broker: int, name: EpochName | LocalStartName | WatermarkName, content: bytes
+) -> None:
     replica = live.replica(broker)
     assert replica.store.create(replica.path(name), content)
 
@@ -144,7 +146,7 @@ def test_a_run_without_an_append_truncates_nobody_either(live: LiveCluster) -> N
 
 
 def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(live: LiveCluster) -> None:
-    """Then the register of the epoch before says what the two had in common."""
+    """Then the register of the epoch before tells the history that the two had in common."""
     leader, (member, other) = live.leader(), live.followers()
     live.cluster.elect("t", [0], leader=other).raise_for_failures()
     sync(live.site(), leader, SyncOptions(copies=SerialRunner()))
@@ -154,6 +156,47 @@ def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(liv
     live.append(["d"]).raise_for_failures()
     assert member not in live.isr()
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
+    live: LiveCluster, history: list[tuple[int, int]], copies: int
+) -> None:
+    """The leader is not blamed for the loss of a takeover that the member alone was told of."""
+    live.topic("u", copies=copies)
+    live.append(["a", "b", "c"], "u").raise_for_failures()
+    leader, member = live.followers("u")[-1], live.leader("u")
+    live.cluster.elect("u", leader=leader).raise_for_failures()
+    replica = live.replica(member, "u")
+    assert replica.store.create(replica.path(EpochName(2)), Lineage(history).to_json())
+    live.append(["d"], "u").raise_for_failures()
+    live.cluster.heal()
+    live.cluster.replicate().raise_for_failures()
+    assert live.read("u") == {0: ["a", "b", "c", "d"]}
+    assert len(live.isr("u")) == copies
+
+
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("history", HISTORIES)
+def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_nothing_lost(
+    live: LiveCluster, history: list[tuple[int, int]], marked: bool
+) -> None:
+    """Also where a high watermark of the stranger lies beside it, and the register is not compared."""
+    live.append({0: ["b", "c"]}).raise_for_failures()
+    member, leader = live.followers()
+    live.cluster.elect("t", [0], leader=leader).raise_for_failures()
+    leader_log(live.site())
+    register(live, member, EpochName(2), Lineage(history).to_json())
+    if marked:
+        register(live, member, WatermarkName(1, 2), b"")
+        live.append(["d"]).raise_for_failures()
+    live.cluster.elect("t", [0], leader=member).raise_for_failures()
+    live.append(["e"]).raise_for_failures()
+    live.cluster.heal()
+    live.cluster.replicate().raise_for_failures()
+    assert live.read(partitions=[0]) == {0: ["a", "b", "c", *(["d"] if marked else []), "e"]}
+    assert live.isr() == {1, 2, 3}
 
 
 def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
