@@ -39,7 +39,7 @@ class TimeRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class FileSlice:
     """A file's part ``[start, end)`` of a log, in either tier."""
 
     store: Store
@@ -65,7 +65,7 @@ class Piece:
         return read_segment(self.store, self.file)
 
 
-def first_at_or_after(pieces: Iterable[Piece], timestamp_us: int) -> Answer:
+def first_at_or_after(pieces: Iterable[FileSlice], timestamp_us: int) -> Answer:
     """The first record, by offset, whose timestamp is at or above ``timestamp_us`` (offsetsForTimes).
 
     ``pieces`` is the log in order, remote then local. Those that are known to be too early are not opened.
@@ -82,7 +82,7 @@ def first_at_or_after(pieces: Iterable[Piece], timestamp_us: int) -> Answer:
     return UnknownOffset("no record is that late")
 
 
-def largest_timestamp(pieces: Iterable[Piece]) -> Answer:
+def largest_timestamp(pieces: Iterable[FileSlice]) -> Answer:
     """The first record, by offset, that has the largest timestamp (KIP-734's MAX_TIMESTAMP).
 
     Pieces that are known to be too early are not opened.
@@ -98,7 +98,7 @@ def largest_timestamp(pieces: Iterable[Piece]) -> Answer:
     return UnknownOffset("the log is empty") if best is None else best
 
 
-def _upper_bound(piece: Piece) -> float:
+def _upper_bound(piece: FileSlice) -> float:
     return math.inf if piece.max_timestamp_us is None else piece.max_timestamp_us
 
 
@@ -108,7 +108,7 @@ def _rank(found: FoundOffset) -> tuple[int, int]:
     return found.timestamp_us, -found.offset
 
 
-def _largest_in(piece: Piece) -> FoundOffset | None:
+def _largest_in(piece: FileSlice) -> FoundOffset | None:
     footer = piece.segment.footer
     if footer.max_timestamp_offset is None:
         return None
@@ -122,7 +122,7 @@ def _largest_in(piece: Piece) -> FoundOffset | None:
     return best
 
 
-def _first_in(piece: Piece, timestamp_us: int) -> FoundOffset | None:
+def _first_in(piece: FileSlice, timestamp_us: int) -> FoundOffset | None:
     for first, timestamps in _timestamps(piece, minimum_us=timestamp_us):
         late_enough = pc.greater_equal(timestamps, timestamp_us)
         index = pc.index(late_enough, True).as_py()
@@ -131,7 +131,7 @@ def _first_in(piece: Piece, timestamp_us: int) -> FoundOffset | None:
     return None
 
 
-def _timestamps(piece: Piece, minimum_us: int | None) -> Iterable[tuple[int, pa.Array]]:
+def _timestamps(piece: FileSlice, minimum_us: int | None) -> Iterable[tuple[int, pa.Array]]:
     """``(first offset, timestamps in microseconds)`` of each row group that may hold a match."""
 
     def may_match(group: RowGroup) -> bool:

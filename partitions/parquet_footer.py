@@ -61,7 +61,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class ColumnChunk:
     """A leaf's values in one row group: bytes ``[start, end)`` of the file."""
 
     path: tuple[str, ...]
@@ -97,7 +97,7 @@ class RowGroup:
 
     first: int
     end: int
-    chunks: tuple[Chunk, ...]
+    chunks: tuple[ColumnChunk, ...]
     """One for each leaf, in the file's order."""
 
     @property
@@ -124,7 +124,7 @@ class Layout:
     row_groups: tuple[RowGroup, ...]
 
     @property
-    def chunks(self) -> Iterator[Chunk]:
+    def chunks(self) -> Iterator[ColumnChunk]:
         """All column chunks, in the file's order."""
         return (chunk for group in self.row_groups for chunk in group.chunks)
 
@@ -269,7 +269,7 @@ def _leaf(path: tuple[str, ...], element: dict[int, Any], definition: int, repet
     return Leaf(path, physical, bits + 1, definition, repetition)
 
 
-def _chunk(found: dict[int, Any]) -> Chunk:
+def _chunk(found: dict[int, Any]) -> ColumnChunk:
     column = found.get(3)
     if column is None or not column.keys() >= _NEEDED:
         raise ValueError("it has a column chunk without a place")
@@ -283,7 +283,7 @@ def _chunk(found: dict[int, Any]) -> Chunk:
     statistics = column.get(12, {})
     if column[7] < 0 or data_page >= start + column[7] or column[5] < 0:
         raise ValueError(f"it has a column chunk of {column[7]} bytes with {column[5]} values")
-    return Chunk(
+    return ColumnChunk(
         tuple(name.decode() for name in column[3]),
         column[1],
         column[4],
@@ -297,7 +297,7 @@ def _chunk(found: dict[int, Any]) -> Chunk:
     )
 
 
-def _row_group(found: dict[int, Any]) -> tuple[int, tuple[Chunk, ...]]:
+def _row_group(found: dict[int, Any]) -> tuple[int, tuple[ColumnChunk, ...]]:
     return found.get(3, 0), tuple(found.get(1, ()))
 
 

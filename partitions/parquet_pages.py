@@ -23,7 +23,7 @@ from stratalog.partitions.parquet_footer import (
     CODECS,
     MOST_GROUP_BYTES,
     NOT_OURS,
-    Chunk,
+    ColumnChunk,
     Layout,
     Leaf,
     RowGroup,
@@ -68,7 +68,7 @@ class _Column:
     """A column chunk with its pages."""
 
     leaf: Leaf
-    chunk: Chunk
+    chunk: ColumnChunk
     dictionary: _Page | None
     pages: tuple[_Page, ...]
 
@@ -117,7 +117,7 @@ def check_row_group(
     return total
 
 
-def _pages(leaf: Leaf, chunk: Chunk, read: Read) -> _Column:
+def _pages(leaf: Leaf, chunk: ColumnChunk, read: Read) -> _Column:
     """Raises: ValueError for pages that do not make up the chunk."""
     data = read(chunk.start, chunk.end)
     at, values = 0, 0

@@ -20,7 +20,7 @@ UNKNOWN_MS = 2**63 // 1000 + 1
 
 
 @dataclass(frozen=True, slots=True)
-class Extent:
+class LogFile:
     """A file of a log for the purpose of retention, local or remote: offsets ``[start, end)``."""
 
     start: int
@@ -47,7 +47,7 @@ class RetentionLimits:
     retention_bytes: int
 
 
-def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: int) -> int | None:
+def retained_from(extents: Sequence[LogFile], limits: RetentionLimits, now_ms: int) -> int | None:
     """The offset from which on the limits keep the log; None when they keep all of it.
 
     ``extents`` is the log in order. As in Kafka, whole files go, from the oldest on, and the last one too: by
@@ -72,7 +72,7 @@ def retained_from(extents: Sequence[Extent], limits: RetentionLimits, now_ms: in
     return keep_from
 
 
-def in_future(extents: Sequence[Extent], now_ms: int) -> Extent | None:
+def in_future(extents: Sequence[LogFile], now_ms: int) -> LogFile | None:
     """The first file with a timestamp that is yet to come."""
     return next((extent for extent in extents if now_ms < extent.max_timestamp_ms < UNKNOWN_MS), None)
 

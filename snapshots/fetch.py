@@ -34,7 +34,7 @@ ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class SnapshotChunk:
     """Bytes of a snapshot."""
 
     size_bytes: int
@@ -53,7 +53,7 @@ class Source:
     """Raises FencedLeaderEpochError, UnknownLeaderEpochError or UnknownTopicOrPartitionError when the folder is
     not that of the leader that the follower knows."""
 
-    def chunk(self, position: int, max_bytes: int) -> Chunk:
+    def chunk(self, position: int, max_bytes: int) -> SnapshotChunk:
         """At most ``max_bytes`` bytes from ``position`` on; none at the end of the snapshot.
 
         Raises: SnapshotNotFoundError when the snapshot is gone; PositionOutOfRangeError for a position behind its
@@ -68,10 +68,10 @@ class Source:
                     f"{self.store.uri_of(name)} has {stored.size_bytes} bytes, and is asked for from {position} on"
                 )
             if position == stored.size_bytes:
-                return Chunk(stored.size_bytes, b"")
+                return SnapshotChunk(stored.size_bytes, b"")
             with self.store.open(stored) as file:
                 file.seek(position)
-                return Chunk(stored.size_bytes, file.read(max_bytes))
+                return SnapshotChunk(stored.size_bytes, file.read(max_bytes))
         except (FileNotFoundError, SourceChangedError) as error:
             raise SnapshotNotFoundError(
                 f"{self.store.uri_of(name)} is not there, or no longer: fetch again, to hear of a later snapshot"
@@ -79,7 +79,7 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetched:
+class FetchedSnapshot:
     """The snapshot is frozen in the follower's folder: start the log at its end, and load it."""
 
     snapshot_id: SnapshotId
@@ -96,7 +96,7 @@ def fetch_snapshot(
     partition: int,
     check: Check = believed,
     max_bytes: int = RESPONSE_MAX_BYTES,
-) -> Fetched | None:
+) -> FetchedSnapshot | None:
     """Bring the snapshot that ``discover`` names into the follower's folder; None when it names none: the leader's
     log has what the follower lacks. ``owner``, ``partition``, ``check`` as of ``read_snapshot``.
 
@@ -121,7 +121,7 @@ def fetch_snapshot(
                     pass  # its successor takes its place
                 else:
                     partial.drop()
-                    return Fetched(source.snapshot_id, 0)
+                    return FetchedSnapshot(source.snapshot_id, 0)
             size_bytes = _fetch_parts(source, partial, max_bytes)
             partial.freeze(owner=owner, partition=partition, damaged=damaged, check=check)
         except (SnapshotNotFoundError, SourceChangedError) as error:
@@ -134,7 +134,7 @@ def fetch_snapshot(
             raise
         else:
             partial.drop()
-            return Fetched(source.snapshot_id, size_bytes)
+            return FetchedSnapshot(source.snapshot_id, size_bytes)
     raise failed
 
 

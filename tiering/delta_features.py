@@ -5,7 +5,7 @@ from __future__ import annotations
 from deltalake import DeltaTable
 
 from stratalog.partitions.errors import CorruptionError
-from stratalog.tiering.remote_change import Change
+from stratalog.tiering.remote_change import TableChange
 
 _UNDERSTOOD = frozenset({"timestampNtz"})
 """Features that leave paths, offsets and records what they are."""
@@ -26,7 +26,7 @@ def check_readable(table: DeltaTable, uri: str) -> None:
         )
 
 
-def check_writable(table: DeltaTable, change: Change, uri: str) -> None:
+def check_writable(table: DeltaTable, change: TableChange, uri: str) -> None:
     """Raises: CorruptionError when others have set what keeps us from making this change."""
     if unknown := ", ".join(sorted({*(table.protocol().writer_features or ())} - _WRITTEN)):
         raise CorruptionError(

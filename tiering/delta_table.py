@@ -36,7 +36,7 @@ from stratalog.tiering.delta_schema import delta_schema, grown_fields
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.listed_files import listed_files
-from stratalog.tiering.remote_change import Change, Committed, Rebuilt, decide, decide_rebuilt
+from stratalog.tiering.remote_change import CommittedBatch, Rebuilt, TableChange, decide, decide_rebuilt
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from stratalog.tiering.statistics import INDEXED_COLUMNS
@@ -102,7 +102,7 @@ class DeltaTopicTable(DeltaTopicReader):
         adds: Sequence[Uploaded],
         removes: Sequence[RemoteSegment] = (),
         histories: Histories = _NOBODYS,
-    ) -> Committed:
+    ) -> CommittedBatch:
         """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
         DELETE_SEGMENT_STARTED). In the same version go the segments that are not of the history of
         ``histories``, which has to name every partition of ``adds``. Nothing left to do makes no version.
@@ -125,7 +125,7 @@ class DeltaTopicTable(DeltaTopicReader):
         done, made = self._commit(lambda log: decide(log, adds, removes, histories))
         return replace(done, made=made)
 
-    def replace(self, rebuilt: Sequence[Rebuilt]) -> Committed:
+    def replace(self, rebuilt: Sequence[Rebuilt]) -> CommittedBatch:
         """Let rebuilt segments take the place of those of which the objects are damaged or missing, in one version
         that changes no data. Where others have rewritten the table, that is taken back in the same one.
 
@@ -133,7 +133,7 @@ class DeltaTopicTable(DeltaTopicReader):
         """
         return self._commit(lambda log: decide_rebuilt(log, rebuilt))[0]
 
-    def _commit(self, decision: Callable[[RemoteLog], Change | T]) -> tuple[T, frozenset[str]]:
+    def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
         """Put what is decided on the newest version, until nothing is left to do; and the paths of the files that
         were added so. Of a version without an answer nobody else is to say that it was theirs.
         """
@@ -146,8 +146,8 @@ class DeltaTopicTable(DeltaTopicReader):
             log = self._fold(table)
             change = decision(log)
             if log.rewrite is not None:
-                change = self._undoing(log.rewrite, change if isinstance(change, Change) else None)
-            if not isinstance(change, Change):
+                change = self._undoing(log.rewrite, change if isinstance(change, TableChange) else None)
+            if not isinstance(change, TableChange):
                 return change, frozenset(made)
             races = sum(isinstance(failure, CommitFailedError) for failure in failures)
             if races == COMMIT_ATTEMPTS or len(failures) - races == UNANSWERED_ATTEMPTS:
@@ -254,12 +254,12 @@ class DeltaTopicTable(DeltaTopicReader):
         except (DeltaError, OSError) as error:
             self._failed(what, error, "create")
 
-    def _undoing(self, rewrite: Rewrite, besides: Change | None) -> Change:
+    def _undoing(self, rewrite: Rewrite, besides: TableChange | None) -> TableChange:
         """The change that takes a rewrite back, and makes another one with it that changes no data either.
 
         Raises: RemoteObjectMissingError, StorageError.
         """
-        also = Change((), ()) if besides is None or besides.of_data else besides
+        also = TableChange((), ()) if besides is None or besides.of_data else besides
         gone = {segment.path for segment in also.removes}
         back = {segment.path: segment for segment in rewrite.lacking if segment.path not in gone}
         found = self.objects()
@@ -271,7 +271,7 @@ class DeltaTopicTable(DeltaTopicReader):
             )
         lacking = {segment.path for segment in rewrite.lacking}
         listed = listed_files(self._open_at(rewrite.since), self.uri)
-        return Change(
+        return TableChange(
             (*also.adds, *(upload for upload in listed if upload.segment.path in back)),
             tuple(segment for segment in also.removes if segment.path not in lacking),
             rewrite.files,
@@ -279,7 +279,7 @@ class DeltaTopicTable(DeltaTopicReader):
             why=f"takes back: {rewrite}",
         )
 
-    def _put(self, table: DeltaTable, change: Change) -> None:
+    def _put(self, table: DeltaTable, change: TableChange) -> None:
         now_ms = self._clock.now_ms()
         actions: list[AddAction | RemoveAction] = [
             AddAction(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from stratalog.partitions.retention import Extent
+from stratalog.partitions.retention import LogFile
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
@@ -26,7 +26,7 @@ def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[R
     ]
 
 
-def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[Extent]) -> list[Extent]:
+def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[LogFile]) -> list[LogFile]:
     """A partition's whole log as total retention looks at it: every offset once, the remote part first.
 
     ``local`` are the leader's files in order. Those that the remote holds are left out, one that straddles

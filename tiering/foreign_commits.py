@@ -40,7 +40,7 @@ MOST_COMMITS = 10_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class _File(msgspec.Struct):
+class _CommitFile(msgspec.Struct):
     """An add or a remove action, as far as it matters here."""
 
     path: str
@@ -51,8 +51,8 @@ class _File(msgspec.Struct):
 class _Action(msgspec.Struct):
     """A line of an entry."""
 
-    add: _File | None = None
-    remove: _File | None = None
+    add: _CommitFile | None = None
+    remove: _CommitFile | None = None
     commitInfo: dict[str, object] | None = None  # noqa: N815 - what stands in it is up to the engine
 
 

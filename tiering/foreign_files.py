@@ -37,7 +37,7 @@ class Range:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class _ForeignFile:
     """A file that was looked into."""
 
     stored: StoredObject
@@ -55,7 +55,7 @@ def records_in(
     """
     groups = sorted(_groups(remote, files, wanted))
     position, waiting = wanted.start, schema.empty_table()
-    file: _File | None = None
+    file: _ForeignFile | None = None
     for number, (_, at, index) in enumerate(groups, 1):
         if file is None or file.stored != files[at]:
             file = _looked_into(remote, files[at])
@@ -102,15 +102,15 @@ def _bounds(group: RowGroup, name: str, unknown: tuple[int, int]) -> tuple[int, 
     return unknown if bounds is None else bounds
 
 
-def _looked_into(remote: Store, stored: StoredObject) -> _File:
+def _looked_into(remote: Store, stored: StoredObject) -> _ForeignFile:
     what = remote.uri_of(stored.name)
     with translated(what), remote.open(stored) as source:
         end = read_end(source, stored.size_bytes, what)
         layout = parse_foreign_layout(end[:-SUFFIX_BYTES], stored.size_bytes - len(end))
-        return _File(stored, pq.read_metadata(pa.BufferReader(end)), layout)
+        return _ForeignFile(stored, pq.read_metadata(pa.BufferReader(end)), layout)
 
 
-def _records(remote: Store, file: _File, index: int, wanted: Range, schema: pa.Schema) -> pa.Table:
+def _records(remote: Store, file: _ForeignFile, index: int, wanted: Range, schema: pa.Schema) -> pa.Table:
     """Those of a row group that are wanted; columns that it lacks are null."""
     what = remote.uri_of(file.stored.name)
     with translated(what), remote.open(file.stored) as source:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import MergePolicy, Run, sealed_runs
-from stratalog.partitions.retention import UNLIMITED, Extent
+from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
 from stratalog.tiering.remote_segment import RemoteSegment
 
@@ -138,7 +138,7 @@ def plan_uploads(
     def has_expired(link: Link) -> bool:
         if expires_ms == UNLIMITED:
             return False
-        extent = Extent(link.start, link.end, 0, latest_ms(link), link.file.object.modified_ms)
+        extent = LogFile(link.start, link.end, 0, latest_ms(link), link.file.object.modified_ms)
         return now_ms - extent.latest_ms(now_ms) > expires_ms
 
     runs: list[Run] = []

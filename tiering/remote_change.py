@@ -15,7 +15,7 @@ from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedBatch:
     """The outcome of a batch. ``log`` is the table after it, read anew."""
 
     log: RemoteLog
@@ -42,7 +42,7 @@ class Rebuilt:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class TableChange:
     """The additions and removals of a version; false without any."""
 
     adds: tuple[Uploaded, ...]
@@ -61,7 +61,7 @@ class Change:
 
 def decide(
     log: RemoteLog, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment], histories: Histories
-) -> Change | Committed:
+) -> TableChange | CommittedBatch:
     """Steps 2 and 3 of ``DeltaTopicTable.commit``, on the table as it was just read: the change that the next
     version has to make, or the outcome of the batch where it changes nothing. Only a change asks who leads.
 
@@ -93,7 +93,7 @@ def _is_wanted(segment: RemoteSegment, log_starts: Mapping[int, int]) -> bool:
     return log_start is not None and segment.next_offset > log_start
 
 
-def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> Change | Committed:
+def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> TableChange | CommittedBatch:
     """As ``decide``, of segments that are rebuilt: they take the place of the lost ones, where these are still
     listed. Where not, retention, or another heal, was faster. Any leader will do: the records are the same.
 
@@ -114,7 +114,7 @@ def decide_rebuilt(log: RemoteLog, rebuilt: Sequence[Rebuilt]) -> Change | Commi
         if first.base_offset < each.log_start:  # what is rebuilt begins there
             below = (s for s in log.of_partition(first.partition) if s.next_offset <= each.log_start)
             removes |= {segment.path: segment for segment in below}
-    change = Change(tuple(adds), tuple(removes.values()), of_data=False)
+    change = TableChange(tuple(adds), tuple(removes.values()), of_data=False)
     if not change:
         return _committed(log, uploads, ())
     log.after([add.segment for add in change.adds], change.removes, log.version + 1)
@@ -126,20 +126,20 @@ def _lacking(
     adds: Sequence[Uploaded],
     removes: Iterable[RemoteSegment],
     lineages: Mapping[int, Lineage],
-) -> Change:
+) -> TableChange:
     """The part of a batch that the table still lacks, and the removal of segments of other histories."""
     listed = {segment.path for segment in log.all_segments()}
     gone = {segment.path: segment for segment in removes if segment.path in listed}
     gone |= {segment.path: segment for segment in log.foreign(lineages)}
     needed = {segment.path for segment in log.needed([upload.segment for upload in adds], gone.values())}
-    return Change(tuple(upload for upload in adds if upload.segment.path in needed), tuple(gone.values()))
+    return TableChange(tuple(upload for upload in adds if upload.segment.path in needed), tuple(gone.values()))
 
 
-def _committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> Committed:
+def _committed(log: RemoteLog, adds: Sequence[Uploaded], fenced: Collection[int]) -> CommittedBatch:
     listed = {segment.path for segment in log.all_segments()}
     there = tuple(upload for upload in adds if upload.segment.path in listed)
     others = [upload for upload in adds if upload.segment.path not in listed]
-    return Committed(
+    return CommittedBatch(
         log,
         there,
         tuple(upload for upload in others if upload.segment.partition not in fenced),

@@ -8,7 +8,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.retention import UNKNOWN_MS, Extent
+from stratalog.partitions.retention import UNKNOWN_MS, LogFile
 
 EARLIEST_MS = -(2**63) // 1000
 LATEST_MS = UNKNOWN_MS
@@ -61,9 +61,11 @@ class RemoteSegment:
         return self.next_offset - self.base_offset
 
     @property
-    def extent(self) -> Extent:
+    def extent(self) -> LogFile:
         """The segment as total retention looks at it."""
-        return Extent(self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms, self.modified_ms)
+        return LogFile(
+            self.base_offset, self.next_offset, self.size_bytes, self.max_timestamp_ms, self.modified_ms
+        )
 
     def is_of(self, lineage: Lineage) -> bool:
         """Whether the segment is of this history (after an unclean election it may be of a lost one)."""

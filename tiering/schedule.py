@@ -153,7 +153,7 @@ def failed(
     )
 
 
-class _File(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class _DueFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The file's content: partitions and entries by topic id."""
 
     version: int
@@ -165,7 +165,7 @@ def encode(schedule: Schedule) -> bytes:
     topics: dict[str, list[tuple[int, Entry]]] = {}
     for (topic_id, partition), entry in sorted(schedule.entries.items()):
         topics.setdefault(topic_id, []).append((partition, entry))
-    line = msgspec.json.encode(_File(1, topics))
+    line = msgspec.json.encode(_DueFile(1, topics))
     return line + b"\n" + _digest(line)
 
 
@@ -175,7 +175,7 @@ def decode(data: bytes) -> Schedule:
     if digest != _digest(line):
         return Schedule()
     try:
-        file = parse_json(line, _File)
+        file = parse_json(line, _DueFile)
     except ValueError:
         return Schedule()
     return Schedule(

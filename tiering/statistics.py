@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from stratalog.partitions.parquet_footer import Chunk
+from stratalog.partitions.parquet_footer import ColumnChunk
 from stratalog.partitions.segment import Segment
 
 INDEXED_COLUMNS = 32
@@ -135,7 +135,7 @@ def _put(tree: dict[str, Any], path: tuple[str, ...], value: object) -> None:
     tree[path[-1]] = value
 
 
-def _bounds(columns: list[Chunk], data_type: pa.DataType) -> tuple[object, object] | None:
+def _bounds(columns: list[ColumnChunk], data_type: pa.DataType) -> tuple[object, object] | None:
     """Minimum and maximum of a column over all row groups in JSON's forms; None for a bound that is
     unknown, and for both when there are no values or no statistics.
     """

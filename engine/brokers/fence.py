@@ -51,7 +51,7 @@ def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ImageChange:
     """The metadata before and after."""
 
     before: ClusterImage
@@ -78,17 +78,17 @@ class FenceByHand:
     brokers: tuple[int, ...]
     force: bool
 
-    def decide(self, image: ClusterImage) -> Decision[Change]:
+    def decide(self, image: ClusterImage) -> Decision[ImageChange]:
         """Raises: UnknownBrokerError, InvalidCallError."""
         decided = Together(tuple(FenceBroker(broker, by_hand=True) for broker in self.brokers)).decide(image)
-        change = Change(image, decided.answer)
+        change = ImageChange(image, decided.answer)
         refusal = _refusal(change)
         if refusal is not None and not self.force:
             raise InvalidCallError(f"{refusal}; with --force it is done all the same")
         return Decision(decided.records, change)
 
 
-def _refusal(change: Change) -> str | None:
+def _refusal(change: ImageChange) -> str | None:
     stranded = change.left_without_leader()
     if not stranded:
         return None
@@ -96,7 +96,7 @@ def _refusal(change: Change) -> str | None:
     return f"{some} would be left without a leader, for no other member of their ISRs can lead"
 
 
-def _fenced(change: Change, broker_id: int) -> dict[str, Value]:
+def _fenced(change: ImageChange, broker_id: int) -> dict[str, Value]:
     led = [(name, new.leader) for name, old, new in change.of_partitions() if old.leader == broker_id]
     leaders = Counter(leader for _, leader in led if leader is not None)
     stranded = [name for name, leader in led if leader is None]

@@ -22,9 +22,9 @@ from stratalog.engine.metadata.settling import (
     Finding,
     Found,
     NotOurs,
+    ProbedMetadata,
     Same,
     SettleBrokers,
-    Settled,
     Unreachable,
 )
 from stratalog.partitions import paths
@@ -48,7 +48,7 @@ T = TypeVar("T")
 _ATTEMPTS = 5
 
 
-def settle_brokers(context: Context, image: ClusterImage | None = None) -> Settled:
+def settle_brokers(context: Context, image: ClusterImage | None = None) -> ProbedMetadata:
     """Look at the root of every registered broker, and commit at once what follows (``SettleBrokers``): nothing
     when everything is as it is registered. The notes also name the brokers that only the metadata or only the
     cluster file knows; these are left alone. ``image`` is what the caller has just read, and saves reading it.

@@ -123,10 +123,10 @@ def load_cluster_file(path: str | Path) -> ClusterFile:
         raise InvalidCallError(f"cluster file {file} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, a number of thousands of digits
         raise InvalidCallError(f"cluster file {file} is not valid TOML: {error}") from error
-    return _Reader(file).read(tables)
+    return _ClusterFileReader(file).read(tables)
 
 
-class _Reader:
+class _ClusterFileReader:
     """Turns the tables of one file into values; knows the file's name for its errors."""
 
     def __init__(self, file: Path) -> None:

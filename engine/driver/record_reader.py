@@ -15,7 +15,7 @@ from stratalog.engine.replication.unreadable import unreadable
 from stratalog.partitions.cache import BoundedCache
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, ThrottlingQuotaExceededError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.segment import Segment, read_row_group, read_segment
 from stratalog.partitions.store import Store
 
@@ -49,7 +49,7 @@ class RecordReader:
         self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
 
     def read(
-        self, what: str, pieces: Iterable[Piece], offset: int, max_bytes: int, pay: Pay = free
+        self, what: str, pieces: Iterable[FileSlice], offset: int, max_bytes: int, pay: Pay = free
     ) -> pa.Table | None:
         """The records from ``offset`` on of pieces in order and without gaps, of which the first one holds it: at
         least one, and as many more as make up at most ``max_bytes`` in memory. None when there is no piece. They
@@ -92,7 +92,7 @@ class RecordReader:
                     return _joined(found)
         return _joined(found) if found else None
 
-    def _row_groups(self, what: str, piece: Piece) -> list[tuple[int, int, int]]:
+    def _row_groups(self, what: str, piece: FileSlice) -> list[tuple[int, int, int]]:
         """Index and offsets ``[first, end)`` of each row group."""
         segment = self._segment(piece.store, piece.file)
         if segment.footer.next_offset < piece.end:
@@ -110,7 +110,7 @@ class RecordReader:
             self._footers.put(key, found, found.memory_bytes)
         return found
 
-    def _row_group(self, piece: Piece, index: int, pay: Pay) -> pa.Table:
+    def _row_group(self, piece: FileSlice, index: int, pay: Pay) -> pa.Table:
         key = _key(piece.store, piece.file), index
         found = self._groups.get(key)
         if found is None:

@@ -45,13 +45,13 @@ def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -
     """
     if offset != image.next_offset:
         raise LogGapError(f"the metadata is known up to offset {image.next_offset}, and goes on at {offset}")
-    draft = _Draft(image)
+    draft = _ImageDraft(image)
     for index, record in enumerate(records):
         draft.apply(offset + index, record)
     return draft.finish(offset + len(records))
 
 
-class _Draft:
+class _ImageDraft:
     """An image in the making: mappings of its own, and lists of partitions where some changed."""
 
     def __init__(self, image: ClusterImage) -> None:

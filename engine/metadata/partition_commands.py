@@ -43,13 +43,13 @@ class Altered(_Answer):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused(_Answer):
+class RefusedPartition(_Answer):
     """The partition was left as it was; ``error`` says why, its class what to do."""
 
     error: StratalogError
 
 
-PartitionAnswer = Altered | Refused
+PartitionAnswer = Altered | RefusedPartition
 
 
 class Request(Protocol):
@@ -83,7 +83,7 @@ def decide_each(
                 raise InvalidUpdateVersionError(f"{request} is the second for its partition in one batch")
             record = records[key] = change(image, present, request)
         except StratalogError as error:
-            answers.append(Refused(*key, error))
+            answers.append(RefusedPartition(*key, error))
             continue
         answers.append(Altered(*key, present.partition_epoch + (record is not None)))
     return Decision(tuple(record for record in records.values() if record is not None), tuple(answers))
@@ -118,7 +118,7 @@ class IsrProposal:
 @dataclass(frozen=True, slots=True)
 class AlterPartition:
     """Shrink or expand ISRs (protocol section 4; KIP-497, KIP-903). One answer per proposal, in order:
-    ``Altered``, or ``Refused`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
+    ``Altered``, or ``RefusedPartition`` with UNKNOWN_TOPIC_OR_PARTITION, FENCED_LEADER_EPOCH,
     INVALID_UPDATE_VERSION, INELIGIBLE_REPLICA, or INVALID_REQUEST.
 
     To expand by F takes two of these: the first one *adds* F, the second one makes it a member. The one that
@@ -202,7 +202,7 @@ class AdvanceLogStart:
     log_starts: tuple[LogStart, ...]
 
     def decide(self, image: ClusterImage) -> Decision[tuple[PartitionAnswer, ...]]:
-        """Raises: nothing; a partition that does not exist is ``Refused``."""
+        """Raises: nothing; a partition that does not exist is ``RefusedPartition``."""
         greatest: dict[TopicIdPartition, int] = {}
         found: list[PartitionImage | StratalogError] = []
         for wanted in self.log_starts:
@@ -217,7 +217,7 @@ class AdvanceLogStart:
         for wanted, present in zip(self.log_starts, found, strict=True):
             key = TopicIdPartition(wanted.topic_id, wanted.partition)
             if isinstance(present, StratalogError):
-                answers.append(Refused(*key, present))
+                answers.append(RefusedPartition(*key, present))
                 continue
             grows = greatest[key] > present.log_start_offset
             if grows:

@@ -17,7 +17,7 @@ from stratalog.partitions.errors import CorruptionError, InvalidCallError
 from stratalog.partitions.numbers import Int64
 
 
-class _Record(
+class _TypedRecord(
     msgspec.Struct,
     frozen=True,
     kw_only=True,
@@ -36,7 +36,7 @@ class VoterId(msgspec.Struct, frozen=True):
     directory_id: str
 
 
-class VotersRecord(_Record, frozen=True):
+class VotersRecord(_TypedRecord, frozen=True):
     """The cluster and its metadata voters; the first record of every metadata log. A later one changes one
     voter (``stratalog.engine.metadata.voter_commands``); it counts from where it stands, committed or not.
     """
@@ -47,11 +47,11 @@ class VotersRecord(_Record, frozen=True):
     """Brokers that are no voters now and are about to be again, with other storage."""
 
 
-class NoOpRecord(_Record, frozen=True):
+class NoOpRecord(_TypedRecord, frozen=True):
     """Nothing. Committed to prove that what lies before it is committed."""
 
 
-class RegisterBrokerRecord(_Record, frozen=True):
+class RegisterBrokerRecord(_TypedRecord, frozen=True):
     """A broker's root was found; the offset of this record is its broker epoch. Unfences it.
 
     ``root`` is the identity of the root's ``broker.json`` as an object; empty when it is not known.
@@ -66,27 +66,27 @@ class RegisterBrokerRecord(_Record, frozen=True):
     trusted: bool = False
 
 
-class FenceBrokerRecord(_Record, frozen=True):
+class FenceBrokerRecord(_TypedRecord, frozen=True):
     """The broker is unreachable, or was fenced by hand."""
 
     broker_id: Int64
     by_hand: bool = False
 
 
-class UnfenceBrokerRecord(_Record, frozen=True):
+class UnfenceBrokerRecord(_TypedRecord, frozen=True):
     """The broker, as registered with this epoch, is back."""
 
     broker_id: Int64
     broker_epoch: Int64
 
 
-class UnregisterBrokerRecord(_Record, frozen=True):
+class UnregisterBrokerRecord(_TypedRecord, frozen=True):
     """The broker is gone for good; no partition has a replica there."""
 
     broker_id: Int64
 
 
-class TopicRecord(_Record, frozen=True):
+class TopicRecord(_TypedRecord, frozen=True):
     """A new topic without partitions and configs, which follow it. Schemas are Spark's JSON text of a
     type; None stands for binary.
     """
@@ -97,7 +97,7 @@ class TopicRecord(_Record, frozen=True):
     value_schema: str | None = None
 
 
-class TopicSchemaRecord(_Record, frozen=True):
+class TopicSchemaRecord(_TypedRecord, frozen=True):
     """The declared schemas of a topic have grown (``stratalog.partitions.growth``); these are all of them."""
 
     topic_id: str
@@ -105,7 +105,7 @@ class TopicSchemaRecord(_Record, frozen=True):
     value_schema: str | None = None
 
 
-class PartitionRecord(_Record, frozen=True):
+class PartitionRecord(_TypedRecord, frozen=True):
     """A new partition, the next one of its topic. ``replicas`` stand in order of preference. One that is restored
     from the remote tier has no ISR and no leader yet, and goes on from what it was.
     """
@@ -121,7 +121,7 @@ class PartitionRecord(_Record, frozen=True):
     """It may be that records were dealt out among the partitions before it was one of them."""
 
 
-class PartitionChangeRecord(_Record, frozen=True):
+class PartitionChangeRecord(_TypedRecord, frozen=True):
     """A change of a partition; fields that are absent stay as they are.
 
     A record that names a leader is an election: also of the same leader it is a new leader epoch, and
@@ -139,7 +139,7 @@ class PartitionChangeRecord(_Record, frozen=True):
     log_start_offset: Int64 | UnsetType = UNSET
 
 
-class RemoveTopicRecord(_Record, frozen=True):
+class RemoveTopicRecord(_TypedRecord, frozen=True):
     """The topic is gone, with its partitions and configs."""
 
     topic_id: str
@@ -152,7 +152,7 @@ class ConfigResource(StrEnum):
     TOPIC = "topic"
 
 
-class ConfigRecord(_Record, frozen=True):
+class ConfigRecord(_TypedRecord, frozen=True):
     """A config is set to ``value``, or deleted when that is None. ``name`` is the topic's name, or empty
     for the cluster.
     """

@@ -56,7 +56,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ProbedMetadata:
     """The metadata, with what the probe has found committed; ``notes`` tell what was not as it should be."""
 
     image: ClusterImage
@@ -72,7 +72,7 @@ class SettleBrokers:
 
     found: tuple[Found, ...]
 
-    def decide(self, image: ClusterImage) -> Decision[Settled]:
+    def decide(self, image: ClusterImage) -> Decision[ProbedMetadata]:
         """Raises: StaleBrokerError when a broker was registered anew, or unregistered, since it was found."""
         for each in self.found:
             broker = image.brokers.get(each.broker_id)
@@ -83,12 +83,12 @@ class SettleBrokers:
                 )
         refusal = _not_trustworthy(image, self.found)
         if refusal is not None:
-            return Decision((), Settled(image, (refusal,)))
+            return Decision((), ProbedMetadata(image, (refusal,)))
         steps = [_step(image.brokers[each.broker_id], each.finding) for each in self.found]
         commands = [step.command for step in sorted(steps, key=lambda step: step.turn) if step.command is not None]
         decided = Together(tuple(commands)).decide(image)
         notes = tuple(step.note for step in steps if step.note is not None)
-        return Decision(decided.records, Settled(decided.answer, notes))
+        return Decision(decided.records, ProbedMetadata(decided.answer, notes))
 
 
 @dataclass(frozen=True, slots=True)

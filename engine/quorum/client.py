@@ -55,7 +55,7 @@ class _Refused:
 _Outcome = _Answered | _Refused
 
 
-class _Asked:
+class _Request:
     """A command of one thread, and what came of it."""
 
     def __init__(self, command: Command[Any]) -> None:
@@ -92,7 +92,7 @@ class MetadataClient:
     def __init__(self, log: MetadataLog) -> None:
         self._log = log
         self._turn = threading.Lock()
-        self._waiting: list[_Asked] = []
+        self._waiting: list[_Request] = []
         self._door = threading.Lock()
 
     def image(self) -> ClusterImage:
@@ -134,7 +134,7 @@ class MetadataClient:
         """
         if dry_run:
             return _decided(command, self.image()).answer
-        mine = _Asked(command)
+        mine = _Request(command)
         with self._door:
             self._waiting.append(mine)
         try:
@@ -183,7 +183,7 @@ class MetadataClient:
             with self._door:
                 self._waiting = [one for one in asked if one.outcome is None] + self._waiting
 
-    def _submit(self, asked: Sequence[_Asked]) -> None:
+    def _submit(self, asked: Sequence[_Request]) -> None:
         """Let each have its outcome."""
         if any(one.tried for one in asked):  # somebody was interrupted in the middle of a commit
             self._commit(asked)
@@ -210,7 +210,7 @@ class MetadataClient:
                 return
             one.outcome = outcome
 
-    def _commit(self, asked: Sequence[_Asked]) -> None:
+    def _commit(self, asked: Sequence[_Request]) -> None:
         failure: StratalogError | None = None
         for _ in range(_ATTEMPTS):
             try:
@@ -230,7 +230,7 @@ class MetadataClient:
             else:
                 one.outcome = _Refused(failure or RetriableError(f"{what}; try again"))
 
-    def _attempt(self, asked: Sequence[_Asked]) -> None:
+    def _attempt(self, asked: Sequence[_Request]) -> None:
         """Claim, decide, commit. A command that an earlier batch has brought into the log has its outcome.
 
         Whatever is found under the claim is sure to last only once something is committed on top of it;
@@ -258,7 +258,7 @@ class MetadataClient:
         for one, outcome in zip(asked, outcomes, strict=True):
             one.outcome = outcome
 
-    def _landed(self, one: _Asked) -> _Outcome | None:
+    def _landed(self, one: _Request) -> _Outcome | None:
         """The outcome of a command in a batch of the claimed log; None when no such batch is there."""
         try:
             return next((outcome for name, outcome in one.tried.items() if self._log.contains(name)), None)

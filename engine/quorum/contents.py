@@ -32,7 +32,7 @@ Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _GreatestLog:
     """The greatest log by its names."""
 
     last: DataName | CheckpointName
@@ -94,7 +94,7 @@ class Contents:
                 f"{what} on {_named(looks)}"
             )
 
-    def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _Found:
+    def _found(self, last: DataName | CheckpointName, looks: Sequence[VoterLook], known_end: int) -> _GreatestLog:
         names = frozenset[DataName]().union(*(look.files for look in looks))
         # All batches of an epoch have its lineage, and so has a snapshot that ends with it.
         same = [name for name in names if name.epoch == last.epoch]
@@ -104,9 +104,9 @@ class Contents:
             lineage = self._load(last, looks).lineage
         new = [name for name in names if name.base_offset >= known_end]
         live = sorted(name for name in new if lineage.epoch_at(name.base_offset) == name.epoch)
-        return _Found(last, lineage, tuple(live), looks)
+        return _GreatestLog(last, lineage, tuple(live), looks)
 
-    def _reaches(self, hint: LogState, found: _Found) -> bool:
+    def _reaches(self, hint: LogState, found: _GreatestLog) -> bool:
         """Whether the log is at least as long as the hint says."""
         if isinstance(found.last, DataName):
             if found.last.base_offset >= hint.end:
@@ -114,7 +114,7 @@ class Contents:
             return self.batch(found.last, found.looks).next_offset == hint.end
         return found.last.end_offset >= hint.end
 
-    def _folded(self, found: _Found, known: LogState) -> LogState:
+    def _folded(self, found: _GreatestLog, known: LogState) -> LogState:
         """From what is known, or from the latest snapshot that is whole, whichever needs less reading."""
         later = {
             name
@@ -137,7 +137,7 @@ class Contents:
         assert failure is not None
         raise failure
 
-    def _folded_from(self, base: LogState, found: _Found) -> LogState:
+    def _folded_from(self, base: LogState, found: _GreatestLog) -> LogState:
         records: list[MetadataRecord] = []
         files = set(base.files)
         offset, appended_ms, signed = base.end, base.appended_ms, base.signed
@@ -244,7 +244,7 @@ class Contents:
         raise failure or SourceChangedError(f"no snapshot up to offset {state.start} or more is left to copy")
 
 
-def _lies_on(state: LogState, found: _Found) -> bool | None:
+def _lies_on(state: LogState, found: _GreatestLog) -> bool | None:
     """Whether what the state ends with is of the log's history; None when the lineage begins after it."""
     epoch = found.lineage.epoch_at(state.end - 1)
     return None if epoch is None else epoch == state.epoch

@@ -49,7 +49,7 @@ from stratalog.partitions.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledLog:
     """A log that is known to be committed, and what was on those of its voters that could be listed then."""
 
     state: LogState
@@ -145,7 +145,7 @@ class MetadataLog:
         self._seen = survey
         return image
 
-    def settle(self) -> Settled:
+    def settle(self) -> SettledLog:
         """Everything that was committed before this call, and what is on its voters after it.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
@@ -158,7 +158,7 @@ class MetadataLog:
                 listing = voter.list()
                 check_voter(listing, state)
                 listings.append(listing)
-        return Settled(state, tuple(listings))
+        return SettledLog(state, tuple(listings))
 
     def _settled(self) -> LogState:
         """A reader may have to finish what others left undone: copy their last batch on, at last claim an epoch

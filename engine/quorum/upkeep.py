@@ -41,7 +41,7 @@ from stratalog.engine.quorum.checkpoints import (
     write_checkpoint,
 )
 from stratalog.engine.quorum.damage import DAMAGED, check_voter
-from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.log import MetadataLog, SettledLog
 from stratalog.engine.quorum.state import LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
 from stratalog.partitions.clock import Clock
@@ -81,7 +81,7 @@ class VoterUpkeep:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewSnapshot:
     """A snapshot that this run has made."""
 
     records: int
@@ -97,12 +97,12 @@ class Upkeep:
     size_bytes: int
     log_start: int
     voters: tuple[VoterUpkeep, ...]
-    made: Made | None
+    made: NewSnapshot | None
     """None: somebody else had made it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class SnapshotState:
     """The metadata log and its latest snapshot, as they were found."""
 
     latest: SnapshotId
@@ -119,11 +119,11 @@ class Looked:
         return self.end.end_offset - self.latest.end_offset
 
 
-def look_at(settled: Settled) -> Looked:
+def look_at(settled: SettledLog) -> SnapshotState:
     """The state of a settled log, from its listings. Pure."""
     latest = _latest(settled)
     copies = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
-    return Looked(
+    return SnapshotState(
         latest=EMPTY if latest is None else SnapshotId.of(latest),
         size_bytes=max((stored.size_bytes for stored in copies), default=0),
         log_start=min((one.log_start for one in settled.listings), default=0),
@@ -131,7 +131,7 @@ def look_at(settled: Settled) -> Looked:
     )
 
 
-def _latest(settled: Settled) -> CheckpointName | None:
+def _latest(settled: SettledLog) -> CheckpointName | None:
     return max((name for one in settled.listings for name in one.checkpoints), key=position_of, default=None)
 
 
@@ -163,7 +163,9 @@ def doomed_on(listing: VoterListing, log_start: int) -> list[DataName | Checkpoi
     ]
 
 
-def due(log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool) -> tuple[Looked, str | None]:
+def due(
+    log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool
+) -> tuple[SnapshotState, str | None]:
     """The log, and why no snapshot of it is to be taken now; None: it is (KIP-630, "When to Snapshot"). The log
     between the latest one and now is counted in bytes of its files. Which records have changed is told by
     comparing the images: a record that is new and was changed since counts as new.
@@ -193,14 +195,14 @@ def due(log: MetadataLog, policy: SnapshotPolicy, now_ms: int, *, by_hand: bool)
 
 
 def _since_ms(
-    settled: Settled, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
+    settled: SettledLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
 ) -> int:
     """When the latest snapshot was made: where it has been longest. Without one, when the log began."""
     made = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
     return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
-def _changes(log: MetadataLog, latest: CheckpointName, settled: Settled) -> tuple[int, int]:
+def _changes(log: MetadataLog, latest: CheckpointName, settled: SettledLog) -> tuple[int, int]:
     """How many records the snapshot holds, and how many of them are others now, or gone. A snapshot that no voter
     has whole counts as changed."""
     for listing in settled.listings:
@@ -239,7 +241,7 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     return Upkeep(name, size_bytes, start, tuple(voters.values()), made)
 
 
-def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
+def _is_damaged(log: MetadataLog, settled: SettledLog) -> bool:
     """Whether a snapshot of this very log is there, and any copy of it is damaged."""
     name = settled.state.snapshot
     for listing in settled.listings:
@@ -254,8 +256,8 @@ def _is_damaged(log: MetadataLog, settled: Settled) -> bool:
 
 
 def _frozen(
-    log: MetadataLog, settled: Settled, clock: Clock, voters: Iterable[VoterUpkeep]
-) -> tuple[VoterListing, Made | None]:
+    log: MetadataLog, settled: SettledLog, clock: Clock, voters: Iterable[VoterUpkeep]
+) -> tuple[VoterListing, NewSnapshot | None]:
     """A listing of a voter that has the snapshot, made now if need be.
 
     Raises: RetriableError when no voter takes it.
@@ -270,13 +272,13 @@ def _frozen(
         except (*_UNREACHABLE, *DAMAGED) as error:
             failure = error
     for listing in (one for one in settled.listings if one not in there):
-        made: Made | None = None
+        made: NewSnapshot | None = None
         began_s = clock.monotonic_s()
         try:
             with suppress(OutcomeUnknownError):  # the listing tells
                 records = write_checkpoint(log.cluster_id, listing.voter, state, clock)
                 if records is not None:
-                    made = Made(records, 1000 * (clock.monotonic_s() - began_s))
+                    made = NewSnapshot(records, 1000 * (clock.monotonic_s() - began_s))
             after = listing.voter.list()
             if state.snapshot in after.checkpoints:
                 for one in voters:

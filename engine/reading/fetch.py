@@ -59,7 +59,7 @@ from stratalog.partitions.growth import widest
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.runner import Outcome, values
@@ -111,7 +111,7 @@ class Fetched:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenEpoch:
     """A partition as one look at its leader saw it."""
 
     topic: TopicImage
@@ -266,7 +266,7 @@ class _Fetch:
             raise damage.error
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
-    def _of_a_follower(self, seen: _Seen, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
+    def _of_a_follower(self, seen: _SeenEpoch, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
         """The records from a follower that knows them to be committed, and whose copy is good; None without such a
         follower besides those in ``tried``."""
         site = self.context.site(seen.view)
@@ -279,21 +279,21 @@ class _Fetch:
                     return self._locally(seen, chosen, damage)
         return None
 
-    def _remotely_instead(self, seen: _Seen, damage: PassedOver) -> Fetched:
+    def _remotely_instead(self, seen: _SeenEpoch, damage: PassedOver) -> Fetched:
         """The remote records, where what brokers have of them is damaged."""
         with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
             pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
             return self._fetched(seen, pieces, None, damage)
         raise damage.error
 
-    def _look(self, image: ClusterImage) -> _Seen:
+    def _look(self, image: ClusterImage) -> _SeenEpoch:
         name, partition = self.key
         topic = image.topic(name)
         view = image.view(topic.topic_id, partition)
         site = self.context.site(view)
         log = leader_log(self.context, site, self.client)
         tiered = self.context.topic_config(image, topic).remote_storage_enable
-        seen = _Seen(topic, view, log, tiered)
+        seen = _SeenEpoch(topic, view, log, tiered)
         if self.leader_epoch is not None:
             check_history(str(seen), log, self.offset, self.leader_epoch)
         bounds = seen.bounds
@@ -311,7 +311,7 @@ class _Fetch:
                 )
         return seen
 
-    def _locally(self, seen: _Seen, chosen: Chosen, damage: PassedOver) -> Fetched:
+    def _locally(self, seen: _SeenEpoch, chosen: Chosen, damage: PassedOver) -> Fetched:
         end, hidden = chosen.high_watermark, frozenset[DataName]()
         if self.isolation is Isolation.READ_COMMITTED:
             transactions = transactions_of(chosen.log, chosen.replica.footer, self.offset)
@@ -319,11 +319,11 @@ class _Fetch:
             hidden = transactions.hidden(self.isolation)
         end = max(end, self.offset)
         links = [link for link in chosen.log.chain if link.end > self.offset and link.start < end]
-        pieces = [Piece(chosen.replica.store, link.file, link.start, min(link.end, end)) for link in links]
+        pieces = [FileSlice(chosen.replica.store, link.file, link.start, min(link.end, end)) for link in links]
         left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden]
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
-    def _remotely(self, seen: _Seen, fresh: bool) -> Fetched:
+    def _remotely(self, seen: _SeenEpoch, fresh: bool) -> Fetched:
         """The remote records; what is damaged there, from a follower that has it still. ``fresh``: go by what the
         table says now."""
         damage = PassedOver()
@@ -334,7 +334,7 @@ class _Fetch:
             raise damage.error
         return found
 
-    def _from_remote(self, seen: _Seen, fresh: bool, damage: PassedOver) -> Fetched:
+    def _from_remote(self, seen: _SeenEpoch, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.context.fetching.remote_logs.get(seen.topic.topic_id)
         if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
             known = self._load(seen)
@@ -351,13 +351,13 @@ class _Fetch:
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
-    def _load(self, seen: _Seen) -> RemoteLog:
+    def _load(self, seen: _SeenEpoch) -> RemoteLog:
         log = self.context.remote_table(seen.topic).load()
         kept = replace(log, rewrite=None)
         self.context.fetching.remote_logs.put(seen.topic.topic_id, kept, kept.memory_bytes)
         return log
 
-    def _remote_pieces(self, seen: _Seen, remote: RemoteLog, end: int) -> list[Piece]:
+    def _remote_pieces(self, seen: _SeenEpoch, remote: RemoteLog, end: int) -> list[FileSlice]:
         """From the one that holds the offset on, up to the one before ``end``."""
         store = self.context.remote_store(f"topic {seen.topic.name!r} is tiered")
         folder = self.context.remote_folder(seen.topic)
@@ -372,8 +372,8 @@ class _Fetch:
 
     def _fetched(
         self,
-        seen: _Seen,
-        pieces: list[Piece],
+        seen: _SeenEpoch,
+        pieces: list[FileSlice],
         chosen: Chosen | None,
         damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),

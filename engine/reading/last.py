@@ -6,7 +6,7 @@ import pyarrow as pa
 
 from stratalog.engine.reading.look import PartitionState, SeenLeader
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.segment import read_row_groups
 from stratalog.partitions.transactions import visible
 
@@ -51,7 +51,7 @@ def leader_has_last(seen: SeenLeader, records: int, end: int, isolation: Isolati
     return sure >= records
 
 
-def _visible_offsets(piece: Piece, end: int, isolation: Isolation) -> pa.ChunkedArray:
+def _visible_offsets(piece: FileSlice, end: int, isolation: Isolation) -> pa.ChunkedArray:
     groups = read_row_groups(piece.store, piece.file, piece.start, end, _COLUMNS)
     chunks = [visible(rows, isolation).column("offset") for _, rows in groups]
     return pa.chunked_array([array for chunk in chunks for array in chunk.chunks], pa.int64())

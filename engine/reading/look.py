@@ -20,7 +20,7 @@ from stratalog.partitions.errors import LogGapError, RetriableError, StorageErro
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, Positions
 from stratalog.partitions.paths import DataName
@@ -45,7 +45,7 @@ class PartitionState:
     positions: Positions
     readable: PartitionPieces
     """The contents of leader and remote log."""
-    cold: Sequence[Piece]
+    cold: Sequence[FileSlice]
     """All that the remote holds of it, also where it is local too; none where it was not asked."""
     transactions: LogTransactions
     """Of the leader's log."""
@@ -220,16 +220,18 @@ def known_ends(log: ReplicaLog) -> dict[DataName, int]:
     return {log.chain[-1].name: log.log_end} if log.chain else {}
 
 
-def local_pieces(replica: Replica, log: ReplicaLog) -> list[Piece]:
+def local_pieces(replica: Replica, log: ReplicaLog) -> list[FileSlice]:
     """All that a replica holds, in offset order."""
-    return [Piece(replica.store, link.file, link.start, link.end) for link in log.chain]
+    return [FileSlice(replica.store, link.file, link.start, link.end) for link in log.chain]
 
 
-def remote_pieces(store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage) -> list[Piece]:
+def remote_pieces(
+    store: Store, folder: str, segments: Iterable[RemoteSegment], lineage: Lineage
+) -> list[FileSlice]:
     """A part of a partition's remote log, in offset order, as far as it is of the leader's history."""
     with collector_paused():
         return [
-            Piece(
+            FileSlice(
                 store,
                 remote_file(folder, segment),
                 segment.base_offset,

@@ -11,7 +11,7 @@ import msgspec
 
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError
-from stratalog.partitions.lookup import Piece, TimeRange
+from stratalog.partitions.lookup import FileSlice, TimeRange
 from stratalog.partitions.paths import DataName
 
 
@@ -48,7 +48,7 @@ class PartitionPieces:
     partition: int
     log_start: int
     high_watermark: int
-    pieces: Sequence[Piece]
+    pieces: Sequence[FileSlice]
     remote_until: int
     """Pieces below this offset are remote."""
     ends: Mapping[DataName, int] = field(default_factory=dict)
@@ -58,15 +58,15 @@ class PartitionPieces:
     marked_below: int = 0
     """Merged and remote files that begin below this offset may be ``FileRange.marked``."""
 
-    def is_remote(self, piece: Piece) -> bool:
+    def is_remote(self, piece: FileSlice) -> bool:
         """Whether it lies in the remote tier."""
         return piece.end <= self.remote_until
 
-    def hides(self, piece: Piece) -> bool:
+    def hides(self, piece: FileSlice) -> bool:
         """Whether the reader gets nothing of it."""
         return piece.file.name in self.hidden and not self.is_remote(piece)
 
-    def may_be_marked(self, piece: Piece) -> bool:
+    def may_be_marked(self, piece: FileSlice) -> bool:
         """Whether it may hold what the reader does not see, and says so in ``control``."""
         name = piece.file.name
         return name.base_offset < self.marked_below and (name.merged or self.is_remote(piece))
@@ -76,18 +76,18 @@ class PartitionPieces:
 class NearPieces:
     """The pieces of a follower that is read from, in offset order; it serves nothing from ``until`` on."""
 
-    pieces: Sequence[Piece]
+    pieces: Sequence[FileSlice]
     until: int
 
 
 def readable_pieces(
     what: str,
-    remote: Sequence[Piece],
-    local: Sequence[Piece],
+    remote: Sequence[FileSlice],
+    local: Sequence[FileSlice],
     log_start: int,
     high_watermark: int,
     near: NearPieces | None = None,
-) -> list[Piece]:
+) -> list[FileSlice]:
     """The pieces of both tiers over ``[log_start, high_watermark)``: those of the near replica where it serves,
     else those of the leader (``local``), remote ones below both.
 
@@ -97,7 +97,7 @@ def readable_pieces(
     if near is not None and near.pieces:
         layers = [(local, near.pieces[0].start), (near.pieces, near.until), *layers]
     local_start = min((pieces[0].start for pieces, _ in layers if pieces), default=high_watermark)
-    chosen: list[Piece] = []
+    chosen: list[FileSlice] = []
     position = log_start
     for pieces, until in [(remote, local_start), *layers]:
         for piece in pieces:
@@ -171,7 +171,7 @@ def check_range(what: str, start: int, end: int, log_start: int, high_watermark:
         )
 
 
-def check_end(what: str, piece: Piece) -> int:
+def check_end(what: str, piece: FileSlice) -> int:
     """Where the file of a piece ends. Of an append that was inferred from the file that follows it; its footer
     must agree, or records would be missing without a sign.
 

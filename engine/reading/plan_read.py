@@ -89,13 +89,13 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
     image = context.metadata.image()
     topics = [image.topic(name) for name in query.chosen(image.topic_ids, INTERNAL_TOPICS)]
     check_same_types(topics)
-    asked = _Asked(query, query.named([topic.name for topic in topics]), _committed(context, image, query.groups))
+    asked = _Query(query, query.named([topic.name for topic in topics]), _committed(context, image, query.groups))
     for topic in topics:
         check_partitions(topic, query.partitions or ())
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
     states = glance(context, image, topics, query.partitions, asked.takes_remote, client)
-    reader = _Reader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
+    reader = _PlanReader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
 
     def plan(state: PartitionState) -> PartitionPlan:
         start, end = asked.range_of(state)
@@ -132,7 +132,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
         for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote, client)
     ]
 
-    reader = _Reader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
+    reader = _PlanReader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
 
     def again(state: PartitionState) -> PartitionPlan:
         before = wanted[state.view.topic_id][state.view.partition]
@@ -190,7 +190,7 @@ def _committed(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Query:
     """A query, with what it takes to resolve its bounds."""
 
     query: ReadQuery
@@ -287,7 +287,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _PlanReader:
     """The reader, and the records that it gets."""
 
     client: ClientMetadata
@@ -297,7 +297,7 @@ class _Reader:
 
 
 def _plan_partition(
-    context: Context, state: PartitionState, start: int, end: int, reader: _Reader
+    context: Context, state: PartitionState, start: int, end: int, reader: _PlanReader
 ) -> PartitionPlan:
     view, log_start = state.view, state.positions.log_start
     what = f"{view.topic}-{view.partition}"

@@ -16,7 +16,7 @@ from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, SourceChangedError
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.segment import read_row_groups
 from stratalog.partitions.transactions import visible
 
@@ -71,13 +71,13 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
             pieces = pieces[1:]
 
 
-def _successors(task: StreamTask, one: Part, position: int) -> list[Piece]:
+def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
     """The files that hold the rest of a part now."""
     site, end = task.sites[one.partition], one.piece.end
     replica = site.leader
     log = replica.log()
     check_whole(replica, log)
-    cold: list[Piece] = []
+    cold: list[FileSlice] = []
     if position < log.local_start and task.remote is not None:
         remote = task.remote.load().of_partition(one.partition)
         cold = remote_pieces(task.remote.remote, task.remote.folder, remote, log.lineage)

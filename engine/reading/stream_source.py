@@ -55,7 +55,7 @@ from stratalog.partitions.growth import grew
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.replica import Replica
@@ -82,7 +82,7 @@ class _Leader:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _SeenOffsets:
     """The topics of a stream, as one look at them saw them."""
 
     topics: Mapping[str, TopicImage]
@@ -176,7 +176,7 @@ class StreamSource:
             return start
         return StreamOffsets(seen.ids, positions)
 
-    def _of_topics(self, offsets: StreamOffsets, seen: _Seen) -> StreamOffsets:
+    def _of_topics(self, offsets: StreamOffsets, seen: _SeenOffsets) -> StreamOffsets:
         return offsets.of_topics(seen.ids, self._options.topics, fail_on_data_loss=self._options.fail_on_data_loss)
 
     def _resume(self, position: Position, bounds: LogBounds) -> int:
@@ -204,7 +204,7 @@ class StreamSource:
             cold = [extent for extent in map(_extent, pieces) if extent.end <= log.local_start]
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
-    def _starts(self, seen: _Seen) -> dict[TopicPartition, int]:
+    def _starts(self, seen: _SeenOffsets) -> dict[TopicPartition, int]:
         """Raises: InvalidCallError unless there is a place for every partition; OffsetOutOfRangeError;
         OffsetNotAvailableError for a place that the recently elected leader does not yet know to be committed.
         """
@@ -301,7 +301,7 @@ class StreamSource:
                 f"{what}: offsets up to {high} are to be read, and the recently elected leader only knows offsets "
                 f"up to {leader.bounds.end} to be committed; try again after an append, or run replicate"
             )
-        cold: list[Piece] = []
+        cold: list[FileSlice] = []
         if table is not None and remote is not None:
             segments = remote.of_partition(leader.view.partition)
             cold = remote_pieces(table.remote, table.folder, segments, leader.log.lineage)
@@ -323,11 +323,11 @@ class StreamSource:
             return None
         return NearPieces(local_pieces(chosen.replica, chosen.log), chosen.high_watermark)
 
-    def _look(self, also: Collection[TopicPartition] = ()) -> _Seen:
+    def _look(self, also: Collection[TopicPartition] = ()) -> _SeenOffsets:
         """The partitions that are read now, and ``also`` those of a batch that was planned before."""
         return with_leaders(self._context, lambda image: self._look_once(image, also))
 
-    def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _Seen:
+    def _look_once(self, image: ClusterImage, also: Collection[TopicPartition]) -> _SeenOffsets:
         reads = self._options.topics
         topics = {topic.name: topic for topic in topics_of(image, reads)}
         self._check_types(list(topics.values()))
@@ -362,7 +362,7 @@ class StreamSource:
         leaders = {
             (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
         }
-        return _Seen(topics, dict(sorted(leaders.items())))
+        return _SeenOffsets(topics, dict(sorted(leaders.items())))
 
     def _check_types(self, topics: Sequence[TopicImage]) -> None:
         """Topics that match since later fit, too; so do types that have grown since the query began.
@@ -392,9 +392,9 @@ def _listed(keys: Iterable[TopicPartition]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(keys))
 
 
-def _extent(piece: Piece) -> Extent:
+def _extent(piece: FileSlice) -> Extent:
     return Extent(piece.start, piece.end, part(0, piece).size_bytes)
 
 
-def _group_ends(piece: Piece) -> list[int]:
+def _group_ends(piece: FileSlice) -> list[int]:
     return piece.segment.row_group_offsets[1:]

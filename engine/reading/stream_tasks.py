@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 
 LEAST_TASK_BYTES = 8 * 1024 * 1024
 MOST_TASK_BYTES = 128 * 1024 * 1024
@@ -18,11 +18,11 @@ class Part:
     """A part of a file that a stream is to read, and about how many bytes that is."""
 
     partition: int
-    piece: Piece
+    piece: FileSlice
     size_bytes: int
 
 
-def part(partition: int, piece: Piece) -> Part:
+def part(partition: int, piece: FileSlice) -> Part:
     """A piece of a partition's log with its size, as if all records of its file were of one size."""
     name = piece.file.name
     end = piece.end if name.next_offset is None else name.next_offset
@@ -36,7 +36,7 @@ def task_bytes(total_bytes: int, min_partitions: int | None) -> int:
     return usual if min_partitions is None else max(1, min(usual, total_bytes // min_partitions))
 
 
-def split(whole: Part, most_bytes: int, group_ends: Callable[[Piece], Sequence[int]]) -> list[Part]:
+def split(whole: Part, most_bytes: int, group_ends: Callable[[FileSlice], Sequence[int]]) -> list[Part]:
     """A part as parts of about ``most_bytes``, cut between row groups: ``group_ends`` tells the offsets at which
     those of the file end, in order.
     """

@@ -13,7 +13,13 @@ from dataclasses import dataclass, field
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
-from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal, Member, Refused
+from stratalog.engine.metadata.partition_commands import (
+    Altered,
+    AlterPartition,
+    IsrProposal,
+    Member,
+    RefusedPartition,
+)
 from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.sync import Synced
 from stratalog.partitions.errors import (
@@ -160,8 +166,8 @@ def propose(
                     done.add(key)
                 else:
                     state.again = True
-            case Refused(_, _, UnknownTopicOrPartitionError()):
+            case RefusedPartition(_, _, UnknownTopicOrPartitionError()):
                 state.notes.append(f"{state.site}: the topic was deleted meanwhile")
-            case Refused(_, _, error):
+            case RefusedPartition(_, _, error):
                 state.fail(state.site, error)
     return done

@@ -23,7 +23,7 @@ from stratalog.partitions.paths import CheckpointName, DataName, base_name, pars
 from stratalog.partitions.replica import Replica, blaming
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import StoredObject
-from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, Fetched, Source, fetch_snapshot
+from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, FetchedSnapshot, Source, fetch_snapshot
 from stratalog.snapshots.reader import Snapshot, Usable, latest_usable, stage_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
 
@@ -156,7 +156,7 @@ def check_stands_for_start(site: Site, replica: Replica, log: ReplicaLog) -> Non
         )
 
 
-def fetch_latest(site: Site, follower: Replica) -> Fetched | None:
+def fetch_latest(site: Site, follower: Replica) -> FetchedSnapshot | None:
     """Bring the follower the leader's latest snapshot that verifies; None when the leader has none. A leader whose
     own is damaged gets a whole copy of another replica first.
 

@@ -30,8 +30,8 @@ from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.state import latest_by_key
 from stratalog.engine.state.latest_by_key import without_tombstones
 from stratalog.engine.upkeep.snapshots.partition import (
-    Made,
-    Planned,
+    PartitionSnapshot,
+    SnapshotPlan,
     SnapshotWork,
     committed_batches,
     committed_links,
@@ -45,7 +45,7 @@ from stratalog.engine.upkeep.snapshots.partition import (
 from stratalog.partitions.errors import RetriableError, StratalogError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.listing import DataFile, ReplicaLog
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import RECORD_COLUMNS, type_to_json
 from stratalog.partitions.replica import blaming
@@ -88,7 +88,7 @@ class _Source:
         yield from committed_batches(leader, self.log, self.start, self.end, list(RECORD_COLUMNS))
 
 
-def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planned, Made | None]:
+def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """As ``stratalog.engine.upkeep.snapshots.partition.make_snapshot``, whatever the size of the partition.
 
     Raises: as that; RetriableError when Spark gave the job up.
@@ -115,7 +115,7 @@ def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Planne
         raise RetriableError(
             f"{work}: Spark gave the job up, there is no snapshot: run it again ({why})"
         ) from error
-    return planned, Made(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
+    return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
 def _source(work: SnapshotWork, log: ReplicaLog, earlier: Snapshot | None, end: int) -> _Source:
@@ -151,17 +151,17 @@ def _keys(spark: SparkSession, source: _Source) -> DataFrame:
     return keys.where(F.col("key").isNotNull())
 
 
-def _committed_pieces(source: _Source) -> Iterator[Piece]:
+def _committed_pieces(source: _Source) -> Iterator[FileSlice]:
     """The parts of the log's files that hold committed records, and nothing else."""
     leader = source.work.site.leader
     for link, settled in committed_links(leader, source.log, source.start, source.end):
         first, end = max(link.start, source.start), min(link.end, source.end)
         if not settled:
-            yield Piece(leader.store, link.file, first, end)
+            yield FileSlice(leader.store, link.file, first, end)
             continue
         for batch in read_batches(leader.store, link.file, first, end, ["control"]):
             for start, until in committed_runs(batch.column("control")):
-                yield Piece(leader.store, link.file, first + start, first + until)
+                yield FileSlice(leader.store, link.file, first + start, first + until)
             first += batch.num_rows
 
 

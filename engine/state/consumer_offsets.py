@@ -38,7 +38,7 @@ class _Tagged(
     """A tagged JSON object."""
 
 
-class _Record(_Tagged, frozen=True, kw_only=True):
+class _OffsetsRecord(_Tagged, frozen=True, kw_only=True):
     """One about a group."""
 
     group: str
@@ -51,7 +51,7 @@ class _ProducerRecord(_Tagged, frozen=True, kw_only=True):
     producer_epoch: int
 
 
-class OffsetCommit(_Record, frozen=True, kw_only=True):
+class OffsetCommit(_OffsetsRecord, frozen=True, kw_only=True):
     """A group has processed a partition up to ``offset`` (exclusive)."""
 
     topic_id: str
@@ -68,7 +68,7 @@ class OffsetCommit(_Record, frozen=True, kw_only=True):
     """Where in the log it stands; known in the state and its snapshots, not in the log itself."""
 
 
-class OffsetTombstone(_Record, frozen=True):
+class OffsetTombstone(_OffsetsRecord, frozen=True):
     """Forget what the group committed for the partition, whatever it is: the topic is gone. A null value in the
     log."""
 
@@ -76,7 +76,7 @@ class OffsetTombstone(_Record, frozen=True):
     partition: int
 
 
-class ForgetOffset(_Record, frozen=True):
+class ForgetOffset(_OffsetsRecord, frozen=True):
     """Forget what the group committed for the partition, if its latest commit still is that at ``seen``."""
 
     topic_id: str
@@ -84,13 +84,13 @@ class ForgetOffset(_Record, frozen=True):
     seen: int
 
 
-class ForgetGroup(_Record, frozen=True):
+class ForgetGroup(_OffsetsRecord, frozen=True):
     """Forget all of the group, if its latest commit still is that at ``seen``."""
 
     seen: int
 
 
-class GroupMetadata(_Record, frozen=True):
+class GroupMetadata(_OffsetsRecord, frozen=True):
     """A group without its offsets; only in snapshots, before the offsets."""
 
     latest_commit: int
@@ -98,7 +98,7 @@ class GroupMetadata(_Record, frozen=True):
     member_epoch: int | None = None
 
 
-class PendingOffset(_Record, frozen=True, kw_only=True):
+class PendingOffset(_OffsetsRecord, frozen=True, kw_only=True):
     """A commit that counts when the transaction of this producer and epoch is committed."""
 
     producer_id: str
@@ -170,13 +170,13 @@ class ConsumerOffsets:
 
     def apply(self, offset: int, records: Iterable[OffsetsRecord]) -> ConsumerOffsets:
         """The state after these records, the first of which stands at ``offset``."""
-        drafts: dict[str, _Draft] = {}
+        drafts: dict[str, _OffsetsDraft] = {}
         producers = dict(self.producers)
         for record in records:
             for counts in _counting(producers, offset, record):
                 draft = drafts.get(counts.group)
                 if draft is None:
-                    draft = drafts[counts.group] = _Draft(self.groups.get(counts.group))
+                    draft = drafts[counts.group] = _OffsetsDraft(self.groups.get(counts.group))
                 draft.apply(offset, counts)
             offset += 1
         groups = dict(self.groups)
@@ -312,7 +312,7 @@ def _counting(producers: dict[str, ProducerState], offset: int, record: OffsetsR
             return (record,)
 
 
-class _Draft:
+class _OffsetsDraft:
     """One group in the middle of a fold; its offsets are copied once, however many records change them."""
 
     def __init__(self, group: GroupState | None) -> None:

@@ -46,7 +46,7 @@ from stratalog.partitions.store.rules import (
     special_key,
 )
 from stratalog.partitions.store.s3_bucket import Bucket, only_if
-from stratalog.partitions.store.s3_connection import EndpointUnreachableError, Refused, S3Connection
+from stratalog.partitions.store.s3_connection import EndpointUnreachableError, S3Connection, S3Refusal
 from stratalog.partitions.store.s3_put import LARGEST_PUT_BYTES, StagedPut
 from stratalog.partitions.store.s3_upload import (
     MOST_PARTS,
@@ -168,7 +168,7 @@ class S3Store:
             if start == 0 and end is None:
                 return self._objects.get(key, {})
             return self._objects.get(key, {"Range": f"bytes={start}-{'' if end is None else end - 1}"})
-        except Refused as refused:
+        except S3Refusal as refused:
             answer = refused.answer
             if answer.status == 416:  # nothing of the object is in the range
                 return b""
@@ -179,7 +179,7 @@ class S3Store:
     def stat(self, name: str) -> StoredObject:
         try:
             found = self._objects.head(self._key(name))
-        except Refused as refused:
+        except S3Refusal as refused:
             if refused.answer.status == 404:
                 raise FileNotFoundError(self.uri_of(name)) from refused
             raise refused.as_error(f"cannot look for {self.uri_of(name)}", "read", self.uri_of(name)) from refused
@@ -193,7 +193,7 @@ class S3Store:
         def fetch(start: int, end: int) -> bytes:
             try:
                 return self._objects.get(key, {"Range": f"bytes={start}-{end - 1}", **condition})
-            except Refused as refused:
+            except S3Refusal as refused:
                 uri = self.uri_of(source_object.name)
                 if refused.answer.status in (412, 416) or refused.answer.code == "NoSuchKey":
                     raise SourceChangedError(f"{uri} is not the object that was listed") from refused
@@ -216,7 +216,7 @@ class S3Store:
         where = self.uri_of(folder)
         try:
             _, listed = look(partial(self._list_once, folder), where)
-        except Refused as refused:
+        except S3Refusal as refused:
             error = refused.as_error(f"cannot list {where}", "list", where)
             if isinstance(error, StorageAuthorizationError):  # the root is there, but not for this caller
                 raise error from refused
@@ -240,7 +240,7 @@ class S3Store:
         has to refuse bytes that were damaged on the way, too, by their CRC-32."""
         try:
             self._objects.look()
-        except Refused as refused:
+        except S3Refusal as refused:
             error = refused.as_error(f"the bucket {self.bucket!r} cannot be used", "list", self.uri)
             if isinstance(error, StorageAuthorizationError):
                 raise error from refused
@@ -302,7 +302,7 @@ class S3Store:
             for upload in [] if dry_run else begun:
                 self._objects.abort(upload)
             _, staged = self._objects.list(root + STAGING_FOLDER + "/")
-        except Refused as refused:
+        except S3Refusal as refused:
             where = self.uri_of(STAGING_FOLDER)
             raise refused.as_error(f"cannot sweep {self.uri}", "delete", where) from refused
         old = [listed.name for listed in staged if listed.modified_ms < before_ms]
@@ -333,7 +333,7 @@ class S3Store:
     def _must_exist(self, listed: StoredObject) -> None:
         try:
             self._objects.head(self._key(listed.name), **only_if(listed))
-        except Refused as refused:
+        except S3Refusal as refused:
             if refused.answer.status in (404, 412):
                 raise SourceChangedError(
                     f"{self.uri_of(listed.name)} is not the object that was listed"

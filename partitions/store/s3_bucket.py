@@ -1,6 +1,6 @@
 """One bucket, by keys: the requests of ``S3Store`` that are no uploads, each counted as it is sent.
 
-An answer other than success is raised as ``Refused``: what it means depends on the call.
+An answer other than success is raised as ``S3Refusal``: what it means depends on the call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 from stratalog.partitions.errors import RetriableError, StorageAuthorizationError, StorageError
 from stratalog.partitions.store.protocol import StoredObject
 from stratalog.partitions.store.rules import Tally
-from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, Refused, S3Connection
+from stratalog.partitions.store.s3_connection import NOT_ALLOWED, PASSING_CODES, S3Connection, S3Refusal
 
 KEYS_PER_DELETE = 1000
 
@@ -121,7 +121,7 @@ class Bucket:
             what = f"delete {batch[0]} and {len(batch) - 1} more of s3://{self.name}"
             try:
                 failed = self.connection.repeatable(what, partial(attempt, batch))
-            except Refused as refused:
+            except S3Refusal as refused:
                 raise refused.as_error(f"cannot {what}", "delete", f"s3://{self.name}/{batch[0]}") from refused
             except StorageAuthorizationError:
                 raise
@@ -173,7 +173,7 @@ class Bucket:
 
         try:
             self.connection.repeatable(f"abort the upload of s3://{self.name}/{upload.key}", attempt)
-        except Refused as refused:
+        except S3Refusal as refused:
             if refused.answer.status != 404 or refused.answer.code == "NoSuchBucket":
                 raise
 

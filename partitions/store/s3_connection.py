@@ -104,7 +104,7 @@ class Answer:
     """Whether an earlier attempt of the same request went without an answer: it may have taken effect."""
 
 
-class Refused(Exception):  # noqa: N818 - an answer, not a failure: the store knows what each one means
+class S3Refusal(Exception):  # noqa: N818 - an answer, not a failure: the store knows what each one means
     """A final answer other than success; ``answer`` has it."""
 
     def __init__(self, answer: Answer) -> None:
@@ -177,7 +177,7 @@ class S3Connection:
                 status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
                 code = error.response.get("Error", {}).get("Code", "")
                 if status < 500 and status != 429 and code not in PASSING_CODES:
-                    raise Refused(Answer(status, code, ambiguous)) from None
+                    raise S3Refusal(Answer(status, code, ambiguous)) from None
                 failure: Exception = error
                 ambiguous = ambiguous or status >= 500  # it may come from half way
             except (*_NEVER_SENT, *_NO_GOOD_ANSWER) as error:

@@ -37,7 +37,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.store.crc32 import PiecewiseCrc32
 from stratalog.partitions.store.rules import Tally
-from stratalog.partitions.store.s3_connection import Refused, S3Connection
+from stratalog.partitions.store.s3_connection import S3Connection, S3Refusal
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -98,7 +98,7 @@ def name_exclusively(place: Place, attempt: Callable[[Any], None]) -> bool:
     for _ in range(CONFLICT_ATTEMPTS):
         try:
             place.connection.exclusive(f"create {place.uri}", attempt)
-        except Refused as refused:
+        except S3Refusal as refused:
             answer = refused.answer
             if answer.status == 412:
                 return False
@@ -124,7 +124,7 @@ def _exists(place: Place) -> bool:
 
     try:
         place.connection.repeatable(f"look for {place.uri}", attempt)
-    except Refused as refused:
+    except S3Refusal as refused:
         if refused.answer.status == 404:
             return False
         raise OutcomeUnknownError(f"cannot look for {place.uri}: {refused}") from refused
@@ -139,7 +139,7 @@ def _request(place: Place, action: str, attempt: Callable[[Any], Any]) -> Any:
     what = f"{action} {place.uri}"
     try:
         return place.connection.repeatable(what, attempt)
-    except Refused as refused:
+    except S3Refusal as refused:
         raise refused.as_error(f"cannot {what}", "create", place.uri) from refused
     except StoreTimeoutError as failure:
         raise StorageError(f"cannot {what}: {failure}") from failure
@@ -240,7 +240,7 @@ class StagedUpload:
 
         try:
             part = self._place.connection.repeatable(f"copy s3://{bucket}/{key} to {self._place.uri}", attempt)
-        except Refused as refused:
+        except S3Refusal as refused:
             if refused.answer.status == 412 or refused.answer.code == "NoSuchKey":
                 raise SourceChangedError(f"s3://{bucket}/{key} is not the object that was listed") from refused
             what = f"cannot copy s3://{bucket}/{key} to {self._place.uri}"
@@ -290,7 +290,7 @@ class StagedUpload:
                 client.abort_multipart_upload(**self._address)
 
         # A part that cannot be removed now is litter under no name; ``sweep_staging`` removes it later.
-        with suppress(RetriableError, Refused):
+        with suppress(RetriableError, S3Refusal):
             self._place.connection.repeatable(f"drop what was staged for {self._place.uri}", attempt)
 
     def _complete(self, client: Any, **condition: str) -> None:

@@ -33,7 +33,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.clock import ManualClock
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, parse, resolve
-from stratalog.partitions.lookup import Piece, first_at_or_after
+from stratalog.partitions.lookup import FileSlice, first_at_or_after
 from stratalog.partitions.paths import CheckpointName, DataName, EpochName, base_name, folder_of, parse_name
 from stratalog.partitions.producers import decode as decode_producers
 from stratalog.partitions.records import type_from_json
@@ -142,7 +142,7 @@ class Decoders:
             lambda: statistics_json(read_segment(held, file, remembered=False)),
             lambda: self._same_rows(specimen, mutated, list(read_batches(held, file, *EVERYTHING))),
             lambda: list(read_batches(held, file, name.base_offset + 1, 2**62, ["offset", "value"])),
-            lambda: first_at_or_after([Piece(held, file, 0, 2**40)], 2_000_000),  # type: ignore[arg-type]
+            lambda: first_at_or_after([FileSlice(held, file, 0, 2**40)], 2_000_000),  # type: ignore[arg-type]
             lambda: self._verified(specimen, mutated, held, file),
             lambda: self._state(specimen, held, file),
         ):

@@ -15,7 +15,7 @@ from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum import upkeep
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Electorate
-from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.log import MetadataLog, SettledLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import VoterUpkeep
 from stratalog.engine.quorum.voter import Position, Voter, VoterListing, VoterLook, position_of
@@ -197,10 +197,10 @@ def change_without_commit(client: MetadataClient, command: AddVoter | RemoveVote
 # ---------------------------------------------------------------------------------- upkeep
 
 
-def settle_what_is_seen(log: MetadataLog) -> Settled:
+def settle_what_is_seen(log: MetadataLog) -> SettledLog:
     """The greatest log of a majority, committed or not."""
     survey = _survey(log, everybody=True)
-    return Settled(survey.state, tuple(_listings_of(log)))
+    return SettledLog(survey.state, tuple(_listings_of(log)))
 
 
 def _listings_of(log: MetadataLog) -> Iterator[VoterListing]:

@@ -17,7 +17,7 @@ from stratalog.engine.quorum.bootstrap import bootstrap, find_log
 from stratalog.engine.quorum.checkpoints import read_checkpoint
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Survey
-from stratalog.engine.quorum.log import MetadataLog, Patience, Settled
+from stratalog.engine.quorum.log import MetadataLog, Patience, SettledLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
@@ -55,7 +55,7 @@ class WatchedLog(MetadataLog):
     world: World
     who: str
 
-    def settle(self) -> Settled:
+    def settle(self) -> SettledLog:
         known = self.world.history.end
         settled = super().settle()
         self.world.believed(settled.state, self.who)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.quorum.log import MetadataLog, Settled
+from stratalog.engine.quorum.log import MetadataLog, SettledLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.paths import DataName
@@ -147,7 +147,7 @@ class WatchedLog(MetadataLog):
 
     oracle: Oracle
 
-    def settle(self) -> Settled:
+    def settle(self) -> SettledLog:
         known = self.oracle.image.next_offset
         settled = super().settle()
         self._check_read(settled.state.image, known)

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import CorruptionError, OutcomeUnknownError, St
 from stratalog.partitions.store import Store
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories
-from stratalog.tiering.remote_change import Change, Committed
+from stratalog.tiering.remote_change import CommittedBatch, TableChange
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemovedFiles
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
@@ -86,7 +86,7 @@ class MemoryTopicTable(DeltaTopicTable):
         self._driver.point("table", "remote", "ensure")
         self._table.version = max(self._table.version, 0)
 
-    def _commit(self, decision: Callable[[RemoteLog], Change | T]) -> tuple[T, frozenset[str]]:
+    def _commit(self, decision: Callable[[RemoteLog], TableChange | T]) -> tuple[T, frozenset[str]]:
         """See ``DeltaTopicTable._commit``: the same steps."""
         made: set[str] = set()
         for _ in range(_ATTEMPTS):
@@ -94,7 +94,7 @@ class MemoryTopicTable(DeltaTopicTable):
             if log.version < 0:
                 raise CorruptionError(f"there is no table at {self.uri}")
             change = decision(log)
-            if not isinstance(change, Change):
+            if not isinstance(change, TableChange):
                 return change, frozenset(made)
             self._put_version(log.version, change.adds, change.removes)
             made |= {upload.segment.path for upload in change.adds}
@@ -148,7 +148,7 @@ class MemoryTopicTable(DeltaTopicTable):
 class _Uncommitted(MemoryTopicTable):
     def commit(
         self, adds: Sequence[Uploaded], removes: Sequence[RemoteSegment] = (), histories: Histories = _NOBODYS
-    ) -> Committed:
+    ) -> CommittedBatch:
         raise StorageError(f"cannot reach the table {self.uri}")
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from stratalog.engine.replication.site import Site
-from stratalog.engine.upkeep.verification.structure import ReplicaLook, _Seen
+from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing
 from stratalog.partitions.segment_check import CheckedSegment, check_segment
@@ -34,7 +34,7 @@ def nothing_bad(store: Store, file: DataFile) -> CheckedSegment:
 
 
 def known_of_any_epoch(
-    site: Site, seen: Mapping[int, _Seen], looks: Iterable[ReplicaLook], leader: ReplicaLook
+    site: Site, seen: Mapping[int, _SeenReplica], looks: Iterable[ReplicaStructure], leader: ReplicaStructure
 ) -> Iterator[tuple[int, str]]:
     """Without "once both have joined the view's epoch"."""
     for other in looks:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from stratalog.partitions.errors import FencedLeaderEpochError
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
-from stratalog.snapshots.fetch import Chunk, Fetched, Source, fetch_snapshot
+from stratalog.snapshots.fetch import FetchedSnapshot, SnapshotChunk, Source, fetch_snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 from tests.unit.snapshot_files import FOLDER, ID, OWNER, PARTITION, names, write
 
@@ -38,7 +38,7 @@ class _Watched(Source):
         super().__init__(leader.store, FOLDER, snapshot_id, leader.check_leader)
         object.__setattr__(self, "_leader", leader)
 
-    def chunk(self, position: int, max_bytes: int) -> Chunk:
+    def chunk(self, position: int, max_bytes: int) -> SnapshotChunk:
         leader: Leader = self._leader  # type: ignore[attr-defined]
         leader.before(len(leader.asked))
         leader.asked.append(position)
@@ -52,7 +52,7 @@ def fetch(
     discover: Callable[[], Source | None] | None = None,
     max_bytes: int = 1000,
     owner: str = OWNER,
-) -> Fetched | None:
+) -> FetchedSnapshot | None:
     """One run of a follower."""
     return fetch_snapshot(
         store, FOLDER, discover or leader.source, owner=owner, partition=PARTITION, max_bytes=max_bytes

@@ -13,7 +13,7 @@ from stratalog.engine.metadata.partition_commands import (
     IsrProposal,
     Member,
     PartitionAnswer,
-    Refused,
+    RefusedPartition,
 )
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.records import MetadataRecord, PartitionRecord, TopicRecord
@@ -28,7 +28,7 @@ def an_id(number: int) -> str:
 
 def refusal(answer: PartitionAnswer) -> Exception:
     """The error of an answer that must be one."""
-    assert isinstance(answer, Refused)
+    assert isinstance(answer, RefusedPartition)
     return answer.error
 
 

@@ -24,7 +24,7 @@ from stratalog.engine.metadata.partition_commands import (
     IsrProposal,
     LogStart,
     Member,
-    Refused,
+    RefusedPartition,
 )
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.records import MetadataRecord, decode, encode
@@ -172,7 +172,7 @@ def check_answers(
         match answer:
             case Altered(topic_id, partition, partition_epoch):
                 assert after.partition(topic_id, partition).partition_epoch == partition_epoch
-            case Refused(topic_id, partition, error):
+            case RefusedPartition(topic_id, partition, error):
                 seen.add(name + error.code)
                 if (topic_id, partition) not in altered:
                     assert after.partition(topic_id, partition) == before.partition(topic_id, partition)

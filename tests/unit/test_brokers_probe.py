@@ -17,8 +17,8 @@ from stratalog.engine.cluster import Cluster
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, PartitionAnswer, Refused
-from stratalog.engine.metadata.settling import Settled
+from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, PartitionAnswer, RefusedPartition
+from stratalog.engine.metadata.settling import ProbedMetadata
 from stratalog.engine.replicas.in_sync import adding, joined
 from stratalog.partitions.errors import IneligibleReplicaError, StaleBrokerError, StorageError
 from stratalog.partitions.paths import BROKER_FILE
@@ -43,7 +43,7 @@ def context(cluster: Cluster) -> Context:
     return context_of(cluster)
 
 
-def settle(live: LiveCluster) -> Settled:
+def settle(live: LiveCluster) -> ProbedMetadata:
     return settle_brokers(context(live.cluster))
 
 
@@ -83,7 +83,7 @@ def test_an_idle_probe_is_a_read_of_the_metadata_and_one_look_at_each_root(live:
     image = driver.image
     with live.unchanged():
         before = {broker: store.counts.snapshot() for broker, store in driver.stores.items()}
-        assert settle_brokers(context(driver)) == Settled(image, ())
+        assert settle_brokers(context(driver)) == ProbedMetadata(image, ())
         asked = {broker: store.counts - before[broker] for broker, store in driver.stores.items()}
     for follower in (2, 3):
         assert (asked[follower].requests, asked[follower].reads, asked[follower].read_bytes) == (1, 1, 0)
@@ -454,10 +454,10 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
             case "join":
                 (answers[step],) = driver.metadata.submit(AlterPartition((joined(view, [3]),)))
     for step in ("add", "join"):
-        assert isinstance(answers[step], Refused) == (order.index("settle") < order.index(step))
+        assert isinstance(answers[step], RefusedPartition) == (order.index("settle") < order.index(step))
     if order.index("settle") < order.index("add"):
         # The partition has not changed since: the broker epoch alone tells.
-        assert isinstance(answers["add"], Refused)
+        assert isinstance(answers["add"], RefusedPartition)
         assert isinstance(answers["add"].error, IneligibleReplicaError)
     assert live.isr() == {1, 2}
     live.append({0: ["c0"]}).raise_for_failures()

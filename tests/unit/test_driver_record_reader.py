@@ -10,7 +10,7 @@ import pytest
 from stratalog.engine.driver.record_reader import READ_COLUMNS, RecordReader
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, SourceChangedError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import physical_schema
 from stratalog.partitions.segment import read_row_group, read_segment
@@ -21,10 +21,10 @@ from tests.unit.harness import OnePartition
 from tests.unit.segments import records, write_segment
 
 
-def piece_of(one: OnePartition, start: int | None = None, end: int | None = None) -> Piece:
+def piece_of(one: OnePartition, start: int | None = None, end: int | None = None) -> FileSlice:
     """The only file of broker 1."""
     (link,) = one.site.leader.log().chain
-    return Piece(one.stores[1], link.file, link.start if start is None else start, end or link.end)
+    return FileSlice(one.stores[1], link.file, link.start if start is None else start, end or link.end)
 
 
 def test_a_row_group_is_what_arrow_reads(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_what_a_file_is_older_than_is_null_in_it(tmp_path: Path) -> None:
         write_segment(store, DataName(0, 1, 1), [records([{"a": 1}], schema=old)], schema=old),
         write_segment(store, DataName(1, 2, 1), [records([{"a": 2, "b": "x"}], schema=new)], schema=new),
     ]
-    pieces = [Piece(store, file, index, index + 1) for index, file in enumerate(files)]
+    pieces = [FileSlice(store, file, index, index + 1) for index, file in enumerate(files)]
     found = RecordReader().read("t-0", pieces, 0, 10**6)
     assert found is not None
     assert found.column("value").to_pylist() == [{"a": 1, "b": None}, {"a": 2, "b": "x"}]

@@ -185,6 +185,16 @@ def test_nobody_reaches_behind_the_door() -> None:
     assert [str(module) for module in outside if behind.search((ROOT / module).read_text(encoding="utf-8"))] == []
 
 
+def test_no_two_classes_have_one_name() -> None:
+    """A name that stands twice leads a reader to the wrong room."""
+    places: dict[str, list[str]] = {}
+    for module in MODULES:
+        for node in tree(module).body:
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(str(module))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
 def test_no_file_grows_too_long() -> None:
     lines = {str(module): len((ROOT / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
     assert {module: count for module, count in lines.items() if count > LONGEST_FILE} == {}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.partitions.errors import CorruptSegmentError, SourceChangedError
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.lookup import Piece, first_at_or_after, largest_timestamp
+from stratalog.partitions.lookup import FileSlice, first_at_or_after, largest_timestamp
 from stratalog.partitions.offsets import Answer, FoundOffset, UnknownOffset
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.segment import read_segment
@@ -35,14 +35,14 @@ def segment(store: MemoryStore, base: int, timestamps_us: Timestamps, row_group_
     )
 
 
-def pieces_of(files: Sequence[Timestamps], row_group_rows: int = 10**6) -> tuple[MemoryStore, list[Piece]]:
+def pieces_of(files: Sequence[Timestamps], row_group_rows: int = 10**6) -> tuple[MemoryStore, list[FileSlice]]:
     """A log of files with these timestamps, from offset 0 on."""
     store = MemoryStore()
-    pieces: list[Piece] = []
+    pieces: list[FileSlice] = []
     base = 0
     for timestamps in files:
         end = base + len(timestamps)
-        pieces.append(Piece(store, segment(store, base, timestamps, row_group_rows), base, end))
+        pieces.append(FileSlice(store, segment(store, base, timestamps, row_group_rows), base, end))
         base = end
     return store, pieces
 
@@ -70,7 +70,7 @@ def test_a_log_without_timestamps_has_no_such_position(files: list[Timestamps]) 
 def test_only_the_piece_of_a_file_counts() -> None:
     """Below the log start, or at and above the high watermark, a file's records are not there."""
     store, [whole] = pieces_of([[90, 10, 20, 80]])
-    piece = Piece(store, whole.file, 1, 3)
+    piece = FileSlice(store, whole.file, 1, 3)
     assert largest_timestamp([piece]) == FoundOffset(2, 20)
     assert first_at_or_after([piece], 15) == FoundOffset(2, 20)
     assert isinstance(first_at_or_after([piece], 50), UnknownOffset)
@@ -98,7 +98,7 @@ def test_answers_are_those_of_a_naive_list(
 ) -> None:
     store, whole = pieces_of(files, row_group_rows)
     pieces = [
-        Piece(store, p.file, max(p.start, start), min(p.end, start + length), bound(file, above))
+        FileSlice(store, p.file, max(p.start, start), min(p.end, start + length), bound(file, above))
         for p, file, above in zip(whole, files, slack, strict=False)
         if max(p.start, start) < min(p.end, start + length)
     ]
@@ -143,7 +143,7 @@ def test_files_that_are_too_early_are_not_opened_once_their_footers_are_known() 
     ],
 )
 def test_files_that_are_known_to_be_too_early_are_not_opened(
-    look: Callable[[Sequence[Piece]], Answer], answer: Answer, opened: list[int]
+    look: Callable[[Sequence[FileSlice]], Answer], answer: Answer, opened: list[int]
 ) -> None:
     """One record each, and the bound of its time; of the third none is known. The last two are of one time: the
     first by offset counts."""
@@ -151,7 +151,7 @@ def test_files_that_are_known_to_be_too_early_are_not_opened(
     for offset, (time, at_most) in enumerate([(10, 10), (40, 45), (50, None), (30, 30), (30, 31)]):
         store = MemoryStore()  # one for each file, which counts what is asked of it
         file = segment(store, offset, [time])
-        log.append(Piece(store, file, offset, offset + 1, at_most))
+        log.append(FileSlice(store, file, offset, offset + 1, at_most))
     before = [piece.store.counts.reads for piece in log]
     assert look(log) == answer
     assert [n for n, piece in enumerate(log) if piece.store.counts.reads > before[n]] == opened
@@ -214,4 +214,4 @@ def test_damaged_timestamps_are_corruption() -> None:
     other.create(piece.file.object.name, bytes(data))
     [stored] = other.list("")
     with pytest.raises(CorruptSegmentError):
-        first_at_or_after([Piece(other, DataFile(piece.file.name, stored), 0, 500)], 400)
+        first_at_or_after([FileSlice(other, DataFile(piece.file.name, stored), 0, 500)], 400)

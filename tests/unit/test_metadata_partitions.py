@@ -14,7 +14,7 @@ from stratalog.engine.metadata.partition_commands import (
     AlterPartition,
     LogStart,
     PartitionAnswer,
-    Refused,
+    RefusedPartition,
 )
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -215,7 +215,7 @@ def test_kip_903_a_replaced_disk_never_is_in_the_isr_whatever_the_order(order: t
         if was_replaced:
             assert 3 not in (*metadata.t.isr, *metadata.t.adding)
         if was_replaced and name in ("adding", "member"):
-            assert isinstance(answer, Refused)
+            assert isinstance(answer, RefusedPartition)
             assert isinstance(answer.error, IneligibleReplicaError | InvalidCallError)
             assert metadata.t == before
 

@@ -17,9 +17,9 @@ from stratalog.engine.metadata.settling import (
     Finding,
     Found,
     NotOurs,
+    ProbedMetadata,
     Same,
     SettleBrokers,
-    Settled,
     Unreachable,
 )
 from stratalog.partitions.errors import BrokerUnreachableError, InconsistentClusterIdError, StaleBrokerError
@@ -53,14 +53,14 @@ def findings(meta: Metadata, **found: Finding) -> SettleBrokers:
     )
 
 
-def settle(meta: Metadata, **found: Finding) -> Settled:
+def settle(meta: Metadata, **found: Finding) -> ProbedMetadata:
     return meta.do(findings(meta, **found))
 
 
 def test_when_everything_is_as_registered_nothing_is_committed_and_nothing_said() -> None:
     meta = with_voters(1)
     assert findings(meta).decide(meta.image).records == ()
-    assert settle(meta) == Settled(meta.image, ())
+    assert settle(meta) == ProbedMetadata(meta.image, ())
 
 
 def test_the_answer_is_the_metadata_with_what_was_committed() -> None:

@@ -16,7 +16,7 @@ from stratalog.engine.reading.stream_tasks import (
     task_bytes,
 )
 from stratalog.partitions.listing import DataFile
-from stratalog.partitions.lookup import Piece
+from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import StoredObject
@@ -24,8 +24,8 @@ from stratalog.partitions.store.protocol import StoredObject
 STORE = MemoryStore("memory://b1")
 
 
-def piece(start: int, end: int, *, base: int = 0, until: int | None = None, size: int = 1000) -> Piece:
-    return Piece(STORE, DataFile(DataName(base, until, 1), StoredObject("file", size, 0, "")), start, end)
+def piece(start: int, end: int, *, base: int = 0, until: int | None = None, size: int = 1000) -> FileSlice:
+    return FileSlice(STORE, DataFile(DataName(base, until, 1), StoredObject("file", size, 0, "")), start, end)
 
 
 def test_a_part_of_a_file_counts_its_share_of_the_bytes() -> None:

@@ -10,7 +10,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import parse, resolve
 from stratalog.partitions.retention import (
     UNLIMITED,
-    Extent,
+    LogFile,
     RetentionLimits,
     local_start_for,
     removable,
@@ -22,9 +22,9 @@ NOW_MS = 1_000_000
 DELAY_MS = 60_000
 
 
-def extents(*files: tuple[int, int]) -> list[Extent]:
+def extents(*files: tuple[int, int]) -> list[LogFile]:
     """A log of files given as (bytes, age of the newest record in ms), ten offsets each."""
-    return [Extent(i * 10, i * 10 + 10, size, NOW_MS - age) for i, (size, age) in enumerate(files)]
+    return [LogFile(i * 10, i * 10 + 10, size, NOW_MS - age) for i, (size, age) in enumerate(files)]
 
 
 # ----------------------------------------------------------------------------- retained_from

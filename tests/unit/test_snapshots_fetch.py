@@ -25,7 +25,7 @@ from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
 from stratalog.snapshots.chunks import PartialSnapshot, stale_chunks
-from stratalog.snapshots.fetch import ATTEMPTS, Chunk, Fetched, Source
+from stratalog.snapshots.fetch import ATTEMPTS, FetchedSnapshot, SnapshotChunk, Source
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.fetch_harness import VALUES, Leader, fetch, leader_with, parts
 from tests.unit.snapshot_files import FOLDER, ID, LATER, names, read, write
@@ -40,7 +40,7 @@ def test_a_snapshot_is_fetched_in_chunks_verified_and_frozen(max_bytes: int) -> 
     leader, follower = leader_with(VALUES if max_bytes > 1 else [b"a"]), MemoryStore()
     outcome = fetch(follower, leader, max_bytes=max_bytes)
     size = leader.store.list(FOLDER)[0].size_bytes
-    assert outcome == Fetched(ID, size)
+    assert outcome == FetchedSnapshot(ID, size)
     assert follower.read(f"{FOLDER}/{ID.name}") == leader.store.read(f"{FOLDER}/{ID.name}")
     assert names(follower) == [str(ID.name)], "no part stays"
     assert leader.asked == list(range(0, size, max_bytes))
@@ -50,7 +50,7 @@ def test_nothing_is_fetched_that_is_not_needed_or_there_already() -> None:
     leader, follower = leader_with(), MemoryStore()
     assert fetch(follower, leader, discover=lambda: None) is None
     write(follower, VALUES)
-    assert fetch(follower, leader) == Fetched(ID, 0)
+    assert fetch(follower, leader) == FetchedSnapshot(ID, 0)
     assert leader.asked == []
 
 
@@ -59,7 +59,7 @@ def test_on_a_file_system_it_is_the_same(tmp_path: Path) -> None:
         (tmp_path / root).mkdir()
     leader, follower = Leader(LocalStore(str(tmp_path / "leader"))), LocalStore(str(tmp_path / "follower"))
     write(leader.store, VALUES)
-    assert isinstance(fetch(follower, leader), Fetched)
+    assert isinstance(fetch(follower, leader), FetchedSnapshot)
     assert names(follower) == [str(ID.name)]
     assert list(read(follower).values()) == VALUES
 
@@ -100,7 +100,7 @@ def test_parts_of_any_sizes_are_used_or_dropped(spans: list[tuple[int, int]]) ->
     while held.get(reached):
         reached += held[reached]
     assert PartialSnapshot(follower, FOLDER, ID).position == reached
-    assert isinstance(fetch(follower, leader), Fetched)
+    assert isinstance(fetch(follower, leader), FetchedSnapshot)
     assert leader.asked[0] == reached
     assert follower.read(f"{FOLDER}/{ID.name}") == whole
     assert names(follower) == [str(ID.name)]
@@ -110,7 +110,7 @@ def test_parts_that_are_longer_than_the_snapshot_are_dropped() -> None:
     """POSITION_OUT_OF_RANGE: they are of another file."""
     leader, follower = leader_with([b"short"]), MemoryStore()
     follower.create(f"{FOLDER}/{ChunkName(20, 2, 0)}", bytes(100_000))
-    assert isinstance(fetch(follower, leader), Fetched)
+    assert isinstance(fetch(follower, leader), FetchedSnapshot)
     assert names(follower) == [str(ID.name)]
 
 
@@ -119,7 +119,7 @@ def test_a_part_without_bytes_makes_room(position: int) -> None:
     """No chunk is ever kept as an empty file, and nothing could go on from one."""
     leader, follower = leader_with(), MemoryStore()
     follower.create(f"{FOLDER}/{ChunkName(ID.end_offset, ID.epoch, position)}", b"")
-    assert isinstance(fetch(follower, leader), Fetched)
+    assert isinstance(fetch(follower, leader), FetchedSnapshot)
     assert names(follower) == [str(ID.name)]
 
 
@@ -143,7 +143,7 @@ def test_parts_of_snapshots_that_are_not_needed_any_more_are_litter() -> None:
     follower = MemoryStore()
     for name in (older, newer):
         follower.create(f"{FOLDER}/{name}", b"litter")
-    assert isinstance(fetch(follower, leader_with()), Fetched)
+    assert isinstance(fetch(follower, leader_with()), FetchedSnapshot)
     assert names(follower) == [str(ID.name), str(newer)], "somebody fetches the newer one, perhaps"
 
 
@@ -164,7 +164,7 @@ def test_after_an_interruption_at_any_chunk_the_next_run_goes_on_from_there() ->
             fetch(follower, leader)
         assert len(parts(follower)) == stop
         leader.before = lambda count: None
-        assert fetch(follower, leader) == Fetched(ID, size - 1000 * stop)
+        assert fetch(follower, leader) == FetchedSnapshot(ID, size - 1000 * stop)
         assert names(follower) == [str(ID.name)]
 
 
@@ -177,7 +177,7 @@ def test_a_crash_between_any_two_storage_calls_leaves_what_the_next_run_uses_or_
         for late in (False, True):
             leader, follower = leader_with(), MemoryStore()
             crashed = crash_at(leader, follower, calls, late=late)
-            assert isinstance(fetch(follower, leader), Fetched)
+            assert isinstance(fetch(follower, leader), FetchedSnapshot)
             assert names(follower) == [str(ID.name)]
             assert list(read(follower).values()) == VALUES
         if not crashed:
@@ -221,10 +221,12 @@ def test_two_runs_at_once_do_no_harm() -> None:
 
         def other_run(count: int, meanwhile: int = meanwhile, follower: Store = follower) -> None:
             if count == meanwhile:
-                assert fetch(follower, leader_with(), max_bytes=700) == Fetched(ID, size - 1000 * meanwhile)
+                assert fetch(follower, leader_with(), max_bytes=700) == FetchedSnapshot(
+                    ID, size - 1000 * meanwhile
+                )
 
         leader.before = other_run
-        assert isinstance(fetch(follower, leader), Fetched)
+        assert isinstance(fetch(follower, leader), FetchedSnapshot)
         assert names(follower) == [str(ID.name)]
         assert list(read(follower).values()) == VALUES
 
@@ -239,11 +241,11 @@ def test_another_run_between_any_two_storage_calls_does_no_harm(step: int) -> No
             nonlocal count
             count += 1
             if count == calls:
-                assert isinstance(fetch(follower, leader_with(), max_bytes=900), Fetched)
+                assert isinstance(fetch(follower, leader_with(), max_bytes=900), FetchedSnapshot)
 
         faults = Faults()
         faults.before = interrupt
-        assert isinstance(fetch(faults.wrap("", follower), leader), Fetched)
+        assert isinstance(fetch(faults.wrap("", follower), leader), FetchedSnapshot)
         assert names(follower) == [str(ID.name)]
         assert list(read(follower).values()) == VALUES
 
@@ -275,7 +277,7 @@ def test_chunks_of_two_files_of_one_name_are_not_believed() -> None:
     first.before = stop
     with pytest.raises(StorageError):
         fetch(follower, first)
-    assert isinstance(fetch(follower, second, max_bytes=500), Fetched)
+    assert isinstance(fetch(follower, second, max_bytes=500), FetchedSnapshot)
     assert list(read(follower).values()) == [b"other"] * 500
     assert parts(follower) == []
 
@@ -309,7 +311,7 @@ def test_a_damaged_snapshot_is_replaced_when_its_successor_is_there_and_verified
         crashed = crash_at(leader, follower, calls, late=late, intact=False)
         if str(ID.name) not in names(follower):
             assert parts(follower), "it made room for what is here in parts"
-        assert isinstance(fetch(follower, leader), Fetched)
+        assert isinstance(fetch(follower, leader), FetchedSnapshot)
         assert names(follower) == [str(ID.name)]
         assert list(read(follower).values()) == VALUES
 
@@ -330,7 +332,7 @@ def test_the_end_of_the_snapshot_is_a_position_in_range() -> None:
     POSITION_OUT_OF_RANGE "a position that is greater than the size of the snapshot"."""
     leader = leader_with()
     size = leader.store.list(FOLDER)[0].size_bytes
-    assert leader.source().chunk(size, 100) == Chunk(size, b"")
+    assert leader.source().chunk(size, 100) == SnapshotChunk(size, b"")
     with pytest.raises(PositionOutOfRangeError, match=rf"has {size} bytes, and is asked for from {size + 1} on"):
         leader.source().chunk(size + 1, 100)
     with pytest.raises(SnapshotNotFoundError, match="is not there, or no longer"):
@@ -386,7 +388,7 @@ def test_the_follower_goes_on_with_what_it_has_where_the_leader_names_another_re
             old.store.delete([f"{FOLDER}/{ID.name}"])
 
     old.before = vanish
-    assert fetch(follower, old, discover=lambda: next(found).source()) == Fetched(ID, size - 2000)
+    assert fetch(follower, old, discover=lambda: next(found).source()) == FetchedSnapshot(ID, size - 2000)
     assert new.asked[0] == 2000
 
 
@@ -408,8 +410,8 @@ def test_a_leader_that_never_has_what_it_names_is_given_up() -> None:
 
 def test_a_leader_that_gives_nothing_is_given_up() -> None:
     class Mute(Source):
-        def chunk(self, position: int, max_bytes: int) -> Chunk:
-            return Chunk(10, b"")
+        def chunk(self, position: int, max_bytes: int) -> SnapshotChunk:
+            return SnapshotChunk(10, b"")
 
     leader = leader_with()
     with pytest.raises(StorageError, match="gives no bytes from 0 on"):

@@ -8,7 +8,7 @@ from stratalog.partitions.errors import CorruptSegmentError
 from stratalog.partitions.store import StoreOptions, open_store
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store
-from stratalog.snapshots.fetch import Fetched
+from stratalog.snapshots.fetch import FetchedSnapshot
 from tests.s3_server import S3Endpoint
 from tests.unit.fetch_harness import VALUES, Leader, fetch
 from tests.unit.snapshot_files import FOLDER, ID, names, read, stored, write, writer
@@ -42,13 +42,13 @@ def test_a_snapshot_is_frozen_once_and_read_by_one_request(store: Store) -> None
 def test_a_snapshot_is_fetched_from_there(store: Store) -> None:
     leader, follower = Leader(store), MemoryStore()
     write(store, VALUES)
-    assert isinstance(fetch(follower, leader), Fetched)
+    assert isinstance(fetch(follower, leader), FetchedSnapshot)
     assert follower.read(f"{FOLDER}/{ID.name}") == store.read(f"{FOLDER}/{ID.name}")
 
 
 def test_a_snapshot_is_fetched_to_there(store: Store) -> None:
     leader = Leader()
     write(leader.store, VALUES)
-    assert isinstance(fetch(store, leader), Fetched)
+    assert isinstance(fetch(store, leader), FetchedSnapshot)
     assert names(store) == [str(ID.name)]
     assert list(read(store).values()) == VALUES

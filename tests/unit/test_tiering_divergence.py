@@ -12,7 +12,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present, agreed_end, agreeing, readable
-from stratalog.tiering.remote_change import Committed
+from stratalog.tiering.remote_change import CommittedBatch
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 from tests.unit.commit_interleaving import pause, run, schedules, stepped_table
@@ -43,7 +43,7 @@ def under(lineage: Lineage, epoch_now: Callable[[], int] | None = None) -> Histo
     )
 
 
-def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: Histories) -> Committed:
+def commit(table: DeltaTopicTable, adds: Sequence[RemoteSegment], histories: Histories) -> CommittedBatch:
     return table.commit([uploaded(add) for add in adds], (), histories)
 
 
@@ -153,7 +153,7 @@ class TwoDrivers:
         table_in(remote).ensure(SCHEMA)
         commit(table_in(remote), [OLD], under(BEFORE))
         self.epoch = 3
-        self.results: dict[int, Committed] = {}
+        self.results: dict[int, CommittedBatch] = {}
 
     def now(self) -> int:
         pause()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.retention import Extent
+from stratalog.partitions.retention import LogFile
 from stratalog.tiering.expiry import both_tiers, expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import EARLIEST_MS, LATEST_MS, RemoteSegment
@@ -134,7 +134,7 @@ def test_only_segments_wholly_below_the_log_start_expire() -> None:
 
 
 def test_total_retention_sees_every_offset_once() -> None:
-    local = [Extent(0, 10, 5, 1), Extent(10, 30, 6, 2), Extent(30, 40, 7, 3)]
+    local = [LogFile(0, 10, 5, 1), LogFile(10, 30, 6, 2), LogFile(30, 40, 7, 3)]
     remote = [segment(0, 10), segment(10, 20)]
     seen = both_tiers(remote, local)
     assert [(e.start, e.end) for e in seen] == [(0, 10), (10, 20), (20, 30), (30, 40)]

@@ -32,7 +32,7 @@ from stratalog.partitions.store.memory import MemoryStore
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_reader import APPLICATION
 from stratalog.tiering.delta_table import COMMIT_ATTEMPTS, UNANSWERED_ATTEMPTS, DeltaTopicTable
-from stratalog.tiering.remote_change import Change
+from stratalog.tiering.remote_change import TableChange
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, TieredPartition, segment, table_in, uploaded
 from tests.unit.together import together
@@ -179,7 +179,7 @@ class Faulty(DeltaTopicTable):
         self.__dict__.update(other.__dict__)
         self.failures = failures
 
-    def _put(self, table: DeltaTable, change: Change) -> None:
+    def _put(self, table: DeltaTable, change: TableChange) -> None:
         landed, error = self.failures.pop(0) if self.failures else (True, None)
         if landed:
             super()._put(table, change)

@@ -11,8 +11,9 @@ from stratalog.engine.driver.context import LocalTasks
 from stratalog.engine.upkeep.tiering import uploads
 from stratalog.partitions.errors import CorruptionError, StorageError
 from stratalog.partitions.lineage import Lineage
-from stratalog.tiering.delta_table import Committed, DeltaTopicTable
+from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
+from stratalog.tiering.remote_change import CommittedBatch
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.unit.cluster_harness import codes, rows_of, the_failure
 from tests.unit.tier_harness import Call, RemoteFaults, states
@@ -87,7 +88,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
 
     commits = DeltaTopicTable.commit
 
-    def commit(table: DeltaTopicTable, *args: object) -> Committed:
+    def commit(table: DeltaTopicTable, *args: object) -> CommittedBatch:
         done = commits(table, *args)  # type: ignore[arg-type]
         if len(done.log.segments) == 2:
             committed.set()
@@ -193,7 +194,7 @@ def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
                 assert ended.wait(30)
         return call()
 
-    def bug(*_: object) -> Committed:
+    def bug(*_: object) -> CommittedBatch:
         raise ZeroDivisionError
 
     live.on_remote = note
@@ -257,7 +258,7 @@ def test_a_partition_that_would_break_its_log_does_not_stop_the_commit_of_the_ot
 
     def commit(
         table: DeltaTopicTable, adds: list[Uploaded], removes: list[RemoteSegment], histories: Histories
-    ) -> Committed:
+    ) -> CommittedBatch:
         if any(add.segment.partition == 1 for add in adds):
             raise CorruptionError("partition 1 holds another file of that name")
         return commits(table, adds, removes, histories)
@@ -278,7 +279,7 @@ def test_behind_a_batch_that_was_not_committed_nothing_of_its_partition_is(
     refused_one = threading.Event()
     commits = DeltaTopicTable.commit
 
-    def commit(table: DeltaTopicTable, *args: object) -> Committed:
+    def commit(table: DeltaTopicTable, *args: object) -> CommittedBatch:
         if not refused_one.is_set():
             raise StorageError("other writers were faster")
         return commits(table, *args)  # type: ignore[arg-type]

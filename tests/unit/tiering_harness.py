@@ -18,7 +18,7 @@ from stratalog.tiering.copier import upload
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
 from stratalog.tiering.plan import UploadPlan, earliest_pending_upload, plan_uploads
-from stratalog.tiering.remote_change import Committed
+from stratalog.tiering.remote_change import CommittedBatch
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 from tests.unit.harness import SCHEMA, OnePartition
 
@@ -97,11 +97,11 @@ class TieredPartition:
     def upload(self, plan: UploadPlan) -> list[Uploaded]:
         return [upload(self.leader, run, self.remote, self.table.folder, compression="zstd") for run in plan.runs]
 
-    def tier(self, policy: MergePolicy = EACH_FILE) -> Committed:
+    def tier(self, policy: MergePolicy = EACH_FILE) -> CommittedBatch:
         """One tier run."""
         return self.commit(self.upload(self.plan(policy)))
 
-    def commit(self, uploads: Sequence[Uploaded]) -> Committed:
+    def commit(self, uploads: Sequence[Uploaded]) -> CommittedBatch:
         """Commit what was uploaded, under the history of the leader as it is now."""
         return self.table.commit(
             uploads, (), Histories({0: self.log.lineage}, lambda: {0: Present(self.one.view.leader_epoch)})

@@ -27,7 +27,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.metadata.partition_commands import AlterPartition, PartitionAnswer, Refused
+from stratalog.engine.metadata.partition_commands import AlterPartition, PartitionAnswer, RefusedPartition
 from stratalog.engine.replicas.damaged import check_aside
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.replicas.mend import mend
@@ -186,7 +186,7 @@ def _take(
     for answer in answers:
         key = answer.key
         old = views.pop(key)
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPartition):
             notes.append(f"{_name(old)} was left alone: {answer.error}")
         elif key[0] not in image.topics:
             notes.append(f"{_name(old)} was left alone: the topic was deleted meanwhile")

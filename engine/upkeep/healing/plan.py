@@ -17,7 +17,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Copy, Damage, Missing, Place, Repair
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.engine.upkeep.verification.findings import offsets
-from stratalog.engine.upkeep.verification.structure import Looked, ReplicaLook
+from stratalog.engine.upkeep.verification.structure import PartitionStructure, ReplicaStructure
 from stratalog.partitions.errors import CorruptionError, LeaderNotAvailableError, LogGapError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
@@ -69,7 +69,7 @@ def plan_heal(each: Audited) -> HealPlan | None:
                 f"{each.site}: its leader, broker {leader_id}, is damaged, and of the rest of the ISR nobody was "
                 f"found whole: brokers {sorted(others)} are to be looked at first"
             )
-    sources = _Sources(each.looked, view, leader, each.good, each.spare)
+    sources = _CopySources(each.looked, view, leader, each.good, each.spare)
     forgotten: set[tuple[int, int]] = set()
     unread = {broker for broker, damage in damages if isinstance(damage, BadEpoch) and damage.needed}
     repairs: list[Repair] = []
@@ -130,13 +130,18 @@ def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int
     )
 
 
-class _Sources:
+class _CopySources:
     """The good copies of a partition's files, the best place first."""
 
     def __init__(
-        self, looked: Looked, view: PartitionView, leader: int, good: Sequence[Copy], spare: Sequence[Copy]
+        self,
+        looked: PartitionStructure,
+        view: PartitionView,
+        leader: int,
+        good: Sequence[Copy],
+        spare: Sequence[Copy],
     ) -> None:
-        self._looks: dict[int, ReplicaLook] = {look.broker_id: look for look in looked.replicas}
+        self._looks: dict[int, ReplicaStructure] = {look.broker_id: look for look in looked.replicas}
         self._view = view
         self._leader = leader
         self._ranks: dict[Place, int] = {None: 3}

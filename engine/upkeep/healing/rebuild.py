@@ -16,7 +16,7 @@ from functools import partial
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.upkeep.healing.rebuild_plan import Piece, RebuildPlan
+from stratalog.engine.upkeep.healing.rebuild_plan import RebuildPlan, RebuiltObject
 from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -158,7 +158,7 @@ def _producers_at(leader: Replica, log: ReplicaLog, offset: int) -> Mapping[str,
     raise CorruptionError(f"{leader} does not tell the state of the producers at offset {offset}")
 
 
-def _segments(piece: Piece, segment_bytes: int) -> Iterator[Piece]:
+def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObject]:
     """The piece in parts of about the size of a segment."""
     links: list[Link] = []
     for number, link in enumerate(piece.links, 1):
@@ -166,11 +166,11 @@ def _segments(piece: Piece, segment_bytes: int) -> Iterator[Piece]:
         rest = piece.links[number:]
         size = sum(each.file.object.size_bytes for each in (*links, *rest[:1]))
         if not rest or size > segment_bytes:
-            yield Piece(piece.broker_id, tuple(links), (*rest, *piece.behind))
+            yield RebuiltObject(piece.broker_id, tuple(links), (*rest, *piece.behind))
             links = []
 
 
-def _settled(source: Replica, piece: Piece) -> Run:
+def _settled(source: Replica, piece: RebuiltObject) -> Run:
     """The run with what became of the transactions in it.
 
     Raises: CorruptionError when the replica does not tell.

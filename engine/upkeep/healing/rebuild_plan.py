@@ -24,7 +24,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RebuiltObject:
     """Neighbouring files of one replica that become one object."""
 
     broker_id: int
@@ -39,7 +39,7 @@ class RebuildPlan:
 
     lost: tuple[RemoteSegment, ...]
     """None where the table does not list the offsets: an older copy of it was put back."""
-    pieces: tuple[Piece, ...]
+    pieces: tuple[RebuiltObject, ...]
     from_table: bool = False
     """The records exist only in the files that others have put into the table in place of the segment."""
 
@@ -80,7 +80,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
     if remote is None or looked is None:
         return [], []
     bad = {f.damage.file.object.name: f for f in each.findings if f.of_remote and isinstance(f.damage, BadFile)}
-    sources = _Sources(each, looked.lineage)
+    sources = _ObjectSources(each, looked.lineage)
     plans: list[RebuildPlan] = []
     lacking: list[Lacking] = []
     position = 0
@@ -129,7 +129,7 @@ def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     return finding, start, log.local_start, log.high_watermark
 
 
-class _Sources:
+class _ObjectSources:
     """The good files of the replicas, the best replica first."""
 
     def __init__(self, each: Audited, lineage: Lineage) -> None:
@@ -154,7 +154,7 @@ class _Sources:
                 return RebuildPlan(tuple(segments[:count]), pieces)
         return None
 
-    def _itself(self, segment: RemoteSegment) -> Piece | None:
+    def _itself(self, segment: RemoteSegment) -> RebuiltObject | None:
         """The file of that name and those offsets; of several one of the size that the table says."""
         range_ = segment.base_offset, segment.next_offset
         found = [
@@ -166,9 +166,9 @@ class _Sources:
         if not found:
             return None
         *_, broker, held = min(found, key=lambda each: each[:2])
-        return Piece(broker, (Link(*range_, held.file),), ())
+        return RebuiltObject(broker, (Link(*range_, held.file),), ())
 
-    def cover_gap(self, start: int, end: int, committed: int) -> tuple[Piece, ...] | None:
+    def cover_gap(self, start: int, end: int, committed: int) -> tuple[RebuiltObject, ...] | None:
         """Pieces with offsets ``[start, end)``, or more where no files end there; all of it committed."""
         held = (held.end for files in self._held.values() for held in files)
         ends = sorted({each for each in held if end <= each <= committed})
@@ -183,8 +183,8 @@ class _Sources:
         if start < end:
             yield start, end
 
-    def _cover(self, start: int, end: int) -> tuple[Piece, ...] | None:
-        pieces: list[Piece] = []
+    def _cover(self, start: int, end: int) -> tuple[RebuiltObject, ...] | None:
+        pieces: list[RebuiltObject] = []
         while start < end:
             runs = ((broker, tuple(_chain(files, start, end))) for broker, files in self._held.items())
             there = [(broker, links) for broker, links in runs if links]
@@ -192,7 +192,7 @@ class _Sources:
                 return None
             broker, links = max(there, key=lambda run: run[1][-1].end)
             start = links[-1].end
-            pieces.append(Piece(broker, links, tuple(_chain(self._held[broker], start, None))))
+            pieces.append(RebuiltObject(broker, links, tuple(_chain(self._held[broker], start, None))))
         return tuple(pieces)
 
 

@@ -57,7 +57,7 @@ class Exported:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _FoundFiles:
     """A verified file of another history, of which the log lacks ``[start, end)``."""
 
     replica: Replica
@@ -74,7 +74,7 @@ class _Found:
     def lineage(self) -> Lineage:
         return Lineage(self.segment.footer.lineage)
 
-    def covers(self, other: _Found) -> bool:
+    def covers(self, other: _FoundFiles) -> bool:
         """Whether this file, a merged segment, holds all the records of the other one."""
         merged = self.file.name.merged and self.file.name != other.file.name
         inside = self.start <= other.start and other.end <= self.end
@@ -100,10 +100,10 @@ def recover_partition(work: RecoverWork) -> tuple[list[Exported], list[tuple[int
     return exported, failed
 
 
-def _find(work: RecoverWork) -> tuple[list[_Found], list[tuple[int, StratalogError]]]:
+def _find(work: RecoverWork) -> tuple[list[_FoundFiles], list[tuple[int, StratalogError]]]:
     """The files of other histories, each once, wherever it was found good; and what is in the way of others."""
     failed: list[tuple[int, StratalogError]] = []
-    seen: dict[DataName, _Found | None] = {}
+    seen: dict[DataName, _FoundFiles | None] = {}
     damaged: dict[DataName, tuple[int, StratalogError]] = {}
     for replica, under, each in _truncated(work, failed):
         name = each.file.name
@@ -141,15 +141,15 @@ def _truncated(
             yield from ((replica, lineage, each) for each in found)
 
 
-def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _Found | None:
+def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) -> _FoundFiles | None:
     """The file, read to its last byte; None when the log has all of its records elsewhere."""
     segment = verify_segment(replica.store, file)
     footer = segment.footer
     start = parts_at(Lineage(footer.lineage), log, footer.base_offset, footer.next_offset)
-    return None if start is None else _Found(replica, file, segment, why, start)
+    return None if start is None else _FoundFiles(replica, file, segment, why, start)
 
 
-def _described(work: RecoverWork, one: _Found) -> Recovered:
+def _described(work: RecoverWork, one: _FoundFiles) -> Recovered:
     view, epoch = work.site.view, one.file.name.epoch
     return Recovered(
         path=paths.recovered_path(view.topic, view.partition, epoch, one.start),

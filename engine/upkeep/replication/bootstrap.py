@@ -18,7 +18,7 @@ from stratalog.engine.brokers.bring_up import format_roots, register_brokers
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.metadata.partition_commands import Refused
+from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange
 from stratalog.engine.upkeep.replication.reassign import plan_replicas
@@ -116,7 +116,7 @@ def _assign(
     if not requests or dry_run:
         return
     for answer in context.metadata.submit(AlterPartitionReassignments(requests)):
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPartition):
             name = image.topics[answer.topic_id].name
             failures.append(Failure.of(f"{name}-{answer.partition}", answer.error))
 

@@ -15,7 +15,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
-from stratalog.engine.metadata.partition_commands import Altered, Refused
+from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
 from stratalog.engine.replication.sync import RemoteTail
 from stratalog.engine.upkeep.replication.candidates import Candidate, CandidateWork, look_for_candidates, prepare
 from stratalog.engine.upkeep.replication.thin import preferred_leaders
@@ -238,7 +238,7 @@ def _commit(
         match answer:
             case Altered():
                 elected.append(one)
-            case Refused(_, _, error):
+            case RefusedPartition(_, _, error):
                 failures.append(_refused(one, error))
     return elected
 

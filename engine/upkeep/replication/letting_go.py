@@ -22,7 +22,7 @@ from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.site import Site, SiteWork
 from stratalog.engine.replication.snapshots import check_stands_for_start
 from stratalog.engine.upkeep.retention.remote import remote_parts
-from stratalog.engine.upkeep.retention.tasks import RemotePart
+from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -48,7 +48,7 @@ class StandWork(SiteWork):
     going: tuple[int, ...]
     staying: tuple[int, ...]
     """Of these one has to be whole; empty: newcomers are going to be read when they have copied all."""
-    remote: RemotePart | None
+    remote: RemoteRetention | None
     """None when the topic is not tiered."""
     from_remote: bool
     """Whether newcomers may leave to the remote tier whatever it has."""
@@ -73,7 +73,7 @@ def plan_stand(
     going = tuple(broker for broker in present.original if broker not in target)
     if not going:
         return None
-    remote: RemotePart | None = None
+    remote: RemoteRetention | None = None
     if context.topic_config(image, topic).remote_storage_enable:
         remote = remote_parts(context, topic, [], notes, dry_run=False).get(view.partition)
     comes = not set(target) <= set(present.original)
@@ -195,7 +195,7 @@ def _read_whole(site: Site, replica: Replica) -> int:
         return log.local_start
 
 
-def _check_remote(work: StandWork, remote: RemotePart, start: int) -> None:
+def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
     """Of what those who go have below ``start``, or, where newcomers begin at its end, of all they have."""
     logs = [work.site.replica(broker).log() for broker in work.going]
     low = max(min((log.local_start for log in logs), default=start), work.site.view.log_start_offset)

@@ -17,7 +17,7 @@ from stratalog.engine.brokers.probe import settle_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.metadata.partition_commands import Refused
+from stratalog.engine.metadata.partition_commands import RefusedPartition
 from stratalog.engine.metadata.reassignment_commands import AlterPartitionReassignments, Reassignment
 from stratalog.engine.metadata.reassignment_plan import (
     ReplicaChange,
@@ -178,7 +178,7 @@ def _commit(
         return
     command = AlterPartitionReassignments(requests)
     for answer in context.metadata.submit(command, dry_run=dry_run):
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPartition):
             one = planned[answer.key]
             one.refused = True
             failures.append(Failure.of(one.name, answer.error))

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.reading.positions import spec_of
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.upkeep.tiering.point import describe_first
@@ -147,7 +147,11 @@ def _commit(context: Context, found: Mapping[TopicPartition, _Start]) -> dict[To
     if not grown:
         return {}
     answers = context.metadata.submit(AdvanceLogStart(tuple(grown.values())))
-    return {one: answer.error for one, answer in zip(grown, answers, strict=True) if isinstance(answer, Refused)}
+    return {
+        one: answer.error
+        for one, answer in zip(grown, answers, strict=True)
+        if isinstance(answer, RefusedPartition)
+    }
 
 
 def _describe(context: Context, topics: Iterable[str]) -> list[Failure]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.upkeep.retention.tasks import RemotePart
+from stratalog.engine.upkeep.retention.tasks import RemoteRetention
 from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
@@ -30,7 +30,7 @@ _NO_HISTORY = Lineage()
 
 def remote_parts(
     context: Context, topic: TopicImage, failures: list[Failure], notes: list[str], *, dry_run: bool
-) -> dict[int, RemotePart]:
+) -> dict[int, RemoteRetention]:
     """The remote part of every partition of a tiered topic. Objects that the table lists and the store lacks are a
     failure of the topic. A rewrite by others is taken back first, and noted: until then anybody's VACUUM may
     delete the objects that the brokers are about to rely on.
@@ -57,7 +57,7 @@ def remote_parts(
     for partition in range(len(topic.partitions)):
         listed = log.of_partition(partition)
         there = list(takewhile(objects.holds, listed))
-        parts[partition] = RemotePart(
+        parts[partition] = RemoteRetention(
             table.remote, listed, tuple(objects.segments[segment.path].object for segment in there)
         )
     return parts

@@ -19,9 +19,16 @@ from datetime import UTC, datetime, timedelta
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.upkeep.retention.remote import Expiry, remote_parts
-from stratalog.engine.upkeep.retention.tasks import Dropped, RemotePart, RetainWork, Wanted, drop, wanted_log_start
+from stratalog.engine.upkeep.retention.tasks import (
+    Dropped,
+    RemoteRetention,
+    RetainWork,
+    Wanted,
+    drop,
+    wanted_log_start,
+)
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.partitions.errors import LogGapError, RemoteObjectMissingError, StratalogError
@@ -110,9 +117,9 @@ def _plan(
     present = [topic for topic in topics if topic.topic_id in image.topics]
     configs = {topic.topic_id: context.topic_config(image, topic) for topic in present}
     tiered = [topic for topic in present if configs[topic.topic_id].remote_storage_enable]
-    parts: dict[str, dict[int, RemotePart]] = {}
+    parts: dict[str, dict[int, RemoteRetention]] = {}
 
-    def ask(topic: TopicImage) -> dict[int, RemotePart]:
+    def ask(topic: TopicImage) -> dict[int, RemoteRetention]:
         return remote_parts(context, topic, failures, notes, dry_run=dry_run)
 
     for outcome in ask_remote(context, ask, tiered):
@@ -196,7 +203,7 @@ def _commit_log_starts(
     )
     refused: set[TopicIdPartition] = set()
     for answer in context.metadata.submit(AdvanceLogStart(changes)):
-        if isinstance(answer, Refused):
+        if isinstance(answer, RefusedPartition):
             refused.add(answer.key)
             del log_starts[answer.key]
             failures.append(Failure.of(wanted[answer.key][0], answer.error))

@@ -31,7 +31,7 @@ from stratalog.partitions.producers import encode
 from stratalog.partitions.replica import Replica, blaming
 from stratalog.partitions.retention import (
     UNLIMITED,
-    Extent,
+    LogFile,
     RetentionLimits,
     in_future,
     local_start_for,
@@ -49,7 +49,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePart:
+class RemoteRetention:
     """The remote part of one partition."""
 
     store: Store
@@ -65,7 +65,7 @@ class RetainWork(SiteWork):
 
     total: RetentionLimits
     local: RetentionLimits
-    remote: RemotePart | None
+    remote: RemoteRetention | None
     """None when the topic is not tiered."""
     delay_ms: int
     clock: Clock
@@ -97,7 +97,7 @@ class Wanted:
     """From where on total retention keeps a partition."""
 
     log_start: int
-    ahead: Extent | None = None
+    ahead: LogFile | None = None
     """A file with a timestamp that is yet to come."""
 
 
@@ -150,7 +150,7 @@ def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, .
         )
 
 
-def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[Extent]:
+def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) -> list[LogFile]:
     """The files of a replica's log; their timestamps are looked up only where a limit asks for them."""
 
     def latest_ms(index: int) -> int:
@@ -159,7 +159,7 @@ def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) ->
         return read_segment(replica.store, log.chain[index].file).footer.latest_ms
 
     return [
-        Extent(
+        LogFile(
             link.start,
             link.end,
             link.file.object.size_bytes,

@@ -12,16 +12,16 @@ from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Value
-from stratalog.engine.quorum.upkeep import Looked, Upkeep, due, keep_up, look_at
+from stratalog.engine.quorum.upkeep import SnapshotState, Upkeep, due, keep_up, look_at
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.snapshots.snapshot_id import EMPTY
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class MetadataUpkeep:
     """The metadata log after a run."""
 
-    looked: Looked
+    looked: SnapshotState
     """As the run found it."""
     wait: str | None
     """Why no snapshot was wanted."""
@@ -29,7 +29,7 @@ class Kept:
     """None where none was, and in a dry run."""
 
 
-def keep_metadata_short(context: Context, *, by_hand: bool, dry_run: bool) -> Kept:
+def keep_metadata_short(context: Context, *, by_hand: bool, dry_run: bool) -> MetadataUpkeep:
     """Take a snapshot of the metadata log where the policy wants one (``by_hand``: of all that is new), give it
     to every voter, move the log start, delete what lies below.
 
@@ -39,12 +39,12 @@ def keep_metadata_short(context: Context, *, by_hand: bool, dry_run: bool) -> Ke
     now_ms = context.clock.now_ms()
     looked, wait = context.metadata.with_log(lambda log: due(log, config.snapshotting, now_ms, by_hand=by_hand))
     if wait is not None or dry_run:
-        return Kept(looked, wait, None)
+        return MetadataUpkeep(looked, wait, None)
     lag_ms = config.metadata_start_offset_lag_time_max_ms
     done = context.metadata.with_log(lambda log: keep_up(log, context.clock, lag_ms=lag_ms))
     if done.made is not None:
         context.snapshot_metrics.add(GEN_LATENCY, METADATA_TOPIC, 0, done.made.ms)
-    return Kept(looked, None, done)
+    return MetadataUpkeep(looked, None, done)
 
 
 def metadata_failures(done: Upkeep) -> list[Failure]:
@@ -53,7 +53,7 @@ def metadata_failures(done: Upkeep) -> list[Failure]:
     return found + [Failure.of(one.voter, error) for one in done.voters for error in one.damaged]
 
 
-def metadata_row(kept: Kept, dry_run: bool) -> dict[str, Value]:
+def metadata_row(kept: MetadataUpkeep, dry_run: bool) -> dict[str, Value]:
     """The run as a row of the report of ``stratalog.engine.upkeep.snapshots.snapshot``."""
     looked, done = kept.looked, kept.done
     latest = None if looked.latest == EMPTY else str(looked.latest)
@@ -78,7 +78,7 @@ def metadata_row(kept: Kept, dry_run: bool) -> dict[str, Value]:
     return row
 
 
-def _outcome(kept: Kept) -> str:
+def _outcome(kept: MetadataUpkeep) -> str:
     if kept.wait is not None:
         return "not now"
     if kept.done is None:

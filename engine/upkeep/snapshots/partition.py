@@ -63,7 +63,7 @@ class SnapshotWork(SiteWork):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class SnapshotPlan:
     """The plan of a partition's next snapshot, from one look at the leader."""
 
     latest: SnapshotId
@@ -84,7 +84,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class PartitionSnapshot:
     """A snapshot that was made, or found to be there already when it was to get its name."""
 
     snapshot_id: SnapshotId
@@ -95,10 +95,10 @@ class Made:
     """GenSnapshotLatencyMs."""
 
 
-def plan_snapshot(work: SnapshotWork) -> Planned:
+def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
     """The task of a dry run: what ``make_snapshot`` would do, without looking at records."""
 
-    def look() -> Planned:
+    def look() -> SnapshotPlan:
         leader = work.site.leader
         log = leader.log()
         check_whole(leader, log)
@@ -107,7 +107,7 @@ def plan_snapshot(work: SnapshotWork) -> Planned:
     return while_it_changes(look)
 
 
-def make_snapshot(work: SnapshotWork) -> tuple[Planned, Made | None]:
+def make_snapshot(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """The task: make the partition's next snapshot where the policy wants it, and memory suffices.
 
     Raises: as ``leader_log``; SourceChangedError when the log keeps changing meanwhile; CorruptionError kinds.
@@ -115,7 +115,7 @@ def make_snapshot(work: SnapshotWork) -> tuple[Planned, Made | None]:
     return while_it_changes(lambda: _make_once(work))
 
 
-def _make_once(work: SnapshotWork) -> tuple[Planned, Made | None]:
+def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     began_s = work.clock.monotonic_s()
     leader = work.site.leader
     log, planned, earlier = look_and_mend(work)
@@ -129,10 +129,10 @@ def _make_once(work: SnapshotWork) -> tuple[Planned, Made | None]:
         with open_writer(work, leader, log, planned.next) as writer:
             records = content.write(writer)
             new = freeze(work, writer, planned.next)
-    return planned, Made(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
+    return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
-def look_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, Planned, Snapshot | None]:
+def look_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
     """The leader's log, and as ``look_at``; snapshots of the leader that are damaged or gone are first replaced by
     whole copies of other replicas', where there are any.
 
@@ -217,7 +217,9 @@ def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, e
 # ------------------------------------------------------------------------------------ the plan
 
 
-def reason_not_to(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> Planned | None:
+def reason_not_to(
+    work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, changed: int
+) -> SnapshotPlan | None:
     """The plan with the reason why nothing is made now that it is known how many records have changed since the
     ``earlier`` snapshot; None: it is to be made.
     """
@@ -225,7 +227,7 @@ def reason_not_to(work: SnapshotWork, planned: Planned, earlier: Snapshot | None
     return None if wait is None else replace(planned, wait=wait, large=False)
 
 
-def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Planned, Snapshot | None]:
+def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
     """The plan for the leader's log as it was listed, as far as names tell; and its latest usable snapshot.
 
     Raises: LogGapError when the log starts behind that one.
@@ -247,7 +249,7 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Plann
     ends = [link.end for link in log.chain if link.end <= stable]
     following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0) if ends else EMPTY
     between = [link for link in log.chain if latest.end_offset < link.end <= following.end_offset]
-    planned = Planned(
+    planned = SnapshotPlan(
         latest=latest,
         next=following,
         high_watermark=log.high_watermark,
@@ -275,7 +277,7 @@ def _stable_end(leader: Replica, log: ReplicaLog) -> int:
         return transactions_of(log, leader.footer).last_stable_offset
 
 
-def _since(work: SnapshotWork, planned: Planned, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
+def _since(work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, changed: int) -> SinceSnapshot:
     return SinceSnapshot(
         latest=planned.latest,
         next=planned.next,

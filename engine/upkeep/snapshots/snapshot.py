@@ -29,12 +29,18 @@ from stratalog.engine.driver.context import Context, TaskRunner
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, Refused
+from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
 from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
-from stratalog.engine.upkeep.snapshots.partition import Made, Planned, SnapshotWork, make_snapshot, plan_snapshot
+from stratalog.engine.upkeep.snapshots.partition import (
+    PartitionSnapshot,
+    SnapshotPlan,
+    SnapshotWork,
+    make_snapshot,
+    plan_snapshot,
+)
 from stratalog.engine.upkeep.snapshots.spread import Cleaned, Spread, clean_snapshots, spread_snapshot
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -60,11 +66,11 @@ _EXPIRE = {OFFSETS_TOPIC: forget_expired, TRANSACTIONS_TOPIC: end_overdue}
 R = TypeVar("R")
 
 
-ReduceLarge = Callable[[SnapshotWork], tuple[Planned, Made | None]]
+ReduceLarge = Callable[[SnapshotWork], tuple[SnapshotPlan, PartitionSnapshot | None]]
 """As ``make_snapshot``, of a partition that is larger than a task's memory."""
 
 
-def needs_spark(work: SnapshotWork) -> tuple[Planned, Made | None]:
+def needs_spark(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     """Raises: InvalidCallError, which says how to go on."""
     raise InvalidCallError(
         f"{work} is larger than the {work.memory_bytes} bytes that are reduced in memory: run this job on "
@@ -77,8 +83,8 @@ class _State:
     """One partition in the course of a run."""
 
     work: SnapshotWork
-    planned: Planned | None = None
-    made: Made | None = None
+    planned: SnapshotPlan | None = None
+    made: PartitionSnapshot | None = None
     spread: Spread | None = None
     cleaned: Cleaned | None = None
     expired: int = 0
@@ -327,7 +333,7 @@ def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartitio
         return {}
     answers = context.metadata.submit(AdvanceLogStart(wanted))
     _refresh(context, states)
-    return {one.key: one.error for one in answers if isinstance(one, Refused)}
+    return {one.key: one.error for one in answers if isinstance(one, RefusedPartition)}
 
 
 def _clean(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
@@ -364,7 +370,7 @@ def _row(state: _State, dry_run: bool) -> dict[str, Value]:
     return row
 
 
-def _lag(planned: Planned | None, spread: Spread | None) -> int | None:
+def _lag(planned: SnapshotPlan | None, spread: Spread | None) -> int | None:
     if spread is not None:
         return spread.lag
     return None if planned is None else planned.high_watermark - planned.latest.end_offset

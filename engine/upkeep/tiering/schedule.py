@@ -64,7 +64,7 @@ class _Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredSchedule:
     """The list as it was found."""
 
     schedule: Schedule = Schedule()  # noqa: RUF009 - immutable
@@ -73,18 +73,18 @@ class Kept:
     """Those that were there, in order; the last one is ``schedule``, if it could be read."""
 
 
-def load_schedule(context: Context, image: ClusterImage) -> Kept:
+def load_schedule(context: Context, image: ClusterImage) -> StoredSchedule:
     """The latest list; an empty one where no list can be read."""
     for place in _places(context, image):
         with suppress(StratalogError):
             return _newest(place)
-    return Kept()
+    return StoredSchedule()
 
 
 def save_schedule(
     context: Context,
     image: ClusterImage,
-    kept: Kept,
+    kept: StoredSchedule,
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> str | None:
@@ -104,7 +104,7 @@ def save_schedule(
 
 def _save(
     place: _Place,
-    kept: Kept,
+    kept: StoredSchedule,
     leader_epochs: Mapping[TopicIdPartition, int],
     changes: Mapping[TopicIdPartition, Entry],
 ) -> None:
@@ -121,12 +121,12 @@ def _save(
     raise StorageError(f"other drivers wrote {_ATTEMPTS} times in between")
 
 
-def _newest(place: _Place) -> Kept:
+def _newest(place: _Place) -> StoredSchedule:
     versions = place.versions()
     for version in reversed(versions):
         with suppress(FileNotFoundError):  # somebody has written a newer one since
-            return Kept(place.read(version), place, tuple(versions))
-    return Kept(Schedule(), place, tuple(versions))
+            return StoredSchedule(place.read(version), place, tuple(versions))
+    return StoredSchedule(Schedule(), place, tuple(versions))
 
 
 def _places(context: Context, image: ClusterImage) -> Iterator[_Place]:

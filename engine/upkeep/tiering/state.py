@@ -14,7 +14,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replication.site import Site
-from stratalog.engine.upkeep.tiering.tasks import Planned
+from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.merge import Run
@@ -84,7 +84,7 @@ class PartitionTiering:
     site: Site
     entry: Entry
     """As it was on the list before this run."""
-    planned: Planned | None = None
+    planned: PlannedUploads | None = None
     error: StratalogError | None = None
     """The first thing that went wrong; nothing is begun after it."""
     waiting: deque[Run] = field(default_factory=deque)

@@ -42,7 +42,7 @@ class PlanWork(SiteWork):
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedUploads:
     """The uploads that are due, and the size of the rest."""
 
     plan: UploadPlan
@@ -57,7 +57,7 @@ class Planned:
     """Both as in ``Entry``."""
 
 
-def plan_partition(work: PlanWork) -> Planned:
+def plan_partition(work: PlanWork) -> PlannedUploads:
     """Plan one partition. A partition that looks as it did when nothing was due costs one listing, and no look at
     its root: an older copy of it that was put back would have to hold the very same files, and nothing is done.
 
@@ -71,7 +71,7 @@ def plan_partition(work: PlanWork) -> Planned:
             start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
             entry = work.entry
             plan = UploadPlan(start, ())
-            return Planned(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
+            return PlannedUploads(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
     log = leader_log(work.site)
 
     def latest_ms(link: Link) -> int:
@@ -98,7 +98,7 @@ def plan_partition(work: PlanWork) -> Planned:
     )
     pending = sum(link.file.object.size_bytes for link in log.chain if link.start >= plan.end)
     if plan.runs or foreign or work.segments is None:
-        return Planned(plan, pending, log.lineage, foreign)
+        return PlannedUploads(plan, pending, log.lineage, foreign)
     until_ms = changes_at_ms(
         log,
         plan,
@@ -108,7 +108,7 @@ def plan_partition(work: PlanWork) -> Planned:
         expires_ms=work.expires_ms,
         latest_ms=latest_ms,
     )
-    return Planned(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
+    return PlannedUploads(plan, pending, log.lineage, seen=_seen(work, log.listing), quiet_until_ms=until_ms)
 
 
 def _seen(work: PlanWork, listing: Listing) -> str:

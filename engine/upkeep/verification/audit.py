@@ -22,8 +22,8 @@ from stratalog.engine.replication.site import Site
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, read_files
 from stratalog.engine.upkeep.verification.findings import Finding, odd_copies
-from stratalog.engine.upkeep.verification.remote import RemotePart, RemoteWork, check_remote
-from stratalog.engine.upkeep.verification.structure import Looked, LookWork, look_at_partition
+from stratalog.engine.upkeep.verification.remote import RemotePartition, RemoteWork, check_remote
+from stratalog.engine.upkeep.verification.structure import LookWork, PartitionStructure, look_at_partition
 from stratalog.partitions.errors import RemoteObjectMissingError, StaleMetadataError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -38,8 +38,8 @@ class Audited:
     """One partition, and everything that is wrong with it."""
 
     work: LookWork
-    looked: Looked | None = None
-    remote: RemotePart | None = None
+    looked: PartitionStructure | None = None
+    remote: RemotePartition | None = None
     """Its segments in the remote table; None where the topic is not tiered, or that cannot be told."""
     cold: tuple[HeldFile, ...] = ()
     """The objects of the remote tier whose footers agree with the table."""
@@ -204,12 +204,12 @@ def _load_remote(
     ``failed``, and its brokers are looked at all the same.
     """
 
-    def ask(topic: TopicImage) -> Callable[[int], RemotePart]:
+    def ask(topic: TopicImage) -> Callable[[int], RemotePartition]:
         table = context.remote_table(topic)
         log = table.load()
         missing = frozenset(segment.path for segment in table.missing_objects(log))
         rewrite = "" if log.rewrite is None else str(log.rewrite)
-        return lambda partition: RemotePart(
+        return lambda partition: RemotePartition(
             table.remote, table.folder, log.of_partition(partition), missing, rewrite
         )
 

@@ -25,7 +25,7 @@ from stratalog.tiering.remote_segment import RemoteSegment
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePart:
+class RemotePartition:
     """The segments of one partition in the remote table."""
 
     store: Store
@@ -45,7 +45,7 @@ class RemotePart:
 class RemoteWork(SiteWork):
     """Look at what the remote table lists of one partition."""
 
-    part: RemotePart
+    part: RemotePartition
     leader: ReplicaLog | None
     """The log to compare the end of the remote log with, listed before the table was read (what the leader has
     dropped was remote by then); None where it cannot be relied on."""
@@ -91,7 +91,7 @@ def _check_end(
         findings.append(Finding(where, error))
 
 
-def _check(where: str, site: Site, remote: RemotePart, segment: RemoteSegment) -> Segment:
+def _check(where: str, site: Site, remote: RemotePartition, segment: RemoteSegment) -> Segment:
     if segment.path in remote.missing:
         raise RemoteObjectMissingError(
             f"{where}: the table lists {segment.path} with {segment.size_bytes} bytes; the object is not there as "

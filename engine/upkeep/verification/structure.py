@@ -54,7 +54,7 @@ class LookWork(SiteWork):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaLook:
+class ReplicaStructure:
     """One replica, under the lineage of its leader."""
 
     broker_id: int
@@ -74,10 +74,10 @@ class ReplicaLook:
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class PartitionStructure:
     """One partition. ``lineage`` is its leader's, as far as anybody knows it."""
 
-    replicas: tuple[ReplicaLook, ...]
+    replicas: tuple[ReplicaStructure, ...]
     findings: tuple[Finding, ...]
     lineage: Lineage
     leader_log: ReplicaLog | None
@@ -85,7 +85,7 @@ class Looked:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _SeenReplica:
     """A replica in the course of the look."""
 
     replica: Replica
@@ -94,7 +94,7 @@ class _Seen:
     log: ReplicaLog | None = None
 
 
-def look_at_partition(work: LookWork) -> Looked:
+def look_at_partition(work: LookWork) -> PartitionStructure:
     """The task."""
     for _ in range(_ATTEMPTS):
         try:
@@ -104,14 +104,14 @@ def look_at_partition(work: LookWork) -> Looked:
     vanish = SourceChangedError(
         f"{work}: its files vanish faster than they can be looked at: {changed}; try again"
     )
-    return Looked((), (Finding(str(work), vanish),), Lineage(), None)
+    return PartitionStructure((), (Finding(str(work), vanish),), Lineage(), None)
 
 
-def _look_at_all(work: LookWork) -> Looked:
+def _look_at_all(work: LookWork) -> PartitionStructure:
     """Raises: SourceChangedError when a file that was listed is gone."""
     view = work.site.view
     findings: list[Finding] = []
-    seen: dict[int, _Seen] = {}
+    seen: dict[int, _SeenReplica] = {}
     # The leader, listed last, is behind none of its followers.
     for broker in sorted(view.replicas, key=lambda broker: broker == view.leader):
         if view.brokers[broker].fenced:
@@ -124,7 +124,7 @@ def _look_at_all(work: LookWork) -> Looked:
         except StratalogError as error:
             findings.append(Finding(f"{work} on broker {broker}", error, broker))
     reference = _reference(work.site, seen)
-    looks: dict[int, ReplicaLook] = {}
+    looks: dict[int, ReplicaStructure] = {}
     for broker, found in seen.items():
         try:
             looks[broker] = _look(found, reference, findings)
@@ -151,10 +151,10 @@ def _look_at_all(work: LookWork) -> Looked:
         _compare_sizes(work.site, looks.values(), findings)
     sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
     log = seen[leader.broker_id].log if leader is not None and sound else None
-    return Looked(tuple(looks.values()), tuple(findings), reference, log)
+    return PartitionStructure(tuple(looks.values()), tuple(findings), reference, log)
 
 
-def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _Seen:
+def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica:
     """``epoch`` is the view's: what is found under a view that has passed is looked at again (``audit``)."""
     listing = replica.list()
     for name, _ in listing.epochs:
@@ -166,11 +166,11 @@ def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _Seen:
         error = foreign_file(replica.store, stranger)
         findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
     try:
-        return _Seen(replica, listing, lineage_of(replica, listing))
+        return _SeenReplica(replica, listing, lineage_of(replica, listing))
     except CorruptionError as error:
         damage = BadEpoch(max(listing.joined_epoch, _greatest_epoch(listing)))
         findings.append(Finding(str(replica), error, replica.broker_id, damage))
-        return _Seen(replica, listing, None)
+        return _SeenReplica(replica, listing, None)
 
 
 def _greatest_epoch(listing: Listing) -> int:
@@ -179,7 +179,7 @@ def _greatest_epoch(listing: Listing) -> int:
     return max(epochs, default=0)
 
 
-def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
+def _reference(site: Site, seen: Mapping[int, _SeenReplica]) -> Lineage:
     """The leader's lineage; where it cannot be read, the latest one that a member of the ISR has joined."""
     view = site.view
     leader = seen.get(view.leader) if view.leader is not None else None
@@ -190,7 +190,7 @@ def _reference(site: Site, seen: Mapping[int, _Seen]) -> Lineage:
     return Lineage() if lineage is None else lineage
 
 
-def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaLook:
+def _look(found: _SeenReplica, reference: Lineage, findings: list[Finding]) -> ReplicaStructure:
     """Raises: SourceChangedError; errors of looking at the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
@@ -217,7 +217,7 @@ def _look(found: _Seen, reference: Lineage, findings: list[Finding]) -> ReplicaL
         Finding(str(replica), _said(replica, file, errors[file.file]), replica.broker_id, file) for file in bad
     ]
     end = max([log.local_start, *(f.end for f in good), *(f.end for f in bad)])
-    return ReplicaLook(
+    return ReplicaStructure(
         broker_id=replica.broker_id,
         lineage=lineage,
         epochs=frozenset(name.epoch for name, _ in listing.epochs),
@@ -266,9 +266,9 @@ def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegme
 
 def _find_short(
     site: Site,
-    seen: Mapping[int, _Seen],
-    looks: Mapping[int, ReplicaLook],
-    leader: ReplicaLook | None,
+    seen: Mapping[int, _SeenReplica],
+    looks: Mapping[int, ReplicaStructure],
+    leader: ReplicaStructure | None,
     reference: Lineage,
     findings: list[Finding],
 ) -> None:
@@ -286,7 +286,7 @@ def _find_short(
             if broker in site.view.isr and leader.high_watermark > max(must_reach, look.end):
                 # It may have passed what was listed of the follower before.
                 try:
-                    look = _look(_Seen(replica, replica.list(), seen[broker].lineage), reference, [])
+                    look = _look(_SeenReplica(replica, replica.list(), seen[broker].lineage), reference, [])
                 except SourceChangedError:
                     raise
                 except StratalogError as unreadable:
@@ -302,7 +302,7 @@ def _find_short(
 
 
 def _known_of(
-    site: Site, seen: Mapping[int, _Seen], looks: Iterable[ReplicaLook], leader: ReplicaLook
+    site: Site, seen: Mapping[int, _SeenReplica], looks: Iterable[ReplicaStructure], leader: ReplicaStructure
 ) -> Iterator[tuple[int, str]]:
     """Up to where others prove that the leader's log went. All that a follower holds came from the leader once
     both have joined the view's epoch. Before that it may have more, from the leader before, which nobody has
@@ -318,7 +318,7 @@ def _known_of(
             yield log.promised, f"broker {other.broker_id} knows that the high watermark reached"
 
 
-def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> list[Finding]:
+def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -> list[Finding]:
     """Every stretch between the local log start and ``must_reach`` that no file holds."""
     found: list[Finding] = []
 
@@ -342,11 +342,11 @@ def _gaps(replica: Replica, look: ReplicaLook, must_reach: int, why: str) -> lis
     return found
 
 
-def _one_file_for_two(site: Site, looks: Iterable[ReplicaLook]) -> Iterator[Finding]:
+def _one_file_for_two(site: Site, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
     """Files of two replicas that are one: hard links, or one folder that is mounted in two places. Files of their
     own never share inode and mtime, part of which is drawn. The leader's counts as the one; else the first.
     """
-    held: dict[tuple[DataName, str], ReplicaLook] = {}
+    held: dict[tuple[DataName, str], ReplicaStructure] = {}
     for look in sorted(looks, key=lambda look: look.broker_id != site.view.leader):
         replica = site.replica(look.broker_id)
         for copy in look.live if replica.store.uri.startswith("file://") else ():
@@ -361,7 +361,7 @@ def _one_file_for_two(site: Site, looks: Iterable[ReplicaLook]) -> Iterator[Find
                 yield Finding(str(replica), error, look.broker_id, bad)
 
 
-def _compare_sizes(site: Site, looks: Iterable[ReplicaLook], findings: list[Finding]) -> None:
+def _compare_sizes(site: Site, looks: Iterable[ReplicaStructure], findings: list[Finding]) -> None:
     copies = [
         Copy(look.broker_id, site.replica(look.broker_id).store, held, held.size_bytes)
         for look in looks
