@@ -70,7 +70,8 @@ def content(rng: random.Random, now: Path, specimens: Specimens, specimen: Speci
         path = description_name(path, mutated.data)
     put(now / path, mutated.data)
     forges = mutated.forged and specimen.place.kind.startswith("metadata")
-    return _change(specimen, "content", mutated.what, path, forged=mutated.forged, metadata=forges)
+    forged = mutated.forged or specimen.place.kind == "foreign file"  # nothing of ours vouches for its bytes
+    return _change(specimen, "content", mutated.what, path, forged=forged, metadata=forges)
 
 
 def unfinished_batch(rng: random.Random, now: Path, specimens: Specimens, specimen: Specimen) -> Change:

@@ -36,7 +36,7 @@ from stratalog.partitions.listing import DataFile, parse, resolve
 from stratalog.partitions.lookup import FileSlice, first_at_or_after
 from stratalog.partitions.paths import CheckpointName, DataName, EpochName, base_name, folder_of, parse_name
 from stratalog.partitions.producers import decode as decode_producers
-from stratalog.partitions.records import type_from_json
+from stratalog.partitions.records import physical_schema, type_from_json
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.segment import read_batches, read_segment
 from stratalog.partitions.segment_check import check_segment
@@ -46,6 +46,7 @@ from stratalog.partitions.store.reader import RangeReader
 from stratalog.snapshots.reader import verify_snapshot
 from stratalog.tiering import schedule
 from stratalog.tiering.foreign_commits import parse_commit
+from stratalog.tiering.foreign_files import Range, records_in
 from stratalog.tiering.statistics import statistics_json
 from tests.fuzz import mutations_of_metadata as metadata
 from tests.fuzz.changes import Change
@@ -53,7 +54,7 @@ from tests.fuzz.mutations import Specimen, Specimens, mutate_content
 from tests.fuzz.mutations_of_bytes import Mutated, mutate_bytes
 from tests.fuzz.mutations_of_json import ODD_TEXTS, mutate_json
 from tests.fuzz.oracle import Oracle, WrongError
-from tests.fuzz.original import Original
+from tests.fuzz.original import REWRITTEN, Original
 
 CLUSTER_ID = "c"
 EVERYTHING = (0, 2**62)
@@ -100,6 +101,7 @@ class Decoders:
         return {
             "segment": self._segment,
             "remote segment": self._segment,
+            "foreign file": _foreign_file,
             "state segment": self._segment,
             "snapshot": self._snapshot,
             "metadata batch": self._batch,
@@ -397,6 +399,14 @@ def _json_or_bytes(rng: random.Random, data: bytes) -> Mutated:
         return mutate_json(rng, data) if rng.random() < 0.8 else mutate_bytes(rng, data)
     except ValueError:
         return mutate_bytes(rng, data)
+
+
+def _foreign_file(specimen: Specimen, mutated: Mutated) -> None:
+    store = MemoryStore()
+    store.create("f", mutated.data)
+    wanted = Range(0, 0, REWRITTEN, specimen.path)
+    for _ in records_in(store, store.list(""), wanted, physical_schema()):
+        pass
 
 
 def _local_start(specimen: Specimen, mutated: Mutated) -> None:

@@ -20,6 +20,7 @@ from tests.fuzz.sealing import description_digest, seal_register, seal_schedule
 WEIGHTS = {
     "segment": 16,
     "remote segment": 6,
+    "foreign file": 3,
     "state segment": 6,
     "snapshot": 5,
     "metadata batch": 12,
@@ -121,6 +122,7 @@ def _claim(rng: random.Random, data: bytes) -> Mutated:
 _MEANT: Mapping[str, Callable[[random.Random, bytes], Mutated]] = {
     "segment": mutate_parquet,
     "remote segment": mutate_parquet,
+    "foreign file": mutate_parquet,
     "state segment": mutate_parquet,
     "snapshot": mutate_parquet,
     "metadata batch": _batch,

@@ -6,8 +6,10 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.config.key_source import KeySource
@@ -26,7 +28,7 @@ from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store.local import LocalStore
 from tests.contexts import context_of
 from tests.fuzz.oracle import APPENDED, Oracle, WrongError
-from tests.fuzz.original import COLUMNS, GROUP, TIMEOUT_S, Key, read_all, rows_of
+from tests.fuzz.original import COLUMNS, CUT_OFF, GROUP, REWRITTEN, TIMEOUT_S, Key, read_all, rows_of
 from tests.unit.harness import batch
 from tests.unit.snapshot_harness import keyed
 
@@ -205,6 +207,42 @@ def transact(scene: Scene) -> object:
     return transaction.report
 
 
+def recover(scene: Scene) -> object:
+    """Records that were cut off, each as it was appended."""
+    with TemporaryDirectory() as to:
+        report = scene.cluster.recover(scene.topics(), to, dry_run=scene.rng.random() < 0.2)
+        for path in Path(to).glob("forked/**/*.parquet"):
+            values = [value.decode() for value in pq.ParquetFile(path).read()["value"].to_pylist()]
+            if scene.oracle.trusts("forked") and not set(values) <= {*CUT_OFF, APPENDED.decode()}:
+                raise WrongError("wrong data", f"recover has exported {values}")
+        return report
+
+
+def heal_vacuumed(scene: Scene) -> object:
+    """Somebody has vacuumed the segments of the table that was rewritten; brokers have dropped all but the last.
+    So the file of others is read. A heal that went well has put back the records that were there.
+    """
+    oracle = scene.oracle
+    trusted = oracle.trusts("rewritten")
+    oracle.dropped.add("rewritten")
+    last = f"{REWRITTEN - 1:020d}."
+    for path in (
+        *scene.folder.glob("remote/rewritten-*/0/*.parquet"),
+        *scene.folder.glob("b?/*/rewritten-*/*/*.parquet"),
+    ):
+        kept = path.name.startswith(last) and "remote" not in path.parts
+        if not kept and path.is_file() and path.resolve() == path:  # and no link leads there
+            path.unlink()
+    report = scene.cluster.heal("rewritten")
+    if trusted and report.rows and report.ok and all(row["outcome"] == "mended" for row in report.rows):
+        truth = oracle.truth.records["rewritten", 0, Isolation.READ_UNCOMMITTED.value]
+        rows, _ = read_all(scene.cluster, "rewritten", 0, Isolation.READ_UNCOMMITTED)
+        for offset, row in truth.items():
+            if rows.get(offset) != row:
+                raise WrongError("wrong data", f"rewritten-0: {rows.get(offset)}, and not {row}")
+    return report
+
+
 def topics_of(operation: Callable[[Cluster, str | None], object]) -> Operation:
     """An operation over one topic, or all."""
     return lambda scene: operation(scene.cluster, scene.topics())
@@ -218,6 +256,9 @@ OPERATIONS: Mapping[str, Operation] = {
     "verify": lambda scene: scene.cluster.verify(scene.topics()),
     "verify_deep": lambda scene: scene.cluster.verify(scene.topics(), deep=True),
     "heal": lambda scene: scene.cluster.heal(scene.topics()),
+    "heal_vacuumed": heal_vacuumed,
+    "history": lambda scene: scene.cluster.history(scene.topics()),
+    "recover": recover,
     "replicate": topics_of(Cluster.replicate),
     "merge": topics_of(Cluster.merge),
     "tier": topics_of(Cluster.tier),
@@ -257,7 +298,7 @@ MANY = frozenset(
     {
         *("describe", "describe_brokers", "describe_topics", "describe_quorum", "verify", "verify_deep", "heal"),
         *("replicate", "merge", "tier", "tier_due", "retain", "vacuum", "snapshot", "snapshots", "register"),
-        *("elect", "metrics"),
+        *("elect", "metrics", "history", "recover"),
     }
 )
 """Those over everything: what one root holds fails in their report, and they go on."""
@@ -267,6 +308,8 @@ _LOG = (
     "verify",
     "verify_deep",
     "heal",
+    "history",
+    "recover",
     "replicate",
     "append",
     "fetch",
@@ -294,6 +337,7 @@ _REMOTE = (
     "verify",
     "verify_deep",
     "heal",
+    "heal_vacuumed",
     "fetch_all",
     "plan_read",
     "tail",
@@ -315,6 +359,7 @@ RELEVANT: Mapping[str, tuple[str, ...]] = {
     "description": ("drill", "tier", "vacuum", "delete_topic"),
     "delta": _REMOTE,
     "remote": _REMOTE,
+    "foreign": ("heal_vacuumed", "heal_vacuumed", "heal", "tier", "retain", "verify_deep", "fetch_all"),
     "plan": ("reassign", "reassign", "reassignments"),
 }
 """By the first word of the kind of what was mutated."""

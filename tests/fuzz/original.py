@@ -6,6 +6,8 @@ readers got of it, which is the truth that everything is compared with.
                          that has no replica there
     typed                a declared type
     tiered               everything but the tail is in the remote tier only, which has checkpoints
+    rewritten            the same, of which others have rewritten the table
+    forked               its replicas hold records that an unclean election has cut off
     merged               small appends that were merged
     snaps                cleanup.policy = snapshot
     ledger               transactions: committed, aborted, one that is open
@@ -43,6 +45,9 @@ TIMEOUT_S = 30.0
 PAIRS = {"b1": "on23", "b2": "on13", "b3": "on12"}
 """The topic that has no replica in a root."""
 GROUP = "readers"
+REWRITTEN = 6
+"""Records of that topic in the remote tier."""
+CUT_OFF = ("forked c", "forked d")
 COLUMNS = ["offset", "timestamp", "key", "value", "headers"]
 
 
@@ -65,7 +70,7 @@ class Original:
     def sound_topics(self, root: str) -> tuple[str, ...]:
         """Topics of which no file lies in that root."""
         if root == "remote":
-            return tuple(name for name in self.topics if name != "tiered")
+            return tuple(name for name in self.topics if name not in ("tiered", "rewritten"))
         return (PAIRS[root],) if root in PAIRS else ()
 
 
@@ -81,6 +86,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
             "file.delete.delay.ms": "0",
         },
     )
+    _with_a_fork(live)
     live.topic("plain", partitions=2)
     for number in range(6):
         live.append({number % 2: texts(f"plain{number}", 3 + number)}, "plain", producer="p", sequence=number)
@@ -112,6 +118,7 @@ def build(folder: Path, cluster_key: KeySource) -> Original:
     _with_snapshots(live)
     _with_transactions(live)
     _with_tiers(live)
+    _with_a_rewrite(live)
     cluster.replicate().raise_for_failures()
     cluster.snapshot("__cluster_metadata", by_hand=True).raise_for_failures()
     cluster.topics.alter_configs(None, {"num.partitions": "2"})
@@ -226,3 +233,31 @@ def _with_tiers(live: LiveCluster) -> None:
             DeltaTable(str(live.remote / f"tiered-{topic_id}")).create_checkpoint()
     live.cluster.retain("tiered").raise_for_failures()
     live.fill(["tail 1", "tail 2"], "tiered", at_ms=9)
+
+
+def _with_a_rewrite(live: LiveCluster) -> None:
+    """By OPTIMIZE. Nobody has vacuumed the segments yet."""
+    live.tiered("rewritten")
+    live.fill([f"rewritten {number}" for number in range(REWRITTEN)], "rewritten")
+    live.cluster.tier("rewritten").raise_for_failures()
+    for _ in range(2):
+        live.cluster.retain("rewritten").raise_for_failures()
+    topic_id = live.cluster.image.topic("rewritten").topic_id
+    DeltaTable(str(live.remote / f"rewritten-{topic_id}")).optimize.compact()
+
+
+def _with_a_fork(live: LiveCluster) -> None:
+    """The leader alone has the last records when another replica is elected uncleanly."""
+    live.topic("forked", file_delete_delay_ms="86400000")
+    old, others = live.leader("forked"), live.followers("forked")
+    live.fill(["forked a", "forked b"], "forked")
+    for broker in others:
+        live.cluster.brokers.fence(broker).raise_for_failures()
+    live.fill(CUT_OFF, "forked")
+    live.cluster.brokers.fence(old, force=True).raise_for_failures()
+    for broker in others:
+        live.cluster.brokers.unfence(broker).raise_for_failures()
+    live.cluster.elect("forked", unclean=True).raise_for_failures()
+    live.fill(["forked X"], "forked")
+    live.cluster.brokers.unfence(old).raise_for_failures()
+    live.cluster.replicate().raise_for_failures()

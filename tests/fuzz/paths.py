@@ -67,7 +67,9 @@ def _kind(root: str, parts: list[str], name: str, topic: str | None) -> str:
             return "metadata batch"
         if topic is not None and topic.startswith("__"):
             return "state segment"
-        return "remote segment" if root == "remote" else "segment"
+        if root == "remote":
+            return "foreign file" if parse_name(name) is None else "remote segment"
+        return "segment"
     if name.endswith(".schedule"):
         return "schedule"
     return next((kind for ending, kind in _ENDINGS.items() if name.endswith(ending)), "stranger")

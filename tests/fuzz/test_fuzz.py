@@ -14,7 +14,7 @@ import pytest
 from tests.fuzz import thrift
 from tests.fuzz.changes import draw_change
 from tests.fuzz.mutations import Specimens
-from tests.fuzz.paths import files_below
+from tests.fuzz.paths import files_below, place_of
 from tests.fuzz.planted import FAULTS
 from tests.fuzz.sealing import fields_of, parts_of, seal_pages, seal_segment
 from tests.fuzz.tree import Tree
@@ -22,6 +22,7 @@ from tests.fuzz.tree import Tree
 SEED, MUTATIONS, PARTS = 20, 10_000, 4
 IN_MEMORY = [str(index) for index in range(1, 140)]
 END_TO_END = [str(index) for index in range(0, 2400, 40)]
+SEALED = ("segment", "remote segment", "state segment", "snapshot", "metadata batch", "metadata snapshot")
 OF_A_FUNCTION = ("foreign", "death", "hang", "memory", "unsigned")
 VERDICTS = {
     "beside": "outside",
@@ -92,7 +93,7 @@ def test_a_footer_that_nobody_has_changed_is_written_as_it_was(tree: Tree) -> No
     """So what a mutation of one field changes is that field alone."""
     sealed = 0
     for path, data in tree.files.items():
-        if path.endswith((".parquet", ".checkpoint")) and "_delta_log" not in path and "victim" not in path:
+        if place_of(path).kind in SEALED:
             body, footer = parts_of(data)
             assert thrift.encode_struct(fields_of(footer)) == footer, path
             assert seal_segment(body, footer) == data, path
