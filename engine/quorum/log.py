@@ -102,6 +102,9 @@ class MetadataLog:
         """By the last ``glance``: a claim need not look again."""
         self._epoch = 0
         """The greatest that this driver ever wanted. None twice: a batch is known by its epoch and offset."""
+        self._begun = 0
+        """That epoch, where it was claimed on too few voters, and nobody else was seen to have it: it is claimed
+        on. Each new one would leave a file on every voter that takes it."""
 
     @property
     def cluster_id(self) -> str:
@@ -289,17 +292,21 @@ class MetadataLog:
                     survey = self._survey()
                 self.check_may_write()
                 shown = shown or survey.looks
-                if self._courtesy.asks_to_wait(shown):
-                    rival = max(shown, key=lambda look: look.epoch).voter
-                    continue
-                epoch = 1 + max(self._epoch, *(look.epoch for look in (*survey.looks, *shown)))
+                greatest = max(look.epoch for look in (*survey.looks, *shown))
+                epoch = self._begun
+                if epoch < max(1, greatest):
+                    if self._courtesy.asks_to_wait(shown):
+                        rival = max(shown, key=lambda look: look.epoch).voter
+                        continue
+                    epoch = 1 + max(self._epoch, greatest)
                 if epoch > GREATEST_EPOCH:
                     raise CorruptionError(f"a majority of {self._electorate} shows the last epoch that has a name")
                 # 2. Claim it on the voters. Not on those that could not be looked at: whatever is claimed there.
-                self._epoch = epoch
+                self._epoch, self._begun = epoch, 0
                 mine, rival = self._claimed(survey, epoch)
                 if not is_majority(ids_of(mine), ids_of(survey.voters)):
-                    survey = None if rival is None else survey
+                    if rival is None:
+                        self._begun, survey = epoch, None
                     continue
                 # 3. Only then look at the claimed majority.
                 looks = [look for look in looks_at(mine, epoch) if not look.disputed(epoch)]

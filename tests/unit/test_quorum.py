@@ -56,6 +56,53 @@ def test_a_claim_that_reported_failure_and_took_effect_is_mine() -> None:
     assert [n for n in quorum.names(1) if not data(n)] == ["0000000001.claim", "0000000002.claim"]
 
 
+def test_an_epoch_that_too_few_voters_take_is_claimed_on_and_leaves_one_file() -> None:
+    """Two disks of three are full, and readers try for a while. Each attempt of theirs would leave a claim."""
+    quorum = Quorum(3)
+    stores = quorum.hooked()
+    for store in stores[1:]:
+        store.hook = full
+    log = quorum.log(through=stores, patience=Patience(attempts=5))
+    for _ in range(3):
+        with pytest.raises(NotControllerError):
+            log.claim()
+    assert claims(quorum, 1) == ["0000000001.claim", "0000000002.claim"]
+    for store in stores[1:]:
+        store.hook = lambda what, name, call: call()
+    log.claim()
+    log.commit(config(1))
+    assert [claims(quorum, broker) for broker in (1, 2, 3)] == [["0000000001.claim", "0000000002.claim"]] * 3
+
+
+def test_an_epoch_that_was_claimed_by_halves_is_given_up_to_a_rival() -> None:
+    quorum = Quorum(3)
+    stores = quorum.hooked()
+    for store in stores[1:]:
+        store.hook = full
+    log = quorum.log(through=stores, patience=Patience(attempts=2))
+    with pytest.raises(NotControllerError):
+        log.claim()
+    rival = quorum.log(1)
+    rival.claim()
+    image = rival.commit(config(7))
+    for store in stores[1:]:
+        store.hook = lambda what, name, call: call()
+    assert log.claim() == image
+    log.commit(config(8))
+    assert quorum.log().read() == log.read()
+
+
+def claims(quorum: Quorum, broker: int) -> list[str]:
+    return [name for name in quorum.names(broker) if name.endswith(".claim")]
+
+
+def full(what: str, name: str, call: Callable[[], object]) -> object:
+    """A hook: the disk takes nothing more."""
+    if what == "create":
+        raise StorageError("no space left on device")
+    return call()
+
+
 def test_two_claimants_of_one_epoch_do_not_both_win() -> None:
     quorum = Quorum(3)
     one, two = quorum.log(), quorum.log()
