@@ -171,8 +171,8 @@ MUTATIONS: Sequence[Mutation] = (
         everywhere(stratalog.engine.quorum.voter.position_of, variants.by_offset),
         theme="threads",
         shaped=_troubled,
-        first=261,
-        seeds=1500,
+        first=6161,
+        seeds=150,
     ),
     Mutation(
         "snapshot after the batch",
