@@ -180,6 +180,19 @@ def check_columns(
             )
 
 
+def typed_nulls(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:
+    """The batch with the topic's types where Arrow knows none: in record columns that hold only nulls, or only
+    empty lists and nulls.
+    """
+    for index, field in enumerate(batch.schema):
+        if field.name in RECORD_COLUMNS:
+            given, declared = field.type, wanted.field(field.name).type
+            empty = pa.types.is_list(given) and pa.types.is_null(given.value_type) and pa.types.is_list(declared)
+            if pa.types.is_null(given) or empty:
+                batch = batch.set_column(index, field.name, batch.column(index).cast(declared))
+    return batch
+
+
 def same_type(one: pa.DataType, other: pa.DataType) -> bool:
     """Whether two types are equal up to nullability and the names of list elements."""
     if pa.types.is_struct(one) and pa.types.is_struct(other):

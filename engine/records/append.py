@@ -48,7 +48,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.growth import grew
 from stratalog.partitions.producers import OnChangedReplay, ProducerAppend
-from stratalog.partitions.records import check_columns, schema_of
+from stratalog.partitions.records import check_columns, schema_of, typed_nulls
 from stratalog.partitions.runner import values
 
 _NONE = EarlierTries()
@@ -68,7 +68,7 @@ def append_batches(
 ) -> Report:
     """Append batches of the record columns, given by partition, in threads of this process; otherwise as
     ``append_frame``. A partition without records is left alone. Structs may lack the last fields that are
-    declared, where these are nullable: records have null there.
+    declared, where these are nullable: records have null there. Columns of nulls or of empty lists need no type.
 
     Raises: as ``append_frame``.
     """
@@ -140,6 +140,7 @@ def append_given(
     image = image or context.metadata.image()
     image_of_topic = image.topic(topic)
     schema = schema_of(image_of_topic.key_schema, image_of_topic.value_schema)
+    batches = {partition: [typed_nulls(batch, schema) for batch in given] for partition, given in batches.items()}
     for partition, given in batches.items():
         image.partition(image_of_topic.topic_id, partition)
         for batch in given:

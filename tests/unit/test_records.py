@@ -21,6 +21,7 @@ from stratalog.partitions.records import (
     schema_of,
     type_from_json,
     type_to_json,
+    typed_nulls,
 )
 
 SPARK_PRIMITIVES = {
@@ -184,6 +185,22 @@ def test_a_column_of_another_type_is_named_with_both_types(name: str) -> None:
 def test_a_struct_must_agree_field_by_field(value: pa.DataType) -> None:
     with pytest.raises(InvalidRecordError, match="'value'"):
         check_columns(given_schema(value=value), WANTED, "events")
+
+
+def test_nulls_and_empty_lists_without_a_type_get_the_topics() -> None:
+    """What ``pa.record_batch`` makes of Python lists with nothing in them."""
+    given = pa.record_batch(
+        {"timestamp": [None], "key": [None], "value": [None], "headers": [[]], "other": [None]}
+    )
+    typed = typed_nulls(given, WANTED)
+    check_columns(typed.schema, WANTED, "events")
+    assert typed.schema.field("other").type == pa.null()
+    assert typed.to_pylist() == given.to_pylist()
+
+
+def test_a_list_of_nothing_is_no_value_of_another_type() -> None:
+    given = typed_nulls(pa.record_batch({"value": [[]]}), physical_schema(value=pa.int64()))
+    assert given.schema.field("value").type == pa.list_(pa.null())
 
 
 def test_nullability_and_the_names_of_list_elements_do_not_matter() -> None:
