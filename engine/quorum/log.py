@@ -103,8 +103,7 @@ class MetadataLog:
         self._epoch = 0
         """The greatest that this driver ever wanted. None twice: a batch is known by its epoch and offset."""
         self._begun = 0
-        """That epoch, where it was claimed on too few voters, and nobody else was seen to have it: it is claimed
-        on. Each new one would leave a file on every voter that takes it."""
+        """That epoch, where too few voters took it and nobody else has it: a new one would leave more files."""
 
     @property
     def cluster_id(self) -> str:
@@ -268,8 +267,7 @@ class MetadataLog:
 
     @property
     def claimed_image(self) -> ClusterImage | None:
-        """The image that this driver's next commit goes on from; None while it has no claim. It was the latest
-        when the claim was made; the commit shows whether it still is."""
+        """The image that the next commit goes on from, the latest when it was claimed; None without a claim."""
         return None if self._claim is None else self._claim.state.image
 
     def claim(self) -> ClusterImage:
@@ -314,7 +312,7 @@ class MetadataLog:
                 if rival is not None:
                     continue
                 # 4. The greatest log there is is what the epoch goes on from, if these are its voters.
-                if is_majority(_ids(looks), ids_of(survey.voters)):
+                if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # A change of voters that was not finished may be on a voter of before alone.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())
                     try:
@@ -324,7 +322,7 @@ class MetadataLog:
                         # it: in any attempt, for the damage may be below the log by then, and other damage above.
                         survey, rival = self._survey(everybody=True), None
                         continue
-                    if is_majority(_ids(looks), ids_of(self._electorate.of(state))):
+                    if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
                         self._claim = Claim.of(epoch, state, latest, survey.damaged)
                         self._courtesy = Courtesy(self._patience)
                         return state.image
@@ -338,10 +336,8 @@ class MetadataLog:
 
     @property
     def lacks_key(self) -> bool:
-        """Whether this driver does not have the key of a log that is signed, as far as it has looked: to those who
-        have it, what it wrote would be a stranger's. One voter that says so is enough; the others may have been
-        written to by a driver that wants to have it carried on.
-        """
+        """Whether this driver lacks the key of a signed log, as far as it looked: its batches would be foreign.
+        One voter that says so is enough; a stranger may have written to the others."""
         return self._key is None and self._signed
 
     def check_may_write(self) -> None:
@@ -446,7 +442,7 @@ class MetadataLog:
                         self._refusals.add(voter, error)
                         refusing.add(voter)
             # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.
-            showing = _ids(look for look in looks.values() if after.shown_by(look))
+            showing = ids_of(look.voter for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
                 self._settle(after, looks.values())
                 self._claim = replace(claim, state=self._committed, looks=looks)
@@ -501,7 +497,3 @@ class MetadataLog:
         if self._claim is not None and state.epoch > self._claim.epoch:
             self._claim = None
         return self._committed
-
-
-def _ids(looks: Iterable[VoterLook]) -> list[VoterId]:
-    return [look.voter.id for look in looks]
