@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from stratalog.partitions.errors import CorruptionError, CorruptSegmentError
 
 REMEDY = (
-    "run verify --deep --heal, which mends what any copy on a broker or in the remote tier still holds; then read "
-    "anew, for an older plan may name the bad file still"
+    "run verify --deep --heal, which mends it where a broker or the remote tier has a good copy; then read again: "
+    "an older plan may still name the bad file"
 )
 
 
 def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSegmentError:
-    """The records ``[start, end)`` of the partition ``what`` cannot be had from a file, which ``why`` names:
+    """The records ``[start, end)`` of the partition ``what`` cannot be read from a file, which ``why`` names:
     one line. ``end`` is None where only the file would tell.
     """
     offsets = f"offsets from {start} on" if end is None else f"offsets [{start}, {end})"
