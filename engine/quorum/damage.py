@@ -25,7 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import combinations
 
 from stratalog.engine.metadata.records import VoterId
-from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.state import LogState, minority_of
 from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.errors import CorruptionError, InconsistentClusterIdError, StratalogError
 
@@ -39,7 +39,7 @@ DAMAGED = (CorruptionError, InconsistentClusterIdError)
 def believed_epoch(looks: Collection[VoterLook], electorate: Sequence[VoterId], known_epoch: int) -> int:
     """The greatest epoch that is not the word of a minority alone. Pure."""
     epochs = sorted((look.epoch for look in looks if look.voter.id in electorate), reverse=True)
-    minority = (len(electorate) - 1) // 2
+    minority = minority_of(electorate)
     return max(known_epoch, *epochs[minority : minority + 1], 0)
 
 

@@ -35,7 +35,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from stratalog.engine.metadata.records import VoterId
-from stratalog.engine.quorum.state import LogState, greatest_of, is_majority
+from stratalog.engine.quorum.state import LogState, greatest_of, is_majority, minority_of
 from stratalog.engine.quorum.voter import VoterLook, last_of
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import CheckpointName, DataName
@@ -82,7 +82,7 @@ def committed_of(
 def _is_frozen(name: CheckpointName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:
     """Whether a voter that no stranger writes to has the snapshot."""
     having = {look.voter.id for look in looks if name in look.checkpoints}
-    return len(having & set(electorate)) > (len(electorate) - 1) // 2
+    return len(having & set(electorate)) > minority_of(electorate)
 
 
 def _may_be_committed(name: DataName, looks: Sequence[VoterLook], electorate: Sequence[VoterId]) -> bool:

@@ -100,6 +100,11 @@ def is_majority(some: Iterable[VoterId], electorate: Sequence[VoterId]) -> bool:
     return 2 * len(set(some) & set(electorate)) > len(electorate)
 
 
+def minority_of(electorate: Sequence[VoterId]) -> int:
+    """The greatest number of voters that may be in the hands of a stranger; one voter more than these is sound."""
+    return (len(electorate) - 1) // 2
+
+
 def greatest_of(looks: Iterable[VoterLook]) -> DataName | CheckpointName | None:
     """The file that takes a log furthest; None when there is no file at all."""
     last = (look.last for look in looks if look.last is not None)

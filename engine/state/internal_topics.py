@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.config.cluster_config import ClusterConfig
@@ -65,6 +65,13 @@ def _configs() -> dict[str, str]:
         "unclean.leader.election.enable": "false",
         "message.timestamp.type": "CreateTime",
     }
+
+
+def without_metadata(topics: Sequence[str] | None) -> tuple[Sequence[str] | None, bool]:
+    """The topics whose partitions have replicas, None for all; and whether the metadata log was among them."""
+    if topics is None:
+        return None, True
+    return [name for name in topics if name != METADATA_TOPIC], METADATA_TOPIC in topics
 
 
 def check_not_internal(topic: str, deed: str) -> None:

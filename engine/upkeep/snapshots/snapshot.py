@@ -32,7 +32,7 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.records.coordinator import end_overdue
 from stratalog.engine.records.groups import forget_expired
-from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, without_metadata
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures, metadata_row
 from stratalog.engine.upkeep.snapshots.partition import (
     PartitionSnapshot,
@@ -108,9 +108,7 @@ def snapshot(
     """
     notes: list[str] = []
     failures: list[Failure] = []
-    with_metadata = topics is None or METADATA_TOPIC in topics
-    if topics is not None:
-        topics = [name for name in topics if name != METADATA_TOPIC]
+    topics, with_metadata = without_metadata(topics)
     with context.measured() as measure:
         image = context.metadata.image()
         snapshot_topics(context, image, topics)

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
+from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, without_metadata
 from stratalog.engine.upkeep.verification.audit import Audited, audit, failures_of, notes_of, rewrites_of
 from stratalog.engine.upkeep.verification.metadata import verify_metadata
-from stratalog.partitions.paths import METADATA_TOPIC
 
 
 def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool = False) -> Report:
@@ -27,9 +26,7 @@ def verify(context: Context, topics: Sequence[str] | None = None, *, deep: bool 
     Raises: UnknownTopicOrPartitionError; errors of reading the metadata.
     """
     failures: list[Failure] = []
-    with_metadata = topics is None or METADATA_TOPIC in topics
-    if topics is not None:
-        topics = [name for name in topics if name != METADATA_TOPIC]
+    topics, with_metadata = without_metadata(topics)
     with context.measured() as measure:
         image = context.metadata.image()
         audits = audit(context, image, context.topics(image, topics), failures, deep=deep)
