@@ -30,7 +30,6 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
     UnsupportedStoreError,
 )
-from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.paths import join
 from stratalog.partitions.register import sealed
 from stratalog.partitions.store import Store, StoreOptions
@@ -440,64 +439,3 @@ def test_an_epoch_file_that_contradicts_itself_is_named(disks: LiveCluster, cont
         report = disks.driver().verify()
         assert codes(report) == {"CORRUPT_MESSAGE": 1}
         assert path.name in the_failure(report)
-
-
-# ------------------------------------------------------------------------------ the remote tier
-
-
-def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> None:
-    """A foreign commit (a compaction, say) leaves no log that we would guess at."""
-    import deltalake
-
-    live = LiveCluster(tmp_path)
-    live.tiered()
-    live.fill("abc")
-    live.cluster.tier().raise_for_failures()
-    (folder,) = live.remote.glob("t-*")
-    table = deltalake.DeltaTable(str(folder))
-    deltalake.write_deltalake(table, table.to_pyarrow_table(), mode="append")
-    with live.unchanged():
-        for operation in (
-            live.cluster.tier,
-            live.cluster.replicate,
-            live.cluster.merge,
-            live.cluster.retain,
-            live.cluster.describe,
-            live.cluster.verify,
-        ):
-            report = operation()
-            assert codes(report) == {"CORRUPT_MESSAGE": 1}
-            assert "somebody else has changed the records" in the_failure(report)
-        assert isinstance(_try(lambda: live.cluster.plan_read("t", OffsetSpec.LAST_TIERED)), CorruptionError)
-        assert live.read() == {0: list("abc")}, "what the leaders hold is read without the table"
-
-
-def test_a_remote_object_of_which_a_bit_was_flipped_is_found_by_verify(tmp_path: Path) -> None:
-    live = LiveCluster(tmp_path)
-    live.tiered(local_retention_bytes="-2")
-    live.fill("abc")
-    live.cluster.tier().raise_for_failures()
-    path = sorted(live.remote.rglob("0/*.parquet"))[1]
-    Spot(LocalStore(str(live.remote)), str(path.relative_to(live.remote))).flip(30)
-    with live.unchanged():
-        report = live.cluster.verify(deep=True)
-        assert codes(report) == {"CORRUPT_SEGMENT": 1}
-        assert path.name in the_failure(report)
-        assert "in the remote tier" in the_failure(report)
-
-
-def test_one_topic_that_is_broken_does_not_stop_the_others(tmp_path: Path) -> None:
-    live = LiveCluster(tmp_path)
-    for name in ("bad", "good"):
-        live.tiered(name)
-        live.fill("abc", name)
-    live.cluster.tier().raise_for_failures()
-    (log,) = live.remote.glob("bad-*/_delta_log")
-    (log / f"{0:020d}.json").write_text("no json")
-    (log / f"{1:020d}.json").write_text("no json")
-    live.fill("d", "good")
-    for operation in (live.cluster.replicate, live.cluster.merge, live.cluster.tier, live.cluster.retain):
-        report = operation()
-        assert [failure.item for failure in report.failures] == ["bad"]
-        assert "good" in {row["topic"] for row in report.rows}
-    assert live.read("good") == {0: list("abcd")}

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, write_deltalake
+from deltalake import Field, write_deltalake
 from deltalake.schema import PrimitiveType
 from deltalake.table import TableFeatures
 from deltalake.transaction import AddAction, RemoveAction
@@ -25,6 +25,7 @@ from stratalog.tiering.foreign_commits import parse_commit
 from stratalog.tiering.handover import hand_over
 from stratalog.tiering.remote_change import Rebuilt
 from stratalog.tiering.remote_objects import find_litter
+from tests.unit.foreign_table import delta, listed, offsets, ours, spans
 from tests.unit.tiering_harness import TieredPartition, table_in
 
 
@@ -35,29 +36,6 @@ def part(tmp_path: Path) -> TieredPartition:
     made.append(3, 4, 5)
     made.tier()
     return made
-
-
-def delta(part: TieredPartition) -> DeltaTable:
-    return DeltaTable(part.table.uri)
-
-
-def listed(part: TieredPartition, version: int | None = None) -> set[str]:
-    """The files that any reader of Delta sees, at the newest version or that one."""
-    return set(pa.table(DeltaTable(part.table.uri, version).get_add_actions())["path"].to_pylist())
-
-
-def offsets(part: TieredPartition, version: int | None = None) -> list[int]:
-    """The offsets that any reader of Delta sees."""
-    table = DeltaTable(part.table.uri, version).to_pyarrow_table(columns=["offset"])
-    return sorted(table["offset"].to_pylist())
-
-
-def spans(part: TieredPartition) -> list[tuple[int, int]]:
-    return [(s.base_offset, s.next_offset) for s in part.table.load().of_partition(0)]
-
-
-def ours(part: TieredPartition) -> set[str]:
-    return {segment.path for segment in part.table.load().all_segments()}
 
 
 def test_more_commits_of_others_than_are_read_one_by_one_stop_nothing(
@@ -507,20 +485,3 @@ def test_an_append_only_table_is_added_to_and_says_why_nothing_expires(part: Tie
     part.append(2)
     part.tier()
     assert offsets(part) == list(range(14))
-
-
-@pytest.mark.parametrize(
-    "info", [{}, {"commitInfo": {}}, {"commitInfo": {"operation": 7, "timestamp": 2**60, "userName": None}}]
-)
-def test_what_a_commit_does_not_say_of_itself_is_left_out(info: dict[str, object]) -> None:
-    assert str(parse_commit(3, json.dumps(info).encode(), "it")) == "a commit at version 3"
-
-
-def test_an_entry_that_is_none_is_refused() -> None:
-    with pytest.raises(CorruptionError, match="it is no entry of a Delta log"):
-        parse_commit(3, b"{", "it")
-
-
-def test_a_commit_whose_actions_do_not_say_so_changes_data() -> None:
-    """Delta protocol, "Add File and Remove File": dataChange is required; nothing is taken for granted."""
-    assert parse_commit(3, b'{"remove": {"path": "x"}}', "it").changes_data

@@ -1,0 +1,31 @@
+"""The Delta table of a partition as others see it, and as the log does."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from tests.unit.tiering_harness import TieredPartition
+
+
+def delta(part: TieredPartition) -> DeltaTable:
+    return DeltaTable(part.table.uri)
+
+
+def listed(part: TieredPartition, version: int | None = None) -> set[str]:
+    """The files that any reader of Delta sees, at the newest version or that one."""
+    return set(pa.table(DeltaTable(part.table.uri, version).get_add_actions())["path"].to_pylist())
+
+
+def offsets(part: TieredPartition, version: int | None = None) -> list[int]:
+    """The offsets that any reader of Delta sees."""
+    table = DeltaTable(part.table.uri, version).to_pyarrow_table(columns=["offset"])
+    return sorted(table["offset"].to_pylist())
+
+
+def spans(part: TieredPartition) -> list[tuple[int, int]]:
+    return [(s.base_offset, s.next_offset) for s in part.table.load().of_partition(0)]
+
+
+def ours(part: TieredPartition) -> set[str]:
+    return {segment.path for segment in part.table.load().all_segments()}
