@@ -9,6 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.config.key_source import KeySource, key_of_environment
@@ -323,3 +326,17 @@ def unfence(live: LiveCluster, *brokers: int) -> None:
     for broker in brokers:
         epoch = live.cluster.image.broker(broker).broker_epoch
         context_of(live.cluster).metadata.submit(UnfenceBroker(broker, epoch))
+
+
+def live_and_shared(built: Callable[[Path], LiveCluster]) -> tuple[Any, Any]:
+    """Two fixtures of what is built in a folder: ``live``, and ``shared`` for those who change nothing."""
+
+    @pytest.fixture
+    def live(tmp_path: Path) -> LiveCluster:
+        return built(tmp_path)
+
+    @pytest.fixture(scope="module")
+    def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
+        return built(tmp_path_factory.mktemp("shared"))
+
+    return live, shared

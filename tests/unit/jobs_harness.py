@@ -14,20 +14,6 @@ import pytest
 from tests.unit.cluster_harness import LiveCluster
 
 
-def live_and_shared(built: Callable[[Path], LiveCluster]) -> tuple[Any, Any]:
-    """Two fixtures of what is built in a folder: ``live``, and ``shared`` for those who change nothing."""
-
-    @pytest.fixture
-    def live(tmp_path: Path) -> LiveCluster:
-        return built(tmp_path)
-
-    @pytest.fixture(scope="module")
-    def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-        return built(tmp_path_factory.mktemp("shared"))
-
-    return live, shared
-
-
 def calls(main: Callable[[Sequence[str]], int], *always: str) -> Callable[..., int]:
     """Runs the job on a cluster, with what is ``always`` given and with more; its exit status."""
 

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.root import format_root
 from tests.contexts import context_of
-from tests.unit.cluster_harness import LiveCluster, codes, rows_of, the_failure
+from tests.unit.cluster_harness import LiveCluster, codes, live_and_shared, rows_of, the_failure
 
 
 def built(folder: Path) -> LiveCluster:
@@ -26,15 +26,7 @@ def built(folder: Path) -> LiveCluster:
     return made
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
+live, shared = live_and_shared(built)
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from stratalog.jobs.bootstrap import main as bootstrap
-from tests.unit.cluster_harness import LiveCluster
-from tests.unit.jobs_harness import calls, live_and_shared, report
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
+from tests.unit.jobs_harness import calls, report
 
 
 def built(folder: Path) -> LiveCluster:

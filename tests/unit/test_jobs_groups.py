@@ -10,8 +10,8 @@ import pytest
 
 from stratalog.jobs.groups import duration
 from stratalog.jobs.groups import main as groups
-from tests.unit.cluster_harness import LiveCluster
-from tests.unit.jobs_harness import calls, live_and_shared, rows
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
+from tests.unit.jobs_harness import calls, rows
 
 
 def built(folder: Path) -> LiveCluster:

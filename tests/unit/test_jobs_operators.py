@@ -12,8 +12,8 @@ from stratalog.jobs.elect import main as elect
 from stratalog.jobs.reassign import main as reassign
 from stratalog.jobs.reassign import moves, rate
 from tests.contexts import context_of
-from tests.unit.cluster_harness import LiveCluster
-from tests.unit.jobs_harness import live_and_shared, report
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
+from tests.unit.jobs_harness import report
 
 
 def built(folder: Path) -> LiveCluster:

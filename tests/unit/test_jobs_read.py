@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from stratalog.jobs.read import main as read
-from tests.unit.cluster_harness import LiveCluster
-from tests.unit.jobs_harness import live_and_shared, nobody_reads, report
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
+from tests.unit.jobs_harness import nobody_reads, report
 
 
 def built(folder: Path) -> LiveCluster:

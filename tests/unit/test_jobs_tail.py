@@ -14,9 +14,9 @@ from stratalog.jobs.offsets import main as offsets
 from stratalog.jobs.tail import main as tail
 from stratalog.partitions.clock import SystemClock
 from stratalog.partitions.records import HEADERS
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
-from tests.unit.jobs_harness import calls, live_and_shared, nobody_reads, report
+from tests.unit.jobs_harness import calls, nobody_reads, report
 
 
 def built(folder: Path) -> LiveCluster:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from stratalog.jobs.transactions import main as transactions
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
-from tests.unit.jobs_harness import calls, live_and_shared, rows
+from tests.unit.jobs_harness import calls, rows
 
 
 def built(folder: Path) -> LiveCluster:

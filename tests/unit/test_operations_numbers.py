@@ -19,7 +19,7 @@ from stratalog.partitions.errors import (
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.numbers import whole, wholes
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
 
 
@@ -36,15 +36,7 @@ def built(folder: Path) -> LiveCluster:
     return live
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
+live, shared = live_and_shared(built)
 
 
 def records() -> Any:

@@ -23,7 +23,7 @@ from stratalog.partitions.errors import (
     StratalogError,
     UnknownTopicOrPartitionError,
 )
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
 from tests.unit.stream_harness import source
 
@@ -41,15 +41,7 @@ def built(folder: Path) -> LiveCluster:
     return made
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
+live, shared = live_and_shared(built)
 
 
 Door = Callable[..., object]

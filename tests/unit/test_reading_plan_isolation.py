@@ -12,7 +12,7 @@ from stratalog import FirstAt
 from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.partitions.errors import InvalidCallError, OffsetOutOfRangeError
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
-from tests.unit.cluster_harness import LiveCluster
+from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
 
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
@@ -39,15 +39,7 @@ def built(folder: Path) -> LiveCluster:
     return made
 
 
-@pytest.fixture
-def live(tmp_path: Path) -> LiveCluster:
-    return built(tmp_path)
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
-    """``live``, for those who change nothing."""
-    return built(tmp_path_factory.mktemp("shared"))
+live, shared = live_and_shared(built)
 
 
 def values(live: LiveCluster, plan: ReadPlan) -> list[str]:
