@@ -152,7 +152,7 @@ class BenchCluster:
         for view in self.cluster.image.views(TOPIC):
             for broker in view.replicas:
                 if (broker == view.leader) == leading:
-                    root = self.folder / f"broker-{broker}" / view.brokers[broker].home
+                    root = self.folder / f"broker-{broker}" / view.brokers[broker].incarnation_folder
                     found += root.glob(f"{TOPIC}-*/{view.partition}.*")
         return found
 

@@ -24,7 +24,7 @@ from bench.measuring import in_turn, seconds_of
 from bench.options import RECORD_BYTES, size_text
 from bench.table import Limit, Line
 from stratalog.engine.driver.context import COPY_THREADS
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.runner import Runner, SerialRunner, ThreadRunner, values
 
@@ -96,11 +96,11 @@ def _sync(made: BenchCluster, copies: Runner) -> float:
     for folder in made.replicas(leading=False):
         shutil.rmtree(folder)
     (view,) = made.cluster.image.views(TOPIC)
-    site = Site(view, made.cluster.stores)
+    replicas = PartitionReplicas(view, made.cluster.stores)
     copied: list[int] = []
 
     def sync() -> None:
-        _, outcomes = sync_followers(site, site.followers, SyncOptions(copies=copies))
+        _, outcomes = sync_followers(replicas, replicas.followers, SyncOptions(copies=copies))
         copied.extend(synced.copied_files for synced in values(outcomes))
 
     seconds = seconds_of(sync)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from bench.bench import TOPIC, Bench, BenchCluster, record_batch
 from bench.measuring import in_turn, seconds_of
 from bench.table import Limit, Line
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName, EpochName, WatermarkName
 from stratalog.partitions.records import physical_schema
@@ -71,7 +71,10 @@ def _filled(bench: Bench, partitions: int) -> BenchCluster:
 
 def _folders(made: BenchCluster) -> list[Path]:
     root = made.folder / "broker-1"
-    found = [root / Site(view, made.cluster.stores).leader.folder for view in made.cluster.image.views(TOPIC)]
+    found = [
+        root / PartitionReplicas(view, made.cluster.stores).leader.folder
+        for view in made.cluster.image.views(TOPIC)
+    ]
     found[0].mkdir(parents=True)
     return found
 

@@ -37,13 +37,13 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A folder's names by kind. Foreign names, and everything in folders inside it, are ``strangers``."""
+    """A folder's names by kind. Foreign names, and everything in folders inside it, are ``foreign``."""
 
     data: tuple[DataFile, ...]
     epochs: tuple[tuple[EpochName, StoredObject], ...]
     watermarks: tuple[WatermarkName, ...]
     local_starts: tuple[tuple[LocalStartName, StoredObject], ...]
-    strangers: tuple[StoredObject, ...]
+    foreign: tuple[StoredObject, ...]
     checkpoints: tuple[tuple[CheckpointName, StoredObject], ...] = ()
     """Snapshots, by end offset."""
     chunks: tuple[tuple[ChunkName, StoredObject], ...] = ()
@@ -75,7 +75,7 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
     epochs: list[tuple[EpochName, StoredObject]] = []
     watermarks: list[WatermarkName] = []
     local_starts: list[tuple[LocalStartName, StoredObject]] = []
-    strangers: list[StoredObject] = []
+    foreign: list[StoredObject] = []
     checkpoints: list[tuple[CheckpointName, StoredObject]] = []
     chunks: list[tuple[ChunkName, StoredObject]] = []
     for stored in objects:
@@ -96,13 +96,13 @@ def parse(folder: str, objects: Iterable[StoredObject], uri_of: Callable[[str], 
             case ChunkName() as name:
                 chunks.append((name, stored))
             case _:
-                strangers.append(stored)
+                foreign.append(stored)
     return Listing(
         tuple(data),
         tuple(epochs),
         tuple(watermarks),
         tuple(local_starts),
-        tuple(strangers),
+        tuple(foreign),
         tuple(sorted(checkpoints, key=lambda found: found[0])),
         tuple(sorted(chunks, key=lambda found: found[0])),
     )
@@ -138,7 +138,7 @@ class ReplicaLog:
     local_start: int
     log_end: int
     high_watermark: int
-    promised: int
+    claimed_high_watermark: int
     """The high watermark that the files of the lineage's epochs claim, not bounded by the log end."""
     dead: tuple[DataFile, ...]
     """Files of other histories, or below the local start."""
@@ -155,7 +155,7 @@ class ReplicaLog:
     @property
     def lost_committed(self) -> bool:
         """Storage has lost data below the high watermark: the replica is corrupt, not shorter."""
-        return self.promised > self.log_end
+        return self.claimed_high_watermark > self.log_end
 
     def holds(self, name: DataName) -> bool:
         """Whether the file is in the log: a link of the chain."""
@@ -216,7 +216,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
 
     used = {link.name for link in chain}
     unused = [file for file in live if file.name not in used]
-    promised = promised_by(listing, lineage)
+    claimed_high_watermark = claimed_high_watermark_of(listing, lineage)
     return ReplicaLog(
         listing=listing,
         lineage=lineage,
@@ -224,7 +224,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
         local_start=local_start,
         log_end=position,
         high_watermark=_high_watermark(listing, lineage, local_start, position),
-        promised=promised,
+        claimed_high_watermark=claimed_high_watermark,
         dead=tuple(dead),
         hidden=tuple(file for file in unused if file.name.base_offset < position),
         stranded=tuple(file for file in unused if file.name.base_offset >= position),
@@ -260,7 +260,7 @@ def _high_watermark(listing: Listing, lineage: Lineage, local_start: int, log_en
     return min(max([local_start, *marks]), log_end)
 
 
-def promised_by(listing: Listing, lineage: Lineage) -> int:
+def claimed_high_watermark_of(listing: Listing, lineage: Lineage) -> int:
     """Up to where the high-watermark files of a folder say that a history was committed; 0 without any."""
     known = {entry.epoch for entry in lineage}
     return max((_bounded(name, lineage) for name in listing.watermarks if name.epoch in known), default=0)

@@ -10,9 +10,9 @@ An append is a file of its own, however small. Below the high watermark, neighbo
 
 Merges never cross the end of the remote log, so the remote table holds every offset once.
 
-A merged segment is settled: merges stop at the last stable offset, and what is merged says of each record whether
+A merged segment has no open transaction: merges stop at the last stable offset, and a merged record says whether
 its transaction was aborted. So an append in a transaction is sealed only by being rewritten, also a large one
-alone; and whatever is tiered is settled.
+alone; and whatever is tiered is decided.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Run:
     """Neighbouring links ``[start, end)`` of one log."""
 
     links: tuple[Link, ...]
-    unsettled: bool = False
+    transactional: bool = False
     """Some of the files are appends in transactions, or markers."""
     aborted: frozenset[DataName] = frozenset()
     """Those whose transaction was aborted."""
@@ -64,9 +64,11 @@ class Run:
 
     @property
     def is_segment(self) -> bool:
-        """Whether the run is one whole file already: nothing to merge, cut or settle."""
+        """Whether the run is one whole file already: nothing to merge, cut or decide."""
         return (
-            len(self.links) == 1 and self.links[0].start == self.links[0].name.base_offset and not self.unsettled
+            len(self.links) == 1
+            and self.links[0].start == self.links[0].name.base_offset
+            and not self.transactional
         )
 
     @property
@@ -99,7 +101,7 @@ def sealed_runs(
         dwarfs = first.name.merged and _size(first) >= sum(map(_size, rest))
         sealed.append(Run((first,) if dwarfs else tuple(active)))
         active = rest if dwarfs else []
-    return [settling(run, transactions) for run in sealed]
+    return [with_outcomes(run, transactions) for run in sealed]
 
 
 def plan_merges(
@@ -109,12 +111,13 @@ def plan_merges(
     now_ms: int,
     transactions: LogTransactions | None = None,
 ) -> list[Run]:
-    """The runs to merge now: sealed ones of several files, or to be settled; crowded ones of the active tail."""
+    """The runs to merge now: sealed ones of several files, or with transactions to decide; crowded ones of the
+    active tail."""
     sealed = sealed_runs(log, policy, from_offset, now_ms, transactions)
-    merges = [run for run in sealed if len(run.links) > 1 or run.unsettled]
+    merges = [run for run in sealed if len(run.links) > 1 or run.transactional]
     active_from = sealed[-1].end if sealed else from_offset
     active = [link for link in _mergeable(log, from_offset, transactions) if link.start >= active_from]
-    return merges + [settling(run, transactions) for run in _crowds(active, policy)]
+    return merges + [with_outcomes(run, transactions) for run in _crowds(active, policy)]
 
 
 def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions | None) -> list[Link]:
@@ -127,13 +130,13 @@ def _mergeable(log: ReplicaLog, from_offset: int, transactions: LogTransactions 
     ]
 
 
-def settling(run: Run, transactions: LogTransactions | None) -> Run:
+def with_outcomes(run: Run, transactions: LogTransactions | None) -> Run:
     """The run with the fates of its transactions; None: a log without transactions."""
     if transactions is None or not transactions.fates:
         return run
     fates = {link.name: fate for link in run.links if (fate := transactions.fates.get(link.name)) is not None}
     aborted = frozenset(name for name, fate in fates.items() if fate is Fate.ABORTED)
-    return replace(run, unsettled=bool(fates), aborted=aborted)
+    return replace(run, transactional=bool(fates), aborted=aborted)
 
 
 def _roll(links: Sequence[Link], policy: MergePolicy) -> tuple[list[Run], list[Link]]:

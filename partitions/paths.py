@@ -1,7 +1,7 @@
 """Every name in storage: built and parsed here, and nowhere else (protocol section 1).
 
     broker.json                                                     what a root is
-    <home>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
+    <incarnation>/<topic>-<topic_id>/<partition>.<assignment>/             the folder of one replica
         <base>.<epoch>.parquet          one append: records [base, next)
         <base>-<next>.<epoch>.parquet   a merged segment: records [base, next)
         <epoch>.epoch                   joined leader epoch; JSON lineage, checksum
@@ -9,7 +9,7 @@
         <offset>.local                  local log start; JSON producer state, checksum
         <end>-<epoch>.checkpoint        a snapshot: the state after the records [0, end), the last of them of epoch
         <end>-<epoch>.checkpoint.<position>.part    bytes of a snapshot on its way here, from that position on
-    <home>/__remote_log_manager/<version>.schedule                  which partitions are due for tiering; a hint
+    <incarnation>/__remote_log_manager/<version>.schedule           which partitions are due for tiering; a hint
     <directory_id>/__cluster_metadata/                              the folder of one voter
         <epoch>.claim                   the claimant's id; <epoch>.<tag>.claim where the cluster has a key
         <base>.<epoch>.parquet          one committed batch of metadata records
@@ -21,7 +21,7 @@
     <topic>/<partition>/epoch-<epoch>/<base>.parquet                records that ``recover`` has exported
 
 Offsets and positions have 20 digits and epochs 10, so that names sort as numbers; a greater one is never written,
-and what has more than 64 bits is no offset. A home is the directory id of
+and what has more than 64 bits is no offset. An incarnation folder is the directory id of
 the root and, where that is known, a digest of what its ``broker.json`` was as an object,
 ``<directory_id>.<8 hex digits>``: a root that was put back from an older copy has the id of the original, and must
 not be written to by those who knew that one.
@@ -233,23 +233,23 @@ def parse_topic_folder(folder: str) -> tuple[str, str] | None:
     return (topic, topic_id) if topic and dash == "-" and is_id(topic_id) else None
 
 
-def home_folder(directory_id: str, root: str) -> str:
-    """The home of an incarnation with this directory id, of which ``root`` is what its ``broker.json`` was as an
-    object; empty: not known.
+def incarnation_folder_of(directory_id: str, root: str) -> str:
+    """The folder of an incarnation below its root. ``root`` is the identity of its ``broker.json`` as an object;
+    empty: not known.
     """
     digest = hashlib.blake2b(root.encode(), digest_size=4).hexdigest()
     return f"{directory_id}.{digest}" if root else directory_id
 
 
 def is_top_folder(folder: str) -> bool:
-    """Whether a folder right below a root may be one of ours: a home, a topic's in the remote tier, or that of the
-    descriptions. A bucket, or a folder in it, may have other tenants beside them.
+    """Whether a folder right below a root may be one of ours: an incarnation's, a topic's in the remote tier, or
+    that of the descriptions. A bucket, or a folder in it, may have other tenants beside them.
     """
-    home, _, digest = folder.partition(".")
+    incarnation, _, digest = folder.partition(".")
     return (
         folder == DESCRIPTIONS
         or parse_topic_folder(folder) is not None
-        or (is_id(home) and (folder == home or _DIGEST.match(digest) is not None))
+        or (is_id(incarnation) and (folder == incarnation or _DIGEST.match(digest) is not None))
     )
 
 
@@ -264,27 +264,32 @@ def is_probe(name: str) -> bool:
     return name.endswith(_PROBE) and is_id(name.removesuffix(_PROBE))
 
 
-def topic_path(home: str, topic: str, topic_id: str) -> str:
+def topic_path(incarnation_folder: str, topic: str, topic_id: str) -> str:
     """The folder of a topic under the root of a broker."""
-    return f"{home}/{topic_folder(topic, topic_id)}"
+    return f"{incarnation_folder}/{topic_folder(topic, topic_id)}"
 
 
-def replica_path(home: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
+def replica_path(incarnation_folder: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
     """The folder of one incarnation of one replica under the root of its broker."""
-    return f"{topic_path(home, topic, topic_id)}/{partition}.{assignment}"
+    return f"{topic_path(incarnation_folder, topic, topic_id)}/{partition}.{assignment}"
 
 
 def parse_replica_path(path: str) -> tuple[str, str, str, int, int] | None:
     """The parts from which ``replica_path`` made the path; None when it is no folder of a replica."""
-    home, _, rest = path.partition("/")
+    incarnation_folder, _, rest = path.partition("/")
     folder, _, last = rest.partition("/")
     topic = parse_topic_folder(folder)
     partition, dot, assignment = last.partition(".")
-    if topic is None or not dot or not is_top_folder(home) or parse_topic_folder(home) is not None:
+    if (
+        topic is None
+        or not dot
+        or not is_top_folder(incarnation_folder)
+        or parse_topic_folder(incarnation_folder) is not None
+    ):
         return None
     if not (_PARTITION.match(partition) and _ASSIGNMENT.match(assignment)):
         return None
-    return home, *topic, int(partition), int(assignment)
+    return incarnation_folder, *topic, int(partition), int(assignment)
 
 
 def voter_path(directory_id: str) -> str:
@@ -297,14 +302,14 @@ def is_log_folder(path: str) -> bool:
     return base_name(path) == METADATA_TOPIC or parse_replica_path(path) is not None
 
 
-def schedule_folder(home: str) -> str:
+def schedule_folder(incarnation_folder: str) -> str:
     """The folder of the list of partitions that are due for tiering, under the root of a broker."""
-    return f"{home}/__remote_log_manager"
+    return f"{incarnation_folder}/__remote_log_manager"
 
 
-def schedule_path(home: str, version: int) -> str:
+def schedule_path(incarnation_folder: str, version: int) -> str:
     """One version of that list."""
-    return f"{schedule_folder(home)}/{_digits(version)}.schedule"
+    return f"{schedule_folder(incarnation_folder)}/{_digits(version)}.schedule"
 
 
 def parse_schedule_name(text: str) -> int | None:

@@ -51,7 +51,7 @@ class PastAppend(msgspec.Struct, frozen=True, array_like=True):
     base_offset: Int64
     next_offset: Int64
     digest: bytes | None = None
-    dealt_among: Int64 | None = None
+    partition_count: Int64 | None = None
 
 
 class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +65,7 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     appended_ms: Int64
     txn_first_offset: Int64 | None = None
     """Where its open transaction begins in this partition (Kafka's currentTxnFirstOffset); None without one."""
-    dealt_among: Int64 | None = None
+    partition_count: Int64 | None = None
     """Among how many partitions the sequence was dealt out by the records' keys; None where they were given."""
     digest: bytes | None = None
     """Of the records (``stratalog.partitions.digest``); None: nobody compares them."""
@@ -79,7 +79,7 @@ class ProducerEntry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def lately(self) -> tuple[PastAppend, ...]:
         """The appends whose offsets are known, the latest first."""
-        last = PastAppend(self.sequence, self.base_offset, self.next_offset, self.digest, self.dealt_among)
+        last = PastAppend(self.sequence, self.base_offset, self.next_offset, self.digest, self.partition_count)
         return last, *self.earlier
 
     def has_appended(self, sequence: int) -> bool | None:
@@ -111,7 +111,7 @@ class ProducerAppend(msgspec.Struct, frozen=True):
     """The records are part of the transaction of this epoch."""
     control: int | None = None
     """Of a marker (``records.ABORT``, ``records.COMMIT``): it ends the transactions of earlier epochs."""
-    dealt_among: int | None = None
+    partition_count: int | None = None
     """As in ``ProducerEntry``: for a retry of the append when the topic has grown."""
     on_changed_replay: OnChangedReplay | None = None
     """Of a producer that was named. None: its sequences are the engine's own, and come again with the same
@@ -251,7 +251,7 @@ def after_append(
     if txn_first_offset is None and append.transactional and append.control is None:
         txn_first_offset = base_offset
     entry = ProducerEntry(
-        append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset, append.dealt_among
+        append.epoch, append.sequence, base_offset, next_offset, now_ms, txn_first_offset, append.partition_count
     )
     if append.on_changed_replay is not None:
         before = last if last is not None and last.epoch == append.epoch else None
@@ -271,7 +271,7 @@ def _longer(before: ProducerEntry, sequence: int) -> tuple[int, ...]:
     return ((1, missing, *runs) if missing else (runs[0] + 1, *runs[1:]))[:MOST_RUNS]
 
 
-def settled(state: ProducerState) -> dict[str, ProducerEntry]:
+def without_transactions(state: ProducerState) -> dict[str, ProducerEntry]:
     """The state at an offset where all transactions that began below it are decided: none is open. An entry below
     the last stable offset may still call one open whose marker stands behind it; a log that goes on from there
     without its later files (a restored one, say) would never see that marker.

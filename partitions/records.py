@@ -36,7 +36,7 @@ ABORT, COMMIT = 0, 1
 """``control`` of a marker, which ends a transaction in its partition: Kafka's types of control records."""
 ABORTED = 2
 """``control`` of a record whose transaction was aborted; only merged segments say so. All other records have null
-there: a reader of ``control IS NULL`` in settled segments (``stratalog.partitions.transactions``) gets the
+there: a reader of ``control IS NULL`` in merged segments (``stratalog.partitions.transactions``) gets the
 committed records.
 """
 

@@ -67,14 +67,14 @@ class Replica:
     assignment: int
     root: str = ""
     """The identity of the root that is registered; empty where it is not known: then ``broker.json`` is read."""
-    home: str = ""
+    incarnation_folder: str = ""
     """The folder of this incarnation below the root; empty: the directory id."""
 
     @property
     def folder(self) -> str:
         """The replica's folder under the root."""
-        home = self.home or self.directory_id
-        return paths.replica_path(home, self.topic, self.topic_id, self.partition, self.assignment)
+        incarnation_folder = self.incarnation_folder or self.directory_id
+        return paths.replica_path(incarnation_folder, self.topic, self.topic_id, self.partition, self.assignment)
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition} on broker {self.broker_id}"
@@ -193,7 +193,7 @@ def _read_lineage(store: Store, register: StoredObject) -> Lineage:
 
 
 @contextmanager
-def blaming(replica: Replica) -> Iterator[None]:
+def errors_of(replica: Replica) -> Iterator[None]:
     """Corruption that is found inside is this replica's, unless it is known to be another's."""
     try:
         yield

@@ -96,17 +96,17 @@ def removable(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[str]:
       that a start that moves on more often than that does not keep files without end.
     """
     listing = log.listing
-    settled = _settled_local_start(listing, now_ms - delay_ms)
+    lasting = _lasting_local_start(listing, now_ms - delay_ms)
     names = [
         str(each.file.name)
         for each in discarded(log)
         if (at := each.deletable_ms(delay_ms)) is not None and at <= now_ms
     ]
-    needed = {str(name) for name, _ in listing.local_starts if name.offset >= settled}
+    needed = {str(name) for name, _ in listing.local_starts if name.offset >= lasting}
     return [*names, *(name for name in litter(listing) if name not in needed)]
 
 
-def _settled_local_start(listing: Listing, until_ms: int) -> int:
+def _lasting_local_start(listing: Listing, until_ms: int) -> int:
     """The greatest local start that was written up to ``until_ms``; 0 without one."""
     written = (name.offset for name, stored in listing.local_starts if stored.modified_ms <= until_ms)
     return max(written, default=0)

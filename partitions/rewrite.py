@@ -19,7 +19,7 @@ from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import widest
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.merge import Run
-from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.producers import ProducerEntry, without_transactions
 from stratalog.partitions.records import ABORTED
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.segment import read_batches, read_segment
@@ -78,8 +78,8 @@ def stage_run(
             )
     last = segments[-1].footer
     schema = widest((segment.schema for segment in segments), source.uri_of(run.links[0].file.object.name))
-    if not run.unsettled and any(segment.footer.transaction is not None for segment in segments):
-        raise ValueError(f"{source.uri_of(run.links[0].file.object.name)}: a run in transactions was not settled")
+    if not run.transactional and any(segment.footer.transaction is not None for segment in segments):
+        raise ValueError(f"{source.uri_of(run.links[0].file.object.name)}: a run in transactions has no outcomes")
     staged = target.stage_writer(name)
     try:
         markers = _markers((segment.footer for segment in segments), run.start)
@@ -131,7 +131,7 @@ def _write(
         raise
 
     def producers(_: int) -> dict[str, ProducerEntry]:
-        return settled(last.producers)
+        return without_transactions(last.producers)
 
     # Nothing of the moment: the same files merge into the same bytes.
     return writer.close(

@@ -74,7 +74,7 @@ class Root:
     identity: str
 
 
-def look_at_root(store: Store) -> Root | None:
+def inspect_root(store: Store) -> Root | None:
     """The root now; None when it says nothing (unmounted, or never formatted). Asks for ``broker.json`` and
     reads the very object that was found.
 

@@ -109,10 +109,10 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) ->
 
 def _read_segment(store: Readable, file: DataFile) -> Segment:
     with naming(file.object):
-        return _looked_into(store, file)
+        return _open(store, file)
 
 
-def _looked_into(store: Readable, file: DataFile) -> Segment:
+def _open(store: Readable, file: DataFile) -> Segment:
     what = store.uri_of(file.object.name)
     parquet, stored, index_start, crc32 = _read_parquet_footer(store, file.object, what)
     try:

@@ -2,8 +2,8 @@
 
 An append in a transaction is a file of its own, and so is the marker that ends the transaction in a partition;
 their footers say so. The last file's footer says where the transactions begin that are open there. A merged
-segment was settled when it was made: its records say by themselves (``records``) what became of them. So footers
-are looked at only where something transactional was appended since the last merge.
+segment holds none that is open: its records say by themselves (``records``) what became of them. So footers are
+looked at only where something transactional was appended since the last merge.
 
     last stable offset    below it every transaction is decided, and its markers are committed: readers of
                           committed records stop there, and so do merges, the remote tier, and snapshots
@@ -43,7 +43,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class LogTransactions:
-    """The transactions of a log, as far as they are not settled by merges."""
+    """The transactions of a log, as far as they are not decided by merges."""
 
     last_stable_offset: int
     """At least the local start, at most the high watermark."""

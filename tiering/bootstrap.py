@@ -33,7 +33,7 @@ from enum import Enum
 
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.producers import ProducerEntry, without_transactions
 from stratalog.partitions.store.protocol import Store
 from stratalog.tiering.remote_file import read_remote
 from stratalog.tiering.remote_segment import RemoteSegment
@@ -213,4 +213,4 @@ def auxiliary_state(remote: Store, folder: str, segment: RemoteSegment) -> Auxil
     """
     footer = read_remote(remote, folder, segment).footer
     lineage = Lineage(entry for entry in footer.lineage if entry[1] < segment.next_offset)
-    return AuxiliaryState(segment.next_offset, lineage, settled(footer.producers))
+    return AuxiliaryState(segment.next_offset, lineage, without_transactions(footer.producers))

@@ -28,7 +28,7 @@ from stratalog.partitions import paths
 from stratalog.partitions.errors import CorruptionError, SourceChangedError
 from stratalog.partitions.listing import DataFile
 from stratalog.partitions.merge import Run
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.rewrite import check_in_log, stage_run
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import check_copy, verify_bytes
@@ -58,10 +58,10 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
         pass
     else:
         return _reused(leader, run, remote, already)
-    with blaming(leader):
+    with errors_of(leader):
         staged, expected = _stage(leader, run, remote, name, compression)
     try:
-        with blaming(leader):
+        with errors_of(leader):
             check_in_log(leader, run)
         created = staged.commit()
     except BaseException:

@@ -58,7 +58,7 @@ def records_in(
     file: _ForeignFile | None = None
     for number, (_, at, index) in enumerate(groups, 1):
         if file is None or file.stored != files[at]:
-            file = _looked_into(remote, files[at])
+            file = _open(remote, files[at])
         waiting = pa.concat_tables([waiting, _records(remote, file, index, wanted, schema)])
         if number < len(groups) and waiting.nbytes <= MOST_WAITING_BYTES:
             continue
@@ -87,7 +87,7 @@ def _groups(remote: Store, files: Sequence[StoredObject], wanted: Range) -> Iter
     place among all, and its own in the file.
     """
     for at, stored in enumerate(files):
-        layout = _looked_into(remote, stored).layout
+        layout = _open(remote, stored).layout
         for index, group in enumerate(layout.row_groups):
             partition = _bounds(group, "partition", (wanted.partition, wanted.partition))
             least, largest = _bounds(group, "offset", (wanted.start, wanted.end - 1))
@@ -102,7 +102,7 @@ def _bounds(group: RowGroup, name: str, unknown: tuple[int, int]) -> tuple[int, 
     return unknown if bounds is None else bounds
 
 
-def _looked_into(remote: Store, stored: StoredObject) -> _ForeignFile:
+def _open(remote: Store, stored: StoredObject) -> _ForeignFile:
     what = remote.uri_of(stored.name)
     with translated(what), remote.open(stored) as source:
         end = read_end(source, stored.size_bytes, what)

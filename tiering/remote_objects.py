@@ -61,7 +61,7 @@ class RemoteObjects:
     """By path."""
     log_entries: tuple[StoredObject, ...] = ()
     """The files of the table's own log."""
-    strangers: Mapping[str, StoredObject] = field(default_factory=dict)
+    foreign: Mapping[str, StoredObject] = field(default_factory=dict)
     """All other objects there, by path; also a link, say, in the place of a segment."""
 
     @classmethod
@@ -69,7 +69,7 @@ class RemoteObjects:
         """The objects of a walk through ``folder``."""
         segments: dict[str, RemoteObject] = {}
         log_entries: list[StoredObject] = []
-        strangers: dict[str, StoredObject] = {}
+        foreign: dict[str, StoredObject] = {}
         for stored in objects:
             path = stored.name.removeprefix(folder + "/")
             parsed = paths.parse_remote_segment_path(path)
@@ -79,13 +79,13 @@ class RemoteObjects:
             elif path.startswith(paths.DELTA_LOG + "/") and not stored.special:
                 log_entries.append(stored)
             else:
-                strangers[path] = stored
-        return cls(segments, tuple(log_entries), strangers)
+                foreign[path] = stored
+        return cls(segments, tuple(log_entries), foreign)
 
     def at(self, path: str) -> StoredObject:
         """The object at a path that is there."""
         found = self.segments.get(path)
-        return self.strangers[path] if found is None else found.object
+        return self.foreign[path] if found is None else found.object
 
     def holds(self, segment: RemoteSegment) -> bool:
         """Whether a listed segment's object is there, at its size."""
@@ -130,7 +130,7 @@ def find_litter(
     listed = {segment.path for segment in log.all_segments()}
     litter: dict[str, Why] = {
         path: Why.OF_OTHERS
-        for path, stored in objects.strangers.items()
+        for path, stored in objects.foreign.items()
         if path in removed.due and stored.modified_ms < before_ms and not stored.special
     }
     undecided: set[int] = set()

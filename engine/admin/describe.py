@@ -8,7 +8,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import PartitionView
-from stratalog.engine.replicas.logs import DescribeWork, LogLook, ReplicaLook, look_at_replicas
+from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
@@ -36,9 +36,9 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
         image = known_image(context, failures)
         chosen = context.topics(image, topics)
         remote = load_remotes(context, image, chosen, failures)
-        works = [DescribeWork(site) for site in context.sites(image, chosen)]
+        works = [DescribeWork(replicas) for replicas in context.replicas_of(image, chosen)]
         due = load_schedule(context, image).schedule.entries if remote or failures else {}
-        for outcome in context.tasks.run(look_at_replicas, works):
+        for outcome in context.tasks.run(list_replicas, works):
             match outcome:
                 case Failed(work, error):
                     failures.append(Failure.of(work, error))
@@ -49,7 +49,7 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
                                 unreachable.setdefault(look.broker_id, []).append(error)
                             case StratalogError() as error:
                                 failures.append(Failure.of(f"{work} on broker {look.broker_id}", error))
-                    view = work.site.view
+                    view = work.replicas.view
                     if topics is None and _says_nothing(view, looks):
                         empty += len(looks)
                         continue
@@ -65,21 +65,21 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts, notes)
 
 
-def _says_nothing(view: PartitionView, looks: Iterable[ReplicaLook]) -> bool:
+def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:
     """Whether the partition is of the engine's own topics, and no replica that answers holds, or lacks,
     anything."""
     as_it_should_be = (_LEADER, _IN_SYNC, _UNREACHABLE, f"{_LEADER}, {_UNREACHABLE}")
     return view.topic in INTERNAL_TOPICS and all(
-        _role(view, look) in as_it_should_be and not (isinstance(look.found, LogLook) and look.found.files)
+        _role(view, look) in as_it_should_be and not (isinstance(look.found, ListedLog) and look.found.files)
         for look in looks
     )
 
 
 def _row(
-    view: PartitionView, look: ReplicaLook, cold: RemoteLog | None, entry: Entry | None, now_ms: int
+    view: PartitionView, look: ListedReplica, cold: RemoteLog | None, entry: Entry | None, now_ms: int
 ) -> dict[str, Value]:
     """None for what is not known of a replica that cannot be looked at."""
-    log = look.found if isinstance(look.found, LogLook) else None
+    log = look.found if isinstance(look.found, ListedLog) else None
     return {
         "topic": view.topic,
         "partition": view.partition,
@@ -98,7 +98,7 @@ def _row(
     }
 
 
-def _tiering(entry: Entry | None, log: LogLook | None, now_ms: int) -> dict[str, Value]:
+def _tiering(entry: Entry | None, log: ListedLog | None, now_ms: int) -> dict[str, Value]:
     """The part of the replica's log that is not in the remote tier, and the failures of the last tier runs: since
     when, how often in a row, with what error. Empty for a partition that is not tiered.
     """
@@ -115,7 +115,7 @@ def _tiering(entry: Entry | None, log: LogLook | None, now_ms: int) -> dict[str,
     }
 
 
-def _role(view: PartitionView, look: ReplicaLook) -> str:
+def _role(view: PartitionView, look: ListedReplica) -> str:
     """The role of the replica in the metadata; or that it cannot be looked at, and whether it leads."""
     broker = look.broker_id
     if isinstance(look.found, StratalogError):

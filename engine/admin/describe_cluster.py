@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from stratalog.engine.brokers.probe import look_at_brokers
+from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import BrokerImage
-from stratalog.engine.metadata.settling import Another, Finding, NotOurs, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Finding, NotOurs, Unreachable
 from stratalog.partitions.bounded import parse_json
 
 
@@ -19,7 +19,7 @@ def describe_brokers(context: Context) -> Report:
     failures: list[Failure] = []
     with context.measured() as measure:
         image = known_image(context, failures)
-        findings = {found.broker_id: found.finding for found in look_at_brokers(context, image)}
+        findings = {found.broker_id: found.finding for found in probe_roots(context, image)}
         partitions = [p for topic in image.topics.values() for p in topic.partitions]
         for broker_id, store in sorted(context.stores.items()):
             registered = image.brokers.get(broker_id)
@@ -44,7 +44,7 @@ def describe_brokers(context: Context) -> Report:
 def _state(registered: BrokerImage, finding: Finding | None) -> str:
     words = []
     if registered.fenced:
-        words.append("fenced by hand" if registered.held else "fenced")
+        words.append("fenced by hand" if registered.fenced_by_hand else "fenced")
     match finding:
         case Another():
             words.append("another incarnation: bootstrap it")

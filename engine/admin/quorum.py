@@ -35,15 +35,15 @@ def describe_quorum(context: Context) -> Report:
         found = context.metadata.with_log(inspect)
     rows = [_voter_row(voter, found.end) for voter in found.voters]
     failures = [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
-    if found.unsettled is not None:
-        failures.insert(0, Failure.of("metadata", found.unsettled))
+    if found.incomplete is not None:
+        failures.insert(0, Failure.of("metadata", found.incomplete))
     totals: dict[str, Value] = {
         "leader": found.leader,
         "epoch": found.epoch,
         "high_watermark": found.end,
         "snapshot_lag": found.end - max((voter.snapshot_end for voter in found.voters), default=0),
     }
-    notes = (*_even(len(found.voters)), *_awaited(found.awaited))
+    notes = (*_even(len(found.voters)), *_replaced(found.replaced))
     return Report("quorum", rows, failures, totals, False, measure.seconds, measure.counts, notes)
 
 
@@ -156,7 +156,7 @@ def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) ->
 def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
     """Raises: InvalidCallError, StaleBrokerError, UnknownBrokerError."""
     broker_id = there.broker_id
-    if broker_id not in image.awaited and all(voter.broker_id != broker_id for voter in image.voters):
+    if broker_id not in image.replaced and all(voter.broker_id != broker_id for voter in image.voters):
         raise InvalidCallError(f"broker {broker_id} is no metadata voter: add it")
     without = RemoveVoter(broker_id, returning=True).decide(image)
     AddVoter(there).check_registered(image)
@@ -190,5 +190,7 @@ def _even(voters: int) -> tuple[str, ...]:
     return () if voters % 2 else (even,)
 
 
-def _awaited(awaited: tuple[int, ...]) -> tuple[str, ...]:
-    return tuple(f"broker {broker} is being replaced as a voter: replace it again to finish" for broker in awaited)
+def _replaced(replaced: tuple[int, ...]) -> tuple[str, ...]:
+    return tuple(
+        f"broker {broker} is being replaced as a voter: replace it again to finish" for broker in replaced
+    )

@@ -140,7 +140,7 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
             store = context.stores.get(broker_id)
             if store is None or not _has_replica(topic, broker_id):
                 continue
-            folder = paths.topic_path(broker.home, topic.name, topic.topic_id)
+            folder = paths.topic_path(broker.incarnation_folder, topic.name, topic.topic_id)
             try:
                 found = store.list(folder)
                 failures += special_files(f"{name} on broker {broker_id}", store, found)

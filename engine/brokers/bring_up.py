@@ -25,7 +25,7 @@ from stratalog.partitions.root import (
     check_broker_file,
     check_signed,
     format_root,
-    look_at_root,
+    inspect_root,
     read_broker_file,
 )
 from stratalog.partitions.store import Store
@@ -117,7 +117,7 @@ def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:
 def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bool) -> dict[str, Value]:
     known = entry(context.file, broker_id)
     store = context.stores[broker_id]
-    found = look_at_root(store)
+    found = inspect_root(store)
     if found is None:
         raise BrokerUnreachableError(
             f"broker {broker_id}: {store.uri} holds no broker.json: mount the volume, or format it"
@@ -133,7 +133,7 @@ def _register(context: Context, broker_id: int, *, by_name: bool, trust_copy: bo
             "copy; register it as a new one"
         )
     root = found.identity
-    held = present is not None and present.held and not by_name
+    held = present is not None and present.fenced_by_hand and not by_name
     if present is not None and present.directory_id == found.file.directory_id:
         if same_root(root, present.root):
             root = present.root or root

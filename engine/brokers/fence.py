@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from stratalog.engine.brokers.probe import entry, look_at_brokers
+from stratalog.engine.brokers.probe import entry, probe_roots
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.commands import (
@@ -24,7 +24,7 @@ from stratalog.engine.metadata.commands import (
     UnregisterBroker,
 )
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
-from stratalog.engine.metadata.settling import Another, Found, NotOurs, Same, Unreachable
+from stratalog.engine.metadata.probed_roots import Another, Found, NotOurs, Same, Unreachable
 from stratalog.engine.metadata.together import Together
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
@@ -128,7 +128,7 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
             entry(context.file, broker_id)
         image = context.metadata.image()
         registered = [image.broker(broker_id) for broker_id in dict.fromkeys(brokers)]
-        findings = {found.broker_id: found for found in look_at_brokers(context, image, brokers)}
+        findings = {found.broker_id: found for found in probe_roots(context, image, brokers)}
         for broker in registered:
             try:
                 command = _bring_back(broker, findings[broker.broker_id])
@@ -183,6 +183,6 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
 
 def state_of(broker: BrokerImage) -> str:
     """The state of a broker: whether it is fenced, and whether by hand."""
-    if broker.held:
+    if broker.fenced_by_hand:
         return "fenced by hand"
     return "fenced" if broker.fenced else "unfenced"

@@ -17,14 +17,14 @@ from stratalog.engine.config.cluster_file import BrokerEntry, ClusterFile
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage
-from stratalog.engine.metadata.settling import (
+from stratalog.engine.metadata.probed_roots import (
     Another,
+    ApplyProbe,
     Finding,
     Found,
     NotOurs,
     ProbedMetadata,
     Same,
-    SettleBrokers,
     Unreachable,
 )
 from stratalog.partitions import paths
@@ -39,7 +39,7 @@ from stratalog.partitions.errors import (
     UnknownBrokerError,
 )
 from stratalog.partitions.identity import same_root
-from stratalog.partitions.root import check_broker_file, check_signed, look_at_root, root_identity
+from stratalog.partitions.root import check_broker_file, check_signed, inspect_root, root_identity
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.store import Store
 
@@ -48,8 +48,8 @@ T = TypeVar("T")
 _ATTEMPTS = 5
 
 
-def settle_brokers(context: Context, image: ClusterImage | None = None) -> ProbedMetadata:
-    """Look at the root of every registered broker, and commit at once what follows (``SettleBrokers``): nothing
+def probe_brokers(context: Context, image: ClusterImage | None = None) -> ProbedMetadata:
+    """Look at the root of every registered broker, and commit at once what follows (``ApplyProbe``): nothing
     when everything is as it is registered. The notes also name the brokers that only the metadata or only the
     cluster file knows; these are left alone. ``image`` is what the caller has just read, and saves reading it.
 
@@ -60,14 +60,14 @@ def settle_brokers(context: Context, image: ClusterImage | None = None) -> Probe
     for _ in range(_ATTEMPTS):
         if image is None:
             image = context.metadata.image()
-        command = SettleBrokers(tuple(look_at_brokers(context, image)))
+        command = ApplyProbe(tuple(probe_roots(context, image)))
         try:
             decided = command.decide(image)
-            settled = context.metadata.submit(command) if decided.records else decided.answer
+            probed = context.metadata.submit(command) if decided.records else decided.answer
         except StaleBrokerError as error:  # somebody has registered one meanwhile
             stale, image = error, None
             continue
-        return replace(settled, notes=(*settled.notes, *_unmatched(context.file, image)))
+        return replace(probed, notes=(*probed.notes, *_unmatched(context.file, image)))
     assert stale is not None
     raise stale
 
@@ -76,22 +76,20 @@ def with_leaders(context: Context, work: Callable[[ClusterImage], T]) -> T:
     """``work`` on the metadata as it is. If a leader cannot be reached, or leads no longer, the brokers are
     probed, which fences the missing ones and elects others, and ``work`` is done once more.
 
-    Raises: what ``work`` raises; as ``settle_brokers``.
+    Raises: what ``work`` raises; as ``probe_brokers``.
     """
     with suppress(BrokerUnreachableError, StaleMetadataError):
         return work(context.metadata.image())
-    return work(settle_brokers(context).image)
+    return work(probe_brokers(context).image)
 
 
-def look_at_brokers(
-    context: Context, image: ClusterImage, brokers: Iterable[int] | None = None
-) -> Sequence[Found]:
+def probe_roots(context: Context, image: ClusterImage, brokers: Iterable[int] | None = None) -> Sequence[Found]:
     """How the roots of these brokers (all when None) are found now, by broker id. Brokers that are not
     registered, or not in the cluster file, are left out.
     """
 
     def look(broker_id: int) -> Finding:
-        finding = _look(context, image.brokers[broker_id])
+        finding = _probe(context, image.brokers[broker_id])
         if isinstance(finding, Another):
             finding.registration.decide(image)  # it says whether anybody could register that root
         return finding
@@ -109,14 +107,14 @@ def look_at_brokers(
     return found
 
 
-def _look(context: Context, registered: BrokerImage) -> Finding:
+def _probe(context: Context, registered: BrokerImage) -> Finding:
     broker_id = registered.broker_id
     store, known = context.stores[broker_id], entry(context.file, broker_id)
     try:
         identity = root_identity(store.stat(paths.BROKER_FILE))
         if registered.root and same_root(identity, registered.root):
             return Same()
-        root = look_at_root(store)
+        root = inspect_root(store)
     except FileNotFoundError:
         root = None
     if root is None:

@@ -131,7 +131,7 @@ class TopicConfig:
         TRUE_OR_FALSE,
         doc="Let a replica outside the ISR lead where no member of the ISR can; loses acknowledged records.",
     )
-    leader_election_thin_replica_last_enable: bool = key(
+    leader_election_short_local_log_last_enable: bool = key(
         False,
         TRUE_OR_FALSE,
         doc="Replicas of a tiered topic that hold less than half as much locally as another candidate are "

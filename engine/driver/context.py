@@ -19,8 +19,8 @@ from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.unnamed_producers import UnnamedProducers
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.quorum.client import MetadataClient
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import CurrentSelector
-from stratalog.engine.replication.site import Site
 from stratalog.partitions import paths
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
@@ -146,13 +146,15 @@ class Context:
         chosen = sorted(image.topic_ids) if names is None else list(dict.fromkeys(names))
         return [image.topic(name) for name in chosen]
 
-    def site(self, view: PartitionView) -> Site:
+    def replicas(self, view: PartitionView) -> PartitionReplicas:
         """A partition with the stores of its brokers."""
-        return Site(view, {broker: self.stores[broker] for broker in view.replicas if broker in self.stores})
+        return PartitionReplicas(
+            view, {broker: self.stores[broker] for broker in view.replicas if broker in self.stores}
+        )
 
-    def sites(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[Site]:
+    def replicas_of(self, image: ClusterImage, topics: Iterable[TopicImage]) -> list[PartitionReplicas]:
         """All partitions of the topics."""
-        return [self.site(view) for topic in topics for view in image.views(topic.name)]
+        return [self.replicas(view) for topic in topics for view in image.views(topic.name)]
 
     def topic_config(self, image: ClusterImage, topic: TopicImage) -> TopicConfig:
         """The configs that apply to a topic now."""

@@ -50,7 +50,7 @@ def check_owners(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequen
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
-    for error in strangers(file, stores, brokers, prober):
+    for error in foreign_roots(file, stores, brokers, prober):
         raise error
 
 
@@ -60,13 +60,13 @@ def check_voters(file: ClusterFile, stores: Mapping[int, Store], prober: Prober)
 
     Raises: InconsistentClusterIdError, LogDirError.
     """
-    found = strangers(file, stores, file.voters, prober)
+    found = foreign_roots(file, stores, file.voters, prober)
     if 2 * (len(file.voters) - len(found)) <= len(file.voters):
         raise found[0]
     return found
 
 
-def strangers(
+def foreign_roots(
     file: ClusterFile, stores: Mapping[int, Store], brokers: Sequence[int], prober: Prober
 ) -> list[StratalogError]:
     """An error for each root of these brokers that belongs to somebody else."""

@@ -103,7 +103,7 @@ class FenceBroker:
         broker = image.broker(self.broker_id)
         if self.broker_epoch is not None:
             _check_registration(broker, self.broker_epoch)
-        if broker.fenced and (broker.held or not self.by_hand):
+        if broker.fenced and (broker.fenced_by_hand or not self.by_hand):
             return Decision((), None)
         return Decision((FenceBrokerRecord(broker_id=self.broker_id, by_hand=self.by_hand),), None)
 

@@ -87,7 +87,7 @@ def dump(image: ClusterImage) -> Iterator[SnapshotRecord]:
     """The records of ``image``, one after the other: no more than one of them is made at a time. Equal images
     have equal dumps.
     """
-    yield VotersRecord(cluster_id=image.cluster_id, voters=image.voters, awaited=image.awaited)
+    yield VotersRecord(cluster_id=image.cluster_id, voters=image.voters, replaced=image.replaced)
     for key, value in sorted(image.configs.items()):
         yield ConfigRecord(resource=ConfigResource.CLUSTER, name="", key=key, value=value)
     for broker_id in sorted(image.brokers):
@@ -173,7 +173,7 @@ class _Loading:
         return ClusterImage(
             cluster_id=self._voters.cluster_id,
             voters=self._voters.voters,
-            awaited=self._voters.awaited,
+            replaced=self._voters.replaced,
             brokers=self._brokers,
             topics=self._topics,
             topic_ids=self._topic_ids,

@@ -32,7 +32,7 @@ from stratalog.engine.metadata.records import (
     VotersRecord,
 )
 from stratalog.partitions.errors import CorruptionError, LogGapError
-from stratalog.partitions.paths import home_folder
+from stratalog.partitions.paths import incarnation_folder_of
 
 
 def apply(image: ClusterImage, offset: int, records: Sequence[MetadataRecord]) -> ClusterImage:
@@ -56,7 +56,7 @@ class _ImageDraft:
 
     def __init__(self, image: ClusterImage) -> None:
         self._cluster_id = image.cluster_id
-        self._voters, self._awaited = image.voters, image.awaited
+        self._voters, self._replaced = image.voters, image.replaced
         self._brokers = dict(image.brokers)
         self._topics = Overlay(image.topics)
         self._topic_ids = Overlay(image.topic_ids)
@@ -67,12 +67,12 @@ class _ImageDraft:
         """The image."""
         for topic_id, partitions in self._changed.items():
             self._topics[topic_id] = replace(self._topics[topic_id], partitions=tuple(partitions))
-        self._topics.settle()
-        self._topic_ids.settle()
+        self._topics.rebase()
+        self._topic_ids.rebase()
         return ClusterImage(
             cluster_id=self._cluster_id,
             voters=self._voters,
-            awaited=self._awaited,
+            replaced=self._replaced,
             brokers=self._brokers,
             topics=self._topics,
             topic_ids=self._topic_ids,
@@ -83,8 +83,8 @@ class _ImageDraft:
     def apply(self, offset: int, record: MetadataRecord) -> None:
         """Fold in one record. Raises: CorruptionError."""
         match record:
-            case VotersRecord(cluster_id=cluster_id, voters=voters, awaited=awaited):
-                self._cluster_id, self._voters, self._awaited = cluster_id, voters, awaited
+            case VotersRecord(cluster_id=cluster_id, voters=voters, replaced=replaced):
+                self._cluster_id, self._voters, self._replaced = cluster_id, voters, replaced
             case NoOpRecord():
                 pass
             case RegisterBrokerRecord():
@@ -120,13 +120,15 @@ class _ImageDraft:
         before = self._brokers.get(broker_id)
         if before is not None and before.directory_id == record.directory_id and not (root or record.trusted):
             root = before.root  # Nobody has looked; what was seen last still tells a copy from the original.
-        registered = Incarnation(broker_id, record.directory_id, root, home_folder(record.directory_id, root))
+        registered = Incarnation(
+            broker_id, record.directory_id, root, incarnation_folder_of(record.directory_id, root)
+        )
         if before is not None and registered.is_same(before.incarnation, trusted=record.trusted):
-            registered = registered._replace(home=before.home)
+            registered = registered._replace(incarnation_folder=before.incarnation_folder)
         # Partitions without any ISR may wait for this very storage, or for what it is a copy of.
         lost = {one for _, partition in self._partitions_on(broker_id) for one in partition.lost}
-        awaited = sorted(one.home for one in lost if registered.is_same(one, trusted=record.trusted))
-        home = awaited[0] if awaited else registered.home
+        known = sorted(one.incarnation_folder for one in lost if registered.is_same(one, trusted=record.trusted))
+        incarnation_folder = known[0] if known else registered.incarnation_folder
         now = self._brokers[broker_id] = BrokerImage(
             broker_id=broker_id,
             broker_epoch=offset,
@@ -135,40 +137,42 @@ class _ImageDraft:
             log_dir=record.log_dir,
             fenced=False,
             root=root,
-            home=home,
+            incarnation_folder=incarnation_folder,
         )
         if before is None:
             return  # No partition has a replica on a broker that is not registered.
-        same = now.home == before.home
+        same = now.incarnation_folder == before.incarnation_folder
         for topic_id, partition in self._partitions_on(broker_id):
             # The old incarnation's data is gone: it leaves every ISR, also as the last member (protocol V5).
             isr = partition.isr if same else _without(partition.isr, broker_id)
-            if any(home == one.home for one in partition.lost):
+            if any(incarnation_folder == one.incarnation_folder for one in partition.lost):
                 isr = (broker_id,)
-            self._settle(topic_id, partition, isr, None if same else before.incarnation)
+            self._put_isr(topic_id, partition, isr, None if same else before.incarnation)
 
     def _fence(self, record: FenceBrokerRecord) -> None:
         broker = self._broker(record.broker_id)
-        self._brokers[record.broker_id] = replace(broker, fenced=True, held=broker.held or record.by_hand)
+        self._brokers[record.broker_id] = replace(
+            broker, fenced=True, fenced_by_hand=broker.fenced_by_hand or record.by_hand
+        )
         for topic_id, partition in self._partitions_on(record.broker_id):
             # The last member stays: it alone is known to have everything.
             isr = _without(partition.isr, record.broker_id) or partition.isr
-            self._settle(topic_id, partition, isr, broker.incarnation)
+            self._put_isr(topic_id, partition, isr, broker.incarnation)
 
     def _unfence(self, record: UnfenceBrokerRecord) -> None:
         broker = self._broker(record.broker_id)
         if broker.broker_epoch != record.broker_epoch:
             raise CorruptionError(f"{record} unfences another registration than {broker}")
-        self._brokers[record.broker_id] = replace(broker, fenced=False, held=False)
+        self._brokers[record.broker_id] = replace(broker, fenced=False, fenced_by_hand=False)
         for topic_id, partition in self._partitions_on(record.broker_id):
-            self._settle(topic_id, partition, partition.isr, None)
+            self._put_isr(topic_id, partition, partition.isr, None)
 
     def _unregister(self, broker_id: int) -> None:
         if any(self._partitions_on(broker_id)) or broker_id in {voter.broker_id for voter in self._voters}:
             raise CorruptionError(f"a metadata record unregisters broker {broker_id}, which is still in use")
         del self._brokers[self._broker(broker_id).broker_id]
 
-    def _settle(
+    def _put_isr(
         self, topic_id: str, partition: PartitionImage, isr: tuple[int, ...], gone: Incarnation | None
     ) -> None:
         """Give the partition this ISR, without adding ``gone`` any longer. The leader stays while it is in

@@ -31,7 +31,7 @@ class Incarnation(NamedTuple):
 
     A restored older copy has the directory id of the original, and another one of these.
     """
-    home: str
+    incarnation_folder: str
     """See ``BrokerImage``."""
 
     def is_same(self, other: Incarnation, *, trusted: bool = False) -> bool:
@@ -42,7 +42,7 @@ class Incarnation(NamedTuple):
 
 
 class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A registered broker. Raises: CorruptionError when it is held and not fenced."""
+    """A registered broker. Raises: CorruptionError when it is fenced by hand and not fenced."""
 
     broker_id: Int64
     broker_epoch: Int64
@@ -52,22 +52,22 @@ class BrokerImage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     rack: str | None
     log_dir: str
     fenced: bool
-    home: str
+    incarnation_folder: str = msgspec.field(name="home")
     """The folder below the root in which its replicas are. Each incarnation has its own, so that late writers of
     an earlier one write where nobody reads (protocol section 1)."""
     root: str = ""
     """See ``Incarnation``."""
-    held: bool = False
-    """Fenced by hand: it stays fenced until an operator unfences it, however well its root answers."""
+    fenced_by_hand: bool = msgspec.field(default=False, name="held")
+    """It stays fenced until an operator unfences it, however well its root answers."""
 
     def __post_init__(self) -> None:
-        if self.held and not self.fenced:
-            raise CorruptionError(f"the metadata holds a broker that is held and not fenced: {self}")
+        if self.fenced_by_hand and not self.fenced:
+            raise CorruptionError(f"the metadata holds a broker that is fenced by hand and not fenced: {self}")
 
     @property
     def incarnation(self) -> Incarnation:
         """The identity of its root at its registration."""
-        return Incarnation(self.broker_id, self.directory_id, self.root, self.home)
+        return Incarnation(self.broker_id, self.directory_id, self.root, self.incarnation_folder)
 
 
 class PartitionImage(
@@ -203,7 +203,7 @@ class ClusterImage:
     cluster_id: str = ""
     """Empty before the first record."""
     voters: tuple[VoterId, ...] = ()
-    awaited: tuple[int, ...] = ()
+    replaced: tuple[int, ...] = ()
     """As in ``VotersRecord``."""
     brokers: Mapping[int, BrokerImage] = field(default_factory=dict)
     topics: Mapping[str, TopicImage] = field(default_factory=dict)

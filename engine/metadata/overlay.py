@@ -16,7 +16,7 @@ class Overlay(MutableMapping[K, V]):
     """A copy of a mapping that shares with it what is not changed afterwards. The original must not change any
     more.
 
-    A copy copies the changes since ``base``; ``settle`` makes them a new base when they have become a good part
+    A copy copies the changes since ``base``; ``rebase`` makes them a new base when they have become a good part
     of the old one. So a few changes of a large mapping cost next to nothing, and many of them no more than they
     would in a dict.
     """
@@ -33,7 +33,7 @@ class Overlay(MutableMapping[K, V]):
         if isinstance(original, Overlay):
             self.base, self.changed, self.gone = original.base, original.changed.copy(), original.gone.copy()
 
-    def settle(self) -> None:
+    def rebase(self) -> None:
         """To be called after the last change."""
         if _PART * (len(self.changed) + len(self.gone)) > len(self.base):
             base = dict(self.base)

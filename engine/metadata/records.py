@@ -43,7 +43,7 @@ class VotersRecord(_TypedRecord, frozen=True):
 
     cluster_id: str
     voters: tuple[VoterId, ...]
-    awaited: tuple[Int64, ...] = ()
+    replaced: tuple[Int64, ...] = msgspec.field(default=(), name="awaited")
     """Brokers that are no voters now and are about to be again, with other storage."""
 
 

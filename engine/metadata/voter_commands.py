@@ -33,8 +33,8 @@ class AddVoter:
             raise InvalidCallError(
                 f"broker {broker_id} is a metadata voter with other storage: replace the voter, or remove it first"
             )
-        awaited = tuple(other for other in image.awaited if other != broker_id)
-        return _become(image, (*image.voters, self.voter), awaited)
+        replaced = tuple(other for other in image.replaced if other != broker_id)
+        return _become(image, (*image.voters, self.voter), replaced)
 
     def check_registered(self, image: ClusterImage) -> None:
         """Raises: UnknownBrokerError, StaleBrokerError when another root of the broker is registered."""
@@ -60,9 +60,9 @@ class RemoveVoter:
         voter.
         """
         kept = tuple(voter for voter in image.voters if voter.broker_id != self.broker_id)
-        others = tuple(other for other in image.awaited if other != self.broker_id)
-        awaited = (*others, self.broker_id) if self.returning else others
-        if kept == image.voters and awaited == image.awaited:
+        others = tuple(other for other in image.replaced if other != self.broker_id)
+        replaced = (*others, self.broker_id) if self.returning else others
+        if kept == image.voters and replaced == image.replaced:
             if self.broker_id not in image.brokers:
                 raise UnknownBrokerError(f"broker {self.broker_id} is neither a metadata voter nor registered")
             return Decision((), image.voters)
@@ -71,9 +71,9 @@ class RemoveVoter:
                 f"broker {self.broker_id} is the only metadata voter, and the metadata is nowhere else: add "
                 "another voter first"
             )
-        return _become(image, kept, awaited)
+        return _become(image, kept, replaced)
 
 
-def _become(image: ClusterImage, voters: Voters, awaited: tuple[int, ...]) -> Decision[Voters]:
-    record = VotersRecord(cluster_id=image.cluster_id, voters=voters, awaited=awaited)
+def _become(image: ClusterImage, voters: Voters, replaced: tuple[int, ...]) -> Decision[Voters]:
+    record = VotersRecord(cluster_id=image.cluster_id, voters=voters, replaced=replaced)
     return Decision((record,), voters)

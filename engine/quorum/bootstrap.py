@@ -123,7 +123,7 @@ def find_log(
         _refuse_lost_log(cluster_id, others)
         raise InvalidCallError(f"cluster {cluster_id!r} has no metadata: format it first")
     brokers = {voter.broker_id for voter in state.image.voters}
-    if brokers | set(state.image.awaited) != set(named) and not as_logged:
+    if brokers | set(state.image.replaced) != set(named) and not as_logged:
         raise InvalidCallError(
             f"the cluster file names brokers {sorted(named)} as voters, the metadata log {sorted(brokers)}: "
             "voters are not changed by editing the file, but by stratalog quorum; let it name those of the log"

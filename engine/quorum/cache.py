@@ -47,7 +47,7 @@ class _Remembered(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     files: tuple[tuple[int, int], ...]
     """Base offset and epoch of each batch from ``start`` on."""
     voters: tuple[VoterId, ...]
-    awaited: tuple[int, ...]
+    replaced: tuple[int, ...] = msgspec.field(name="awaited")
     brokers: dict[int, BrokerImage]
     configs: dict[str, str]
     topics: tuple[Page, ...]
@@ -110,7 +110,7 @@ def _encode(cluster_id: str, state: LogState) -> bytes:
             lineage=tuple((entry.epoch, entry.start_offset) for entry in state.lineage),
             files=tuple((name.base_offset, name.epoch) for name in sorted(state.files)),
             voters=image.voters,
-            awaited=image.awaited,
+            replaced=image.replaced,
             brokers=dict(image.brokers),
             configs=dict(image.configs),
             topics=tuple(pages_of(image.topics)),
@@ -133,7 +133,7 @@ def _decode(file: bytes, cluster_id: str) -> LogState:
         image=ClusterImage(
             cluster_id=cluster_id,
             voters=found.voters,
-            awaited=found.awaited,
+            replaced=found.replaced,
             brokers=found.brokers,
             topics=PagedTopics(found.topics),
             topic_ids=_ids_by_name(found.topics),

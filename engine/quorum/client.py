@@ -194,7 +194,7 @@ class MetadataClient:
             self._commit(asked)
             return
         try:
-            image = self._log.glance()
+            image = self._log.read_at_once()
         except StratalogError as error:
             for one in asked:
                 one.outcome = _Refused(error)

@@ -235,7 +235,7 @@ def proven_by(survey: Survey, contents: Contents, known: LogState, hint: LogStat
     raise UnprovenError(why)
 
 
-def look_near(voter: Voter, epoch: int) -> VoterLook:
+def read_names_near(voter: Voter, epoch: int) -> VoterLook:
     """A look at a voter that is not far ahead of ``epoch``, which is believed. Raises: as ``Voter.look``, and
     CorruptionError."""
     look = voter.look()
@@ -243,12 +243,12 @@ def look_near(voter: Voter, epoch: int) -> VoterLook:
     return look
 
 
-def looks_at(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
+def read_names_of(voters: Iterable[Voter], epoch: int) -> list[VoterLook]:
     """Looks at those that can be reached, and are not far ahead of ``epoch``."""
     looks = []
     for voter in voters:
         with suppress(*UNREACHABLE):
-            looks.append(look_near(voter, epoch))
+            looks.append(read_names_near(voter, epoch))
     return looks
 
 

@@ -41,21 +41,21 @@ class QuorumFound:
     end: int
     """Everything below is committed."""
     voters: tuple[VoterFound, ...]
-    awaited: tuple[int, ...]
-    unsettled: StratalogError | None
+    replaced: tuple[int, ...]
+    incomplete: StratalogError | None
     """Why more than that may be committed: too few voters can be reached to tell."""
 
 
 def inspect(log: MetadataLog) -> QuorumFound:
     """Look at every voter; without a majority at those that are there, beside what was known last.
 
-    Raises: as ``MetadataLog.settle``, but for NoMajorityError.
+    Raises: as ``MetadataLog.committed_log``, but for NoMajorityError.
     """
-    unsettled = None
+    incomplete = None
     try:
-        state = log.settle().state
+        state = log.committed_log().state
     except (NoMajorityError, StorageAuthorizationError) as error:
-        unsettled, state = error, log.last_known
+        incomplete, state = error, log.last_known
     listings: list[VoterListing] = []
     found: list[VoterFound] = []
     for voter in log.voters:
@@ -71,7 +71,7 @@ def inspect(log: MetadataLog) -> QuorumFound:
     newest = max(listings, key=lambda listing: listing.claimed_epoch, default=None)
     leader = "" if newest is None else newest.voter.claimant_of(newest.claimed_epoch)
     epoch = max((listing.epoch for listing in listings), default=state.epoch)
-    return QuorumFound(leader, epoch, state.end, tuple(found), state.image.awaited, unsettled)
+    return QuorumFound(leader, epoch, state.end, tuple(found), state.image.replaced, incomplete)
 
 
 def _wrong(log: MetadataLog, listing: VoterListing, state: LogState) -> StratalogError | None:

@@ -20,11 +20,11 @@ from stratalog.engine.quorum.electorate import (
     Electorate,
     Survey,
     ids_of,
-    look_near,
-    looks_at,
     proven_by,
+    read_names_near,
+    read_names_of,
 )
-from stratalog.engine.quorum.patience import Courtesy, Patience
+from stratalog.engine.quorum.patience import ClaimBackoff, Patience
 from stratalog.engine.quorum.proof import UnprovenError
 from stratalog.engine.quorum.refusals import Refusals
 from stratalog.engine.quorum.state import LogState, is_majority
@@ -49,7 +49,7 @@ from stratalog.partitions.store.protocol import Store
 
 
 @dataclass(frozen=True, slots=True)
-class SettledLog:
+class CommittedLog:
     """A log that is known to be committed, and what was on those of its voters that could be listed then."""
 
     state: LogState
@@ -90,7 +90,7 @@ class MetadataLog:
         self._rng = rng
         self._claimant = new_id()
         self._patience = patience
-        self._courtesy = Courtesy(patience)
+        self._claim_backoff = ClaimBackoff(patience)
         self._contents = Contents(cluster_id, note, loading)
         self._refusals = Refusals(note)
         self._hint = hint
@@ -99,7 +99,7 @@ class MetadataLog:
         """Whether anything that was seen is signed."""
         self._claim: Claim | None = None
         self._seen: Survey | None = None
-        """By the last ``glance``: a claim need not look again."""
+        """By the last ``read_at_once``: a claim need not look again."""
         self._epoch = 0
         """The greatest that this driver ever wanted. None twice: a batch is known by its epoch and offset."""
         self._begun = 0
@@ -125,16 +125,16 @@ class MetadataLog:
     def read(self) -> ClusterImage:
         """Everything that was committed before this call.
 
-        Raises: as ``settle``.
+        Raises: as ``committed_log``.
         """
-        image = self.glance()
-        return self._settled().image if image is None else image
+        image = self.read_at_once()
+        return self._committed_state().image if image is None else image
 
-    def glance(self) -> ClusterImage | None:
+    def read_at_once(self) -> ClusterImage | None:
         """As ``read``, where one look at a majority shows it; None when others are at work, or left something
         undone.
 
-        Raises: as ``settle``.
+        Raises: as ``committed_log``.
         """
         try:
             survey = self._survey()
@@ -142,30 +142,30 @@ class MetadataLog:
             return None
         self._yield_to_others(survey.looks)
         image = None
-        if survey.state.end > 0 and self._is_settled(survey.state, survey.looks):
-            image = self._settle(survey.state, survey.looks).image
+        if survey.state.end > 0 and self._is_committed(survey.state, survey.looks):
+            image = self._mark_committed(survey.state, survey.looks).image
         self._seen = survey
         return image
 
-    def settle(self) -> SettledLog:
+    def committed_log(self) -> CommittedLog:
         """Everything that was committed before this call, and what is on its voters after it.
 
         Raises: InvalidCallError when the cluster was never formatted; NoMajorityError; StorageError;
             CorruptionError kinds.
         """
-        state = self._settled()
+        state = self._committed_state()
         listings = []
         for voter in self._electorate.voters:
             with suppress(*UNREACHABLE):
                 listing = voter.list()
                 check_voter(listing, state)
                 listings.append(listing)
-        return SettledLog(state, tuple(listings))
+        return CommittedLog(state, tuple(listings))
 
-    def _settled(self) -> LogState:
+    def _committed_state(self) -> LogState:
         """A reader may have to finish what others left undone: copy their last batch on, at last claim an epoch
-        and commit an empty batch. One that may not write answers what its looks prove. Raises: as ``settle``.
-        """
+        and commit an empty batch. One that may not write answers with what its looks prove.
+        Raises: as ``committed_log``."""
         unproven, refused = "", False
         for attempt in self._patience.attempt(self._clock, self._rng):
             try:
@@ -174,16 +174,16 @@ class MetadataLog:
                 if state.end == 0:
                     raise InvalidCallError(f"cluster {self._cluster_id!r} has no metadata: format it first")
                 self._yield_to_others(looks)
-                if attempt > 0 and not self.lacks_key and not self._is_settled(state, looks):
+                if attempt > 0 and not self.lacks_key and not self._is_committed(state, looks):
                     looks = self._copy_on(state, looks)
-                if self._is_settled(state, looks):
-                    return self._settle(state, looks)
+                if self._is_committed(state, looks):
+                    return self._mark_committed(state, looks)
                 if self._refusals or self.lacks_key:
                     try:
-                        return self._settle(self._proven(survey), survey.looks)
+                        return self._mark_committed(self._proven(survey), survey.looks)
                     except UnprovenError as error:
                         unproven = str(error)
-                if attempt >= self._patience.courtesy and not refused and not self.lacks_key:
+                if attempt >= self._patience.claimant_attempts and not refused and not self.lacks_key:
                     # Claims are in the way, and their drivers do not go on.
                     self._claim = None
                     self.claim()
@@ -204,7 +204,7 @@ class MetadataLog:
                 f"{unproven}; to find out takes writing, and the key of cluster {self._cluster_id!r}: read again "
                 "when others have written"
             )
-        raise NoMajorityError(f"the metadata log's end could not be settled on {self._electorate}: try again")
+        raise NoMajorityError(f"the metadata log's end could not be committed on {self._electorate}: try again")
 
     def _proven(self, survey: Survey) -> LogState:
         """The log that the looks prove to be committed. Raises: as ``proven_by``."""
@@ -231,7 +231,7 @@ class MetadataLog:
                 lacks = look.voter in voters and not state.shown_by(look)
                 if lacks and look.epoch <= state.epoch:
                     self._contents.bring_up(state, look, looks)
-                    after.append(look_near(look.voter, state.epoch))
+                    after.append(read_names_near(look.voter, state.epoch))
                 else:
                     after.append(look)
             except StorageAuthorizationError as error:
@@ -285,7 +285,7 @@ class MetadataLog:
         for _ in self._patience.attempt(self._clock, self._rng):
             try:
                 # 1. The greatest claim seen + 1, unless somebody has claimed and is about to commit.
-                shown: Sequence[VoterLook] = () if rival is None else looks_at([rival], self._epoch)
+                shown: Sequence[VoterLook] = () if rival is None else read_names_of([rival], self._epoch)
                 if survey is None or (rival is not None and not shown):
                     survey = self._survey()
                 self.check_may_write()
@@ -293,7 +293,7 @@ class MetadataLog:
                 greatest = max(look.epoch for look in (*survey.looks, *shown))
                 epoch = self._begun
                 if epoch < max(1, greatest):
-                    if self._courtesy.asks_to_wait(shown):
+                    if self._claim_backoff.asks_to_wait(shown):
                         rival = max(shown, key=lambda look: look.epoch).voter
                         continue
                     epoch = 1 + max(self._epoch, greatest)
@@ -307,7 +307,7 @@ class MetadataLog:
                         self._begun, survey = epoch, None
                     continue
                 # 3. Only then look at the claimed majority.
-                looks = [look for look in looks_at(mine, epoch) if not look.disputed(epoch)]
+                looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
@@ -324,7 +324,7 @@ class MetadataLog:
                         continue
                     if is_majority(ids_of(look.voter for look in looks), ids_of(self._electorate.of(state))):
                         self._claim = Claim.of(epoch, state, latest, survey.damaged)
-                        self._courtesy = Courtesy(self._patience)
+                        self._claim_backoff = ClaimBackoff(self._patience)
                         return state.image
                 survey = None
             except SourceChangedError:
@@ -422,7 +422,7 @@ class MetadataLog:
         for _ in self._patience.attempt(self._clock, self._rng):
             for voter in everybody:
                 try:
-                    look = looks.get(voter.id) or look_near(voter, name.epoch)
+                    look = looks.get(voter.id) or read_names_near(voter, name.epoch)
                     if look.epoch > name.epoch and voter.id in claim.damaged:
                         continue
                     if look.epoch <= name.epoch:
@@ -433,7 +433,7 @@ class MetadataLog:
                             voter.create(name, data)
                         written = True
                         # 3. Look at the voter again; only what is seen now counts.
-                        look = look_near(voter, name.epoch)
+                        look = read_names_near(voter, name.epoch)
                     looks[voter.id] = look
                 except UNREACHABLE as error:
                     failure = error
@@ -444,11 +444,11 @@ class MetadataLog:
             # 4. A majority: committed. A later epoch: fenced. Else go on with the same batch.
             showing = ids_of(look.voter for look in looks.values() if after.shown_by(look))
             if all(is_majority(showing, ids_of(voters)) for voters in electorates):
-                self._settle(after, looks.values())
+                self._mark_committed(after, looks.values())
                 self._claim = replace(claim, state=self._committed, looks=looks)
                 return image
             if any(look.epoch > name.epoch for look in looks.values()):
-                self._courtesy.asks_to_wait(looks.values())  # from here on; to claim back at once is to duel
+                self._claim_backoff.asks_to_wait(looks.values())  # from here on; to claim back at once is to duel
                 raise NotControllerError(
                     f"another driver has claimed an epoch above {name.epoch}; whether metadata offset "
                     f"{name.base_offset} was committed is not known"
@@ -471,11 +471,11 @@ class MetadataLog:
         Raises: InvalidCallError when its storage is not known; RetriableError, StaleMetadataError, CorruptionError
             kinds when it cannot be read or written; OutcomeUnknownError.
         """
-        settled = self.settle()
+        committed = self.committed_log()
         self.check_may_write()
         voter = self._electorate.root(voter_id)
-        self._contents.bring_up(settled.state, voter.look(), settled.listings)
-        if not settled.state.held_by(voter.look()):
+        self._contents.bring_up(committed.state, voter.look(), committed.listings)
+        if not committed.state.held_by(voter.look()):
             raise SourceChangedError(f"{voter} lost files as soon as it had them; try again")
 
     def end_of(self, name: DataName, listing: VoterListing) -> int:
@@ -483,11 +483,11 @@ class MetadataLog:
         SourceChangedError, StorageError."""
         return self._contents.batch(name, [listing]).next_offset
 
-    def _is_settled(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
+    def _is_committed(self, state: LogState, looks: Iterable[VoterLook]) -> bool:
         """Whether a majority of the voters that are in force in ``state`` shows it."""
-        return state.is_settled(ids_of(self._electorate.of(state)), looks)
+        return state.is_committed(ids_of(self._electorate.of(state)), looks)
 
-    def _settle(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
+    def _mark_committed(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
         """``state`` is committed."""
         self._committed = state.trimmed(looks)
         self._electorate.voters = self._electorate.of(state)

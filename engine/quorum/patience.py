@@ -18,9 +18,9 @@ class Patience:
     attempts: int = 60
     first_wait_s: float = 0.08
     longest_wait_s: float = 0.16
-    courtesy: int = 10
+    claimant_attempts: int = 10
     """How many attempts to leave to a claimant that has not committed yet before claiming above it."""
-    indulgence: int = 2
+    busy_claimant_attempts: int = 2
     """How many to one that goes on committing."""
 
     def attempt(self, clock: Clock, rng: random.Random) -> Iterator[int]:
@@ -33,7 +33,7 @@ class Patience:
             yield attempt
 
 
-class Courtesy:
+class ClaimBackoff:
     """Of a driver that wants to claim, towards the one that has.
 
     A claimant that has not committed yet is about to. One that was seen to commit may have more to commit, and a
@@ -57,5 +57,11 @@ class Courtesy:
         self._last = last
         self._waited += 1
         about_to_commit = claimed > max(look.last_epoch for look in looks)
-        limit = self._patience.courtesy if about_to_commit else self._patience.indulgence if busy else 0
+        limit = (
+            self._patience.claimant_attempts
+            if about_to_commit
+            else self._patience.busy_claimant_attempts
+            if busy
+            else 0
+        )
         return self._waited <= limit

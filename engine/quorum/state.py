@@ -80,7 +80,7 @@ class LogState:
         later = look.last is not None and position_of(look.last) > self.position
         return not later and look.claimed_epoch <= self.epoch and self.held_by(look)
 
-    def is_settled(self, electorate: Sequence[VoterId], looks: Iterable[VoterLook]) -> bool:
+    def is_committed(self, electorate: Sequence[VoterId], looks: Iterable[VoterLook]) -> bool:
         """Whether a majority of ``electorate`` shows this log, in one look at each voter."""
         showing = {look.voter.id for look in looks if self.shown_by(look)}
         return is_majority(showing, electorate)

@@ -41,7 +41,7 @@ from stratalog.engine.quorum.checkpoints import (
     write_checkpoint,
 )
 from stratalog.engine.quorum.damage import DAMAGED, check_voter
-from stratalog.engine.quorum.log import MetadataLog, SettledLog
+from stratalog.engine.quorum.log import CommittedLog, MetadataLog
 from stratalog.engine.quorum.state import LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, position_of
 from stratalog.partitions.clock import Clock
@@ -119,20 +119,20 @@ class SnapshotState:
         return self.end.end_offset - self.latest.end_offset
 
 
-def look_at(settled: SettledLog) -> SnapshotState:
-    """The state of a settled log, from its listings. Pure."""
-    latest = _latest(settled)
-    copies = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
+def snapshot_state(committed: CommittedLog) -> SnapshotState:
+    """The state of a committed log, from its listings. Pure."""
+    latest = _latest(committed)
+    copies = [one.checkpoints[latest] for one in committed.listings if latest in one.checkpoints] if latest else []
     return SnapshotState(
         latest=EMPTY if latest is None else SnapshotId.of(latest),
         size_bytes=max((stored.size_bytes for stored in copies), default=0),
-        log_start=min((one.log_start for one in settled.listings), default=0),
-        end=SnapshotId.of(settled.state.snapshot),
+        log_start=min((one.log_start for one in committed.listings), default=0),
+        end=SnapshotId.of(committed.state.snapshot),
     )
 
 
-def _latest(settled: SettledLog) -> CheckpointName | None:
-    return max((name for one in settled.listings for name in one.checkpoints), key=position_of, default=None)
+def _latest(committed: CommittedLog) -> CheckpointName | None:
+    return max((name for one in committed.listings for name in one.checkpoints), key=position_of, default=None)
 
 
 def log_start_of(live: Sequence[VoterUpkeep], now_ms: int, lag_ms: int) -> int:
@@ -170,18 +170,18 @@ def due(
     between the latest one and now is counted in bytes of its files. Which records have changed is told by
     comparing the images: a record that is new and was changed since counts as new.
 
-    Raises: as ``MetadataLog.settle``.
+    Raises: as ``MetadataLog.committed_log``.
     """
-    settled = log.settle()
-    looked, latest = look_at(settled), _latest(settled)
-    files = {name: stored for one in settled.listings for name, stored in one.files.items()}
+    committed = log.committed_log()
+    looked, latest = snapshot_state(committed), _latest(committed)
+    files = {name: stored for one in committed.listings for name, stored in one.files.items()}
     since_snapshot = [stored for name, stored in files.items() if looked.latest.end_offset <= name.base_offset]
     log_bytes = sum(stored.size_bytes for stored in since_snapshot)
-    age_ms = now_ms - _since_ms(settled, latest, files, now_ms)
+    age_ms = now_ms - _since_ms(committed, latest, files, now_ms)
     held = changed = 0
     enough = log_bytes >= policy.max_record_bytes_between_snapshots
     if latest is not None and enough and not by_hand and not is_old(policy, age_ms):
-        held, changed = _changes(log, latest, settled)
+        held, changed = _changes(log, latest, committed)
     since = SinceSnapshot(
         latest=looked.latest,
         next=looked.end,
@@ -191,25 +191,25 @@ def due(
         age_ms=age_ms,
     )
     wait = reason_to_wait(policy, since, by_hand=by_hand)
-    return looked, None if by_hand and _is_damaged(log, settled) else wait
+    return looked, None if by_hand and _is_damaged(log, committed) else wait
 
 
 def _since_ms(
-    settled: SettledLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
+    committed: CommittedLog, latest: CheckpointName | None, files: Mapping[DataName, StoredObject], now_ms: int
 ) -> int:
     """When the latest snapshot was made: where it has been longest. Without one, when the log began."""
-    made = [one.checkpoints[latest] for one in settled.listings if latest in one.checkpoints] if latest else []
+    made = [one.checkpoints[latest] for one in committed.listings if latest in one.checkpoints] if latest else []
     return min((stored.modified_ms for stored in made or files.values()), default=now_ms)
 
 
-def _changes(log: MetadataLog, latest: CheckpointName, settled: SettledLog) -> tuple[int, int]:
+def _changes(log: MetadataLog, latest: CheckpointName, committed: CommittedLog) -> tuple[int, int]:
     """How many records the snapshot holds, and how many of them are others now, or gone. A snapshot that no voter
     has whole counts as changed."""
-    for listing in settled.listings:
+    for listing in committed.listings:
         if latest in listing.checkpoints:
             with suppress(*_UNREACHABLE, *DAMAGED):
                 before = read_checkpoint(log.cluster_id, listing.voter, latest, listing.checkpoints[latest])
-                return count_changes(before.image, settled.state.image)
+                return count_changes(before.image, committed.state.image)
     return 1, 1
 
 
@@ -219,18 +219,18 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds. Errors of single voters are in
         the result.
     """
-    settled = log.settle()
+    committed = log.committed_log()
     log.check_may_write()
     voters = {voter.id: VoterUpkeep(voter) for voter in log.voters}
-    if _is_damaged(log, settled):
+    if _is_damaged(log, committed):
         with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver commits something, too
             log.claim()
             log.commit((NoOpRecord(),))  # so that there is another offset to take a snapshot of
-        settled = log.settle()
-    name = settled.state.snapshot
-    source, made = _frozen(log, settled, clock, voters.values())
+        committed = log.committed_log()
+    name = committed.state.snapshot
+    source, made = _frozen(log, committed, clock, voters.values())
     for one in voters.values():
-        _give(log, one, settled.state, source)
+        _give(log, one, committed.state, source)
     live = [one for one in voters.values() if one.failure is None and name in one.whole]
     start = 0
     if is_majority((one.voter.id for one in live), list(voters)):
@@ -241,10 +241,10 @@ def keep_up(log: MetadataLog, clock: Clock, *, lag_ms: int) -> Upkeep:
     return Upkeep(name, size_bytes, start, tuple(voters.values()), made)
 
 
-def _is_damaged(log: MetadataLog, settled: SettledLog) -> bool:
+def _is_damaged(log: MetadataLog, committed: CommittedLog) -> bool:
     """Whether a snapshot of this very log is there, and any copy of it is damaged."""
-    name = settled.state.snapshot
-    for listing in settled.listings:
+    name = committed.state.snapshot
+    for listing in committed.listings:
         if name in listing.checkpoints:
             try:
                 verify_checkpoint(log.cluster_id, listing.voter, listing.checkpoints[name])
@@ -256,14 +256,14 @@ def _is_damaged(log: MetadataLog, settled: SettledLog) -> bool:
 
 
 def _frozen(
-    log: MetadataLog, settled: SettledLog, clock: Clock, voters: Iterable[VoterUpkeep]
+    log: MetadataLog, committed: CommittedLog, clock: Clock, voters: Iterable[VoterUpkeep]
 ) -> tuple[VoterListing, NewSnapshot | None]:
     """A listing of a voter that has the snapshot, made now if need be.
 
     Raises: RetriableError when no voter takes it.
     """
-    state = settled.state
-    there = [listing for listing in settled.listings if state.snapshot in listing.checkpoints]
+    state = committed.state
+    there = [listing for listing in committed.listings if state.snapshot in listing.checkpoints]
     failure: StratalogError | None = None
     for listing in there:
         try:  # somebody may have put anything under the name, to be the first
@@ -271,7 +271,7 @@ def _frozen(
             return listing, None
         except (*_UNREACHABLE, *DAMAGED) as error:
             failure = error
-    for listing in (one for one in settled.listings if one not in there):
+    for listing in (one for one in committed.listings if one not in there):
         made: NewSnapshot | None = None
         began_s = clock.monotonic_s()
         try:

@@ -65,12 +65,12 @@ class VoterLook:
         go with all the others that are worth nothing any more.
         """
         above = [name for name in self.claim_names if name.epoch > self.epoch]
-        strangers = [name for name in above if not self.voter.believes(name)]
-        if not strangers:
+        unsigned = [name for name in above if not self.voter.believes(name)]
+        if not unsigned:
             return None
-        more = f" and {len(strangers) - 1} more" if strangers[1:] else ""
+        more = f" and {len(unsigned) - 1} more" if unsigned[1:] else ""
         return UnsignedError(
-            f"{self.voter}: the claim {strangers[0]}{more} is not signed with the key of the cluster; it counts "
+            f"{self.voter}: the claim {unsigned[0]}{more} is not signed with the key of the cluster; it counts "
             "for nothing, and is left alone"
         )
 

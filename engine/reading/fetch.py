@@ -269,11 +269,11 @@ class _Fetch:
     def _of_a_follower(self, seen: _SeenEpoch, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
         """The records from a follower that knows them to be committed, and whose copy is good; None without such a
         follower besides those in ``tried``."""
-        site = self.context.site(seen.view)
-        for broker in site.followers:
+        replicas = self.context.replicas(seen.view)
+        for broker in replicas.followers:
             if broker in tried:
                 continue
-            chosen = follower_log(site, broker, seen.log)
+            chosen = follower_log(replicas, broker, seen.log)
             if chosen is not None and chosen.log.local_start <= self.offset < chosen.high_watermark:
                 with suppress(StratalogError), damage.copy():
                     return self._locally(seen, chosen, damage)
@@ -290,8 +290,8 @@ class _Fetch:
         name, partition = self.key
         topic = image.topic(name)
         view = image.view(topic.topic_id, partition)
-        site = self.context.site(view)
-        log = leader_log(self.context, site, self.client)
+        replicas = self.context.replicas(view)
+        log = leader_log(self.context, replicas, self.client)
         tiered = self.context.topic_config(image, topic).remote_storage_enable
         seen = _SeenEpoch(topic, view, log, tiered)
         if self.leader_epoch is not None:
@@ -378,7 +378,7 @@ class _Fetch:
         damage: PassedOver,
         left_out: Sequence[tuple[int, int]] = (),
     ) -> Fetched:
-        """The records of pieces of the chosen replica, or of the remote tier, where all is settled, when that is
+        """The records of pieces of the chosen replica, or of the remote tier, where all is decided, when that is
         None. This reader does not get the offsets ``left_out``."""
         read_bytes = 0
 

@@ -12,8 +12,8 @@ from stratalog.engine.reading.plan import PartitionPieces, check_end, readable_p
 from stratalog.engine.replicas.nearest import footer_nearby
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
-from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.bulk import collector_paused
 from stratalog.partitions.errors import LogGapError, RetriableError, StorageError, UnknownTopicOrPartitionError
@@ -24,7 +24,7 @@ from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, Positions
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import values
 from stratalog.partitions.store import Store
 from stratalog.partitions.transactions import LogTransactions, transactions_of
@@ -111,15 +111,15 @@ def _look_once(
 ) -> tuple[TopicImage, list[PartitionState]]:
     image = context.metadata.image()
     topic_image = image.topic(topic)
-    states = glance(context, image, [topic_image], partitions, takes_remote)
+    states = partition_states(context, image, [topic_image], partitions, takes_remote)
     for state in states:
         for piece in state.readable.pieces:
             if piece.start >= state.readable.remote_until:
-                check_end(str(context.site(state.view)), piece)
+                check_end(str(context.replicas(state.view)), piece)
     return topic_image, states
 
 
-def glance(
+def partition_states(
     context: Context,
     image: ClusterImage,
     topics: Sequence[TopicImage],
@@ -139,7 +139,9 @@ def glance(
     }
     views = [image.view(topic_id, partition) for topic_id, wanted in chosen.items() for partition in wanted]
     # The leaders first: what has left them by the time the remote is read is in the remote.
-    leaders = values(context.threads.run(lambda view: _look_at_leader(context, context.site(view), client), views))
+    leaders = values(
+        context.threads.run(lambda view: _look_at_leader(context, context.replicas(view), client), views)
+    )
     tiered = {topic.topic_id for topic in topics if context.topic_config(image, topic).remote_storage_enable}
     asked = {seen.view.topic_id for seen in leaders if seen.view.topic_id in tiered and takes_remote(seen)}
     by_id = {topic.topic_id: topic for topic in topics}
@@ -167,18 +169,18 @@ def _load(context: Context, topic: TopicImage) -> RemoteLog:
         ) from error
 
 
-def _look_at_leader(context: Context, site: Site, client: ClientMetadata) -> SeenLeader:
-    replica, footer = site.leader, footer_nearby(context, site, client)
+def _look_at_leader(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> SeenLeader:
+    replica, footer = replicas.leader, footer_nearby(context, replicas, client)
     log = replica.log(lambda file: footer(file).next_offset)
     check_whole(replica, log)
-    log = with_known_watermark(site, log)
-    with blaming(replica):
+    log = with_known_watermark(replicas, log)
+    with errors_of(replica):
         transactions = transactions_of(log, footer)
         marked_below = None
         if log.chain:
             last = footer(log.chain[-1].file).last_transactional_offset
             marked_below = 0 if last is None else last + 1
-    return SeenLeader(site.view, replica, log, transactions, marked_below)
+    return SeenLeader(replicas.view, replica, log, transactions, marked_below)
 
 
 def _state(

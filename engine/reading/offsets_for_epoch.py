@@ -28,12 +28,12 @@ def offset_for_leader_epoch(
     """
     leader_epoch = whole(leader_epoch, "leader epoch", 0)
     image = context.metadata.image()
-    site = context.site(image.view(image.topic(topic).topic_id, partition))
-    if current_leader_epoch is not None and current_leader_epoch != site.epoch:
-        kind = FencedLeaderEpochError if current_leader_epoch < site.epoch else UnknownLeaderEpochError
-        raise kind(f"{site}: the leader epoch is {site.epoch}, the call says {current_leader_epoch}")
-    replica = site.leader
+    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
+        kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
+        raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, the call says {current_leader_epoch}")
+    replica = replicas.leader
     log = replica.log()
-    check_not_fenced(replica, log.listing, site.epoch)
+    check_not_fenced(replica, log.listing, replicas.epoch)
     check_whole(replica, log)
-    return end_for_consumers(str(site), log, site.epoch, leader_epoch)
+    return end_for_consumers(str(replicas), log, replicas.epoch, leader_epoch)

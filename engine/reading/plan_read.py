@@ -26,9 +26,9 @@ from stratalog.engine.reading.look import (
     PartitionState,
     SeenLeader,
     check_partitions,
-    glance,
     known_ends,
     local_pieces,
+    partition_states,
 )
 from stratalog.engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
 from stratalog.engine.reading.positions import FirstAt, Place
@@ -68,7 +68,7 @@ def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> Rea
         LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
     query.check_times(context.clock.now_ms())
-    return _settled(lambda: _plan_once(context, query, client))
+    return _consistent_plan(lambda: _plan_once(context, query, client))
 
 
 def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
@@ -78,10 +78,10 @@ def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> Read
         election has put other records in their place; UnknownTopicOrPartitionError when the topic is not the same;
         as ``plan_read``.
     """
-    return _settled(lambda: _plan_again_once(context, plan, client))
+    return _consistent_plan(lambda: _plan_again_once(context, plan, client))
 
 
-def _settled(plan: Callable[[], ReadPlan]) -> ReadPlan:
+def _consistent_plan(plan: Callable[[], ReadPlan]) -> ReadPlan:
     return while_it_changes(plan, LogGapError, SourceChangedError, looks=_LOOKS)
 
 
@@ -94,7 +94,7 @@ def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> Re
         check_partitions(topic, query.partitions or ())
         for by_topic in asked.by_partition.values():
             check_partitions(topic, by_topic[topic.name])
-    states = glance(context, image, topics, query.partitions, asked.takes_remote, client)
+    states = partition_states(context, image, topics, query.partitions, asked.takes_remote, client)
     reader = _PlanReader(client, Isolation(query.isolation), query.fail_on_data_loss, query.times)
 
     def plan(state: PartitionState) -> PartitionPlan:
@@ -129,7 +129,9 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
     states = [
         state
         for topic_id, partitions in wanted.items()
-        for state in glance(context, image, [image.topics[topic_id]], list(partitions), from_remote, client)
+        for state in partition_states(
+            context, image, [image.topics[topic_id]], list(partitions), from_remote, client
+        )
     ]
 
     reader = _PlanReader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
@@ -308,7 +310,7 @@ def _plan_partition(
     if end > state.end(reader.isolation):
         state.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
     check_range(what, start, end, log_start, state.end(reader.isolation))
-    leader = context.site(view).leader
+    leader = context.replicas(view).leader
     served_by = [leader]
     readable = state.readable_by(reader.isolation)
     if start < end:

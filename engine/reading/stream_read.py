@@ -12,7 +12,7 @@ from stratalog.engine.reading.look import local_pieces, remote_pieces
 from stratalog.engine.reading.plan import readable_pieces
 from stratalog.engine.reading.stream_tasks import Part
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, SourceChangedError
 from stratalog.partitions.isolation import Isolation
@@ -33,7 +33,7 @@ class StreamTask:
 
     topic: str
     parts: tuple[Part, ...]
-    sites: Mapping[int, Site]
+    replicas_of: Mapping[int, PartitionReplicas]
     remote: DeltaTopicTable | None
     isolation: Isolation
 
@@ -73,8 +73,8 @@ def read_task(task: StreamTask, columns: Sequence[str]) -> Iterator[pa.Table]:
 
 def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
     """The files that hold the rest of a part now."""
-    site, end = task.sites[one.partition], one.piece.end
-    replica = site.leader
+    replicas, end = task.replicas_of[one.partition], one.piece.end
+    replica = replicas.leader
     log = replica.log()
     check_whole(replica, log)
     cold: list[FileSlice] = []
@@ -83,7 +83,7 @@ def _successors(task: StreamTask, one: Part, position: int) -> list[FileSlice]:
         cold = remote_pieces(task.remote.remote, task.remote.folder, remote, log.lineage)
     elif position < log.local_start:
         raise SourceChangedError(
-            f"{site}: offsets [{position}, {min(end, log.local_start)}) were removed while they were to be read: "
-            "start the query again, with failOnDataLoss = false to go on without them"
+            f"{replicas}: offsets [{position}, {min(end, log.local_start)}) were removed while they were "
+            "to be read: start the query again, with failOnDataLoss = false to go on without them"
         )
-    return readable_pieces(str(site), cold, local_pieces(replica, log), position, end)
+    return readable_pieces(str(replicas), cold, local_pieces(replica, log), position, end)

@@ -285,8 +285,8 @@ class StreamSource:
             smaller.sort(key=lambda one: (one.partition, one.piece.start))
             for task in pack(smaller, most):
                 partitions = sorted({one.partition for one in task})
-                sites = {p: self._context.site(leaders[topic, p].view) for p in partitions}
-                tasks.append(StreamTask(topic, tuple(task), sites, tables[topic], self._options.isolation))
+                replicas_of = {p: self._context.replicas(leaders[topic, p].view) for p in partitions}
+                tasks.append(StreamTask(topic, tuple(task), replicas_of, tables[topic], self._options.isolation))
         return tasks
 
     def _parts(
@@ -345,8 +345,8 @@ class StreamSource:
         ]
 
         def leader(view: PartitionView) -> _Leader:
-            site = self._context.site(view)
-            replica, footer_of = site.leader, footer_nearby(self._context, site, self._client)
+            replicas = self._context.replicas(view)
+            replica, footer_of = replicas.leader, footer_nearby(self._context, replicas, self._client)
             log = replica.log(lambda file: footer_of(file).next_offset)
             check_whole(replica, log)
             start = view.log_start_offset

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, IsrProposal
@@ -63,13 +63,13 @@ def acknowledge(
     while states and rounds < _ROUNDS:
         image = context.metadata.image()
         if not patience.had_to_wait and any(state.missed for state in states.values()):
-            image = settle_brokers(context).image  # one that is gone for good is fenced now, not waited for
+            image = probe_brokers(context).image  # one that is gone for good is fenced now, not waited for
         moved = [p for p, s in states.items() if not _same_leader(image, s.view)]
         for partition in moved:
             states.pop(partition).error = StaleMetadataError("the leader changed before it was acknowledged")
         again += moved
-        settled = [p for p, s in states.items() if not s.missed and is_current(image, s.view)]
-        _record(context, {p: states.pop(p) for p in settled}, min_insync_replicas)
+        done_with = [p for p, s in states.items() if not s.missed and is_current(image, s.view)]
+        _record(context, {p: states.pop(p) for p in done_with}, min_insync_replicas)
         changed = [p for p, s in states.items() if not is_current(image, s.view)]
         for state in states.values():
             if any(isinstance(error, FencedLeaderEpochError) for error in state.missed.values()):
@@ -165,7 +165,7 @@ def _sync_again(context: Context, image: ClusterImage, states: dict[int, Pending
         state = states[partition]
         if _same_leader(image, state.view):
             state.view = image.view(state.view.topic_id, partition)
-            state.missed = replicate(context.site(state.view), context.copies)
+            state.missed = replicate(context.replicas(state.view), context.copies)
 
     _note_failures(context, states, sync_all)
     failed = [p for p, s in states.items() if s.error is not None]
@@ -185,7 +185,7 @@ def _record(context: Context, states: dict[int, PendingAppend], min_insync_repli
                 f"{min_insync_replicas}: the records are in the log, but not acknowledged"
             )
         assert state.appended is not None
-        advance_high_watermark(context.site(state.view), state.appended.next_offset)
+        advance_high_watermark(context.replicas(state.view), state.appended.next_offset)
 
     _note_failures(context, states, write)
 

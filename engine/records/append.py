@@ -31,7 +31,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 from msgspec.structs import replace
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report
@@ -171,7 +171,7 @@ def append_with(
     who: ProducerAppend | None,
     *,
     acks: str = "all",
-    dealt_among: int | None = None,
+    partition_count: int | None = None,
     earlier: EarlierTries = _NONE,
 ) -> Report:
     """Append what ``run`` feeds its tasks with to ``topic``, and acknowledge.
@@ -179,7 +179,7 @@ def append_with(
     ``image`` is the metadata as it was just read. ``run`` is called again, for some partitions only, where a
     leader has changed or a race was lost, and where some have it of ``earlier`` tries. Without ``who`` this driver
     is the producer; it tells its id only where the outcome of the append is unknown. A retry is told
-    ``dealt_among`` (``ProducerEntry``).
+    ``partition_count`` (``ProducerEntry``).
 
     Raises: InvalidCallError, UnknownTopicOrPartitionError; what ``run`` raises; errors of reading the metadata.
         Everything else is a failure of its partition in the report.
@@ -187,9 +187,9 @@ def append_with(
     check_acks(acks)
     if who is not None:
         context.begun_sequences.begin(topic.topic_id, who)
-        return _append_as(context, image, topic, run, replace(who, dealt_among=dealt_among), acks, earlier)
+        return _append_as(context, image, topic, run, replace(who, partition_count=partition_count), acks, earlier)
     mine = context.unnamed_producers.take(context.new_id)
-    who = replace(mine, dealt_among=dealt_among)
+    who = replace(mine, partition_count=partition_count)
     report = _append_as(context, image, topic, run, who, acks, earlier, named=False)
     if all(row["outcome"] != "unknown" for row in report.rows):
         context.unnamed_producers.give_back(mine)
@@ -208,10 +208,10 @@ def _append_as(
     named: bool = True,
 ) -> Report:
     with context.measured() as measure:
-        settled = settle_brokers(context, image)
-        notes = list(settled.notes)
-        options = append_options(topic, context.topic_config(settled.image, topic), acks)
-        states = _append_by_turns(context, settled.image, topic, run, who, options, earlier, notes)
+        probed = probe_brokers(context, image)
+        notes = list(probed.notes)
+        options = append_options(topic, context.topic_config(probed.image, topic), acks)
+        states = _append_by_turns(context, probed.image, topic, run, who, options, earlier, notes)
     return answer(topic.name, who, states, measure, notes, named=named)
 
 

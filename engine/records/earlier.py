@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replication.damage import check_whole
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry
-from stratalog.partitions.replica import blaming
+from stratalog.partitions.replica import errors_of
 from stratalog.partitions.runner import Done, values
 
 
@@ -34,7 +34,7 @@ class EarlierTries:
     """The partitions that have the sequence."""
     late: bool = False
     """Whether any has later sequences of the producer."""
-    dealt_among: int | None = None
+    partition_count: int | None = None
     """Among how many partitions it was dealt out."""
 
 
@@ -51,12 +51,12 @@ def earlier_tries(
         return EarlierTries()
     if not topic.grown and context.begun_sequences.is_next(topic.topic_id, who):
         return EarlierTries()
-    settled = settle_brokers(context, image).image if topic.grown else image
+    probed = probe_brokers(context, image).image if topic.grown else image
 
     def look(view: PartitionView) -> ProducerEntry | None:
         return while_it_changes(lambda: _entry(context, view, who))
 
-    outcomes = list(context.threads.run(look, settled.views(topic.name)))
+    outcomes = list(context.threads.run(look, probed.views(topic.name)))
     if topic.grown:
         values(outcomes)
     found = [
@@ -65,7 +65,7 @@ def earlier_tries(
         if isinstance(outcome, Done) and outcome.value is not None and outcome.value.epoch == who.epoch
     ]
     pasts = [past for _, entry in found for past in entry.lately if past.sequence == who.sequence]
-    dealt = [past.dealt_among for past in pasts if past.dealt_among is not None]
+    dealt = [past.partition_count for past in pasts if past.partition_count is not None]
     return EarlierTries(
         frozenset(partition for partition, entry in found if entry.has_appended(who.sequence)),
         any(entry.sequence > who.sequence for _, entry in found),
@@ -74,8 +74,8 @@ def earlier_tries(
 
 
 def _entry(context: Context, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
-    leader = context.site(view).leader
-    with blaming(leader):
+    leader = context.replicas(view).leader
+    with errors_of(leader):
         log = leader.log()
         check_whole(leader, log)
         return leader.end_state(log).producers.get(who.producer_id)

@@ -200,7 +200,7 @@ def list_ends(context: Context, image: ClusterImage, groups: Iterable[GroupState
     topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
     views = [view for topic in topics for view in image.views(topic)]
     outcomes = list(context.threads.run(lambda view: _ends(context, view, known=True), views))
-    failures = [Failure.of(context.site(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
+    failures = [Failure.of(context.replicas(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
     return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
 
 
@@ -277,12 +277,12 @@ def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogE
     """``known``: also the high watermark. Raises: OffsetNotAvailableError while a recently elected leader does not
     yet know that.
     """
-    site = context.site(view)
-    replica = site.leader
+    replicas = context.replicas(view)
+    replica = replicas.leader
     log = replica.log()
     check_whole(replica, log)
     if known:
-        check_knows_end(str(site), log, view.leader_epoch)
+        check_knows_end(str(replicas), log, view.leader_epoch)
     return LogEnds(log.local_start, log.log_end, log.high_watermark)
 
 
@@ -365,7 +365,7 @@ def all_groups(context: Context, image: ClusterImage) -> tuple[dict[str, GroupSt
             case Done(_, read):
                 found |= read.state.groups
             case Failed(view, error):
-                failures.append(Failure.of(context.site(view), error))
+                failures.append(Failure.of(context.replicas(view), error))
     return found, failures
 
 

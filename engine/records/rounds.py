@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.partition_commands import AlterPartition
@@ -23,7 +23,7 @@ from stratalog.engine.replication.append import (
     Raced,
     append,
 )
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
     BrokerUnreachableError,
@@ -60,18 +60,22 @@ RunTasks = Callable[[PartitionTask, Sequence[int] | None], list[TaskResult]]
 
 
 def partition_task(
-    sites: Mapping[int, Site], who: ProducerAppend, options: AppendOptions, clock: Clock, copies: Runner
+    replicas_of: Mapping[int, PartitionReplicas],
+    who: ProducerAppend,
+    options: AppendOptions,
+    clock: Clock,
+    copies: Runner,
 ) -> PartitionTask:
     """The function that appends one partition's batches. Running it twice appends once: ``who`` is the
     same.
     """
 
     def task(partition: int, batches: Iterator[pa.RecordBatch]) -> bytes:
-        site = sites[partition]
-        before = [store.counts.snapshot() for store in site.stores.values()]
-        outcome = append(site, who, batches, options, clock=clock, copies=copies)
+        replicas = replicas_of[partition]
+        before = [store.counts.snapshot() for store in replicas.stores.values()]
+        outcome = append(replicas, who, batches, options, clock=clock, copies=copies)
         spent = StoreCounts()
-        for store, earlier in zip(site.stores.values(), before, strict=True):
+        for store, earlier in zip(replicas.stores.values(), before, strict=True):
             spent = spent + (store.counts - earlier)
         return pickle.dumps(TaskResult(partition, outcome, spent))
 
@@ -93,15 +97,15 @@ def append_all(
     states: dict[int, PendingAppend] = {}
     for _ in range(_ROUNDS):
         views = [image.view(topic.topic_id, partition.partition) for partition in topic.partitions]
-        sites = {view.partition: context.site(view) for view in views}
-        task = partition_task(sites, who, options, context.clock, context.copies)
+        replicas_of = {view.partition: context.replicas(view) for view in views}
+        task = partition_task(replicas_of, who, options, context.clock, context.copies)
         raced: list[int] = []
         troubled: list[int] = []
         appended: dict[int, PendingAppend] = {}
         try:
             results = run(task, again)
         except OutcomeUnknownError as lost:  # tasks were lost: what they did, they did
-            for partition in sites if again is None else again:
+            for partition in replicas_of if again is None else again:
                 states[partition] = PendingAppend(views[partition], error=lost, tried=True)
             break
         for result in results:
@@ -152,8 +156,8 @@ def _next_round(
     """
     errors = {partition: states[partition].error for partition in troubled}
     if any(isinstance(error, BrokerUnreachableError | StaleMetadataError) for error in errors.values()):
-        settled = settle_brokers(context)
-        image, noted = settled.image, settled.notes
+        probed = probe_brokers(context)
+        image, noted = probed.image, probed.notes
     else:
         image, noted = context.metadata.image(), ()
     notes += noted

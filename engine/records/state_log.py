@@ -19,8 +19,8 @@ from stratalog.engine.metadata.topic_commands import CreateTopic
 from stratalog.engine.records.append import append_given
 from stratalog.engine.replicas.nearest import follower_log, footer_nearby
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import NOWHERE
-from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.snapshots import latest_snapshot
 from stratalog.engine.state.internal_topics import InternalTopic
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
@@ -37,7 +37,7 @@ from stratalog.partitions.errors import (
     TopicAlreadyExistsError,
 )
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_batches
 from stratalog.snapshots.state_machine import load_dump
 
@@ -100,8 +100,8 @@ def _read_once(
     until: int | None,
     since: ReadState[M] | None,
 ) -> ReadState[M]:
-    site = context.site(view)
-    leader, footer = site.leader, footer_nearby(context, site, NOWHERE)
+    replicas = context.replicas(view)
+    leader, footer = replicas.leader, footer_nearby(context, replicas, NOWHERE)
     log = leader.log(lambda file: footer(file).next_offset)
     check_whole(leader, log)
     end = log.high_watermark if until is None else min(until, log.high_watermark)
@@ -119,7 +119,7 @@ def _read_once(
     try:
         state = read_from(leader, log)
     except CorruptionError as error:
-        found = _of_a_follower(site, log, end, read_from)
+        found = _of_a_follower(replicas, log, end, read_from)
         if found is None:
             raise
         state = found
@@ -131,11 +131,11 @@ def _read_once(
 
 
 def _of_a_follower(
-    site: Site, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
+    replicas: PartitionReplicas, leader: ReplicaLog, end: int, read_from: Callable[[Replica, ReplicaLog], M]
 ) -> M | None:
     """The state by a follower that knows all up to ``end`` to be committed and whose copy is good, if any."""
-    for broker in site.followers:
-        chosen = follower_log(site, broker, leader)
+    for broker in replicas.followers:
+        chosen = follower_log(replicas, broker, leader)
         if chosen is not None and chosen.high_watermark >= end:
             with suppress(StratalogError):
                 return read_from(chosen.replica, chosen.log)
@@ -153,13 +153,13 @@ def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: 
 
     Raises: LogGapError when the log starts behind it.
     """
-    with blaming(replica):
+    with errors_of(replica):
         snapshot = latest_snapshot(replica, log, until=end)
         state = form.empty
         if snapshot is not None:
             state = load_dump(snapshot.rows(), snapshot.snapshot_id.end_offset, form.codec, form.load)
     if state.next_offset < log.local_start:
-        with blaming(replica):
+        with errors_of(replica):
             raise LogGapError(
                 f"{replica}: the log starts at offset {log.local_start}, and what its snapshots stand for ends at "
                 f"{state.next_offset}: restore a later one from another replica"
@@ -172,7 +172,7 @@ def replay(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], state: M,
     for link in log.chain:
         start, stop = max(link.start, state.next_offset), min(link.end, end)
         if start < stop:
-            with blaming(replica):
+            with errors_of(replica):
                 batches = read_batches(replica.store, link.file, start, stop, _COLUMNS)
                 state = form.apply_batches(state, start, batches)
     return state

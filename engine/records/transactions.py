@@ -147,7 +147,7 @@ def finish_due(
                 rows += its_rows
                 failures += its_failures
             case Failed(view, error):
-                failures.append(Failure.of(context.site(view), error))
+                failures.append(Failure.of(context.replicas(view), error))
     return sorted(rows, key=lambda row: str(row["transactional_id"])), failures
 
 
@@ -261,7 +261,7 @@ def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[lis
     """The open transactions in the leaders' logs of these partitions."""
 
     def look(view: PartitionView) -> list[OpenInLog]:
-        leader = context.site(view).leader
+        leader = context.replicas(view).leader
         log = leader.log()
         check_whole(leader, log)
         return [
@@ -277,7 +277,7 @@ def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[lis
             case Done(_, open_there):
                 found += open_there
             case Failed(view, error):
-                failures.append(Failure.of(context.site(view), error))
+                failures.append(Failure.of(context.replicas(view), error))
     return sorted(found, key=lambda one: (one.view.topic, one.view.partition, one.producer_id)), failures
 
 
@@ -290,7 +290,7 @@ def _all_transactions(context: Context, image: ClusterImage) -> tuple[list[Trans
             case Done(_, read):
                 found += read.state.transactions.values()
             case Failed(view, error):
-                failures.append(Failure.of(context.site(view), error))
+                failures.append(Failure.of(context.replicas(view), error))
     return found, failures
 
 

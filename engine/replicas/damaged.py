@@ -18,7 +18,7 @@ from stratalog.engine.replicas.in_sync import is_current
 from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile, Repair
 from stratalog.engine.replication.damage import check_whole, uncommitted_epoch
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import (
     CorruptionError,
     CorruptSegmentError,
@@ -72,13 +72,13 @@ def ahead_of_metadata(context: Context, view: PartitionView) -> dict[int, Corrup
     epoch in the metadata. They are listed first; then a linearizable read must show that ``view`` is the present
     one. Asked where a view seems to be stale, and reading anew has shown no other.
     """
-    site = context.site(view)
+    replicas = context.replicas(view)
     found: dict[int, CorruptionError] = {}
     for broker in view.replicas:
         if view.brokers[broker].fenced:
             continue
         with suppress(StratalogError):
-            replica = site.replica(broker)
+            replica = replicas.replica(broker)
             joined = replica.list().joined_epoch
             if joined > view.leader_epoch:
                 found[broker] = uncommitted_epoch(replica, joined, view.leader_epoch)
@@ -107,23 +107,23 @@ def _mended(context: Context, key: TopicIdPartition, broker: int, file: str) -> 
         if key[0] not in image.topics:
             return ""
         view = image.view(*key)
-        site = context.site(view)
-        repair = _repair(site, broker, file)
+        replicas = context.replicas(view)
+        repair = _repair(replicas, broker, file)
         if repair is None:
             return ""
-        mend(site.replica(broker), site.leader, repair, lambda: check_aside(context, view, broker))
+        mend(replicas.replica(broker), replicas.leader, repair, lambda: check_aside(context, view, broker))
     except StratalogError as error:
         return f"; it could not be replaced there ({error.code}: {error}): run verify --deep --heal"
     return f"; it was replaced there by a good copy of broker {view.leader}"
 
 
-def _repair(site: Site, broker: int, file: str) -> Repair | None:
+def _repair(replicas: PartitionReplicas, broker: int, file: str) -> Repair | None:
     """The repair of the file from the leader's copies; None where it reads well now, or the log does not need it:
     it is of a history that was given up, or the leader has merged it, and the next sync copies that.
 
     Raises: CorruptSegmentError when the leader's is damaged too; errors of reading either.
     """
-    target, leader = site.replica(broker), site.leader
+    target, leader = replicas.replica(broker), replicas.leader
     bad = next((one for one in target.list().data if one.object.name == file), None)
     log = leader.log()
     if bad is None:
@@ -151,13 +151,13 @@ def _reads_well(replica: Replica, file: DataFile) -> bool:
 
 def _whole_member(context: Context, view: PartitionView) -> int | None:
     """The member of the ISR, other than the leader, that is whole and holds most."""
-    site = context.site(view)
+    replicas = context.replicas(view)
     best: tuple[int, int] | None = None
     for broker in view.replicas:
         if broker == view.leader or broker not in view.isr or view.brokers[broker].fenced:
             continue
         try:
-            replica = site.replica(broker)
+            replica = replicas.replica(broker)
             log = replica.log()
             check_whole(replica, log)
             if log.joined_epoch > view.leader_epoch:

@@ -30,7 +30,7 @@ CLOSED = EpochName(9_999_999_999)
 def owned_folders(context: Context, image: ClusterImage) -> frozenset[tuple[int, str]]:
     """The folders of all replicas, by broker."""
     return frozenset(
-        (broker, context.site(view).replica(broker).folder)
+        (broker, context.replicas(view).replica(broker).folder)
         for topic in image.topics.values()
         for view in image.views(topic.name)
         for broker in view.replicas
@@ -43,7 +43,7 @@ def former_replica(context: Context, image: ClusterImage, broker_id: int, folder
     parsed, registered = paths.parse_replica_path(folder), image.brokers.get(broker_id)
     if parsed is None or registered is None:
         return None
-    home, topic, topic_id, partition, assignment = parsed
+    incarnation_folder, topic, topic_id, partition, assignment = parsed
     if topic_id not in image.topics or partition >= len(image.topics[topic_id].partitions):
         return None
     return Replica(
@@ -55,7 +55,7 @@ def former_replica(context: Context, image: ClusterImage, broker_id: int, folder
         partition=partition,
         assignment=assignment,
         root=registered.root,
-        home=home,
+        incarnation_folder=incarnation_folder,
     )
 
 

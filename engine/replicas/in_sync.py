@@ -20,7 +20,7 @@ from stratalog.engine.metadata.partition_commands import (
     Member,
     RefusedPartition,
 )
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import Synced
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -58,7 +58,7 @@ class Missed:
 class Progressed:
     """One partition in the course of a run: what was seen of it, and what went wrong."""
 
-    site: Site
+    replicas: PartitionReplicas
     min_insync_replicas: int
     copied_files: int = 0
     copied_bytes: int = 0
@@ -79,11 +79,11 @@ class Progressed:
     @property
     def has_min_isr(self) -> bool:
         """Whether what the ISR holds counts as committed."""
-        return self.site.view.has_min_isr(self.min_insync_replicas)
+        return self.replicas.view.has_min_isr(self.min_insync_replicas)
 
-    def begin(self, site: Site) -> None:
+    def begin(self, replicas: PartitionReplicas) -> None:
         """A fresh start under another view; what was copied and noted stays."""
-        self.site = site
+        self.replicas = replicas
         self.log_end = self.high_watermark = 0
         self.caught_up, self.missed, self.failures = {}, {}, []
         self.leader_error, self.again = None, False
@@ -161,13 +161,16 @@ def propose(
             case Altered(_, _, partition_epoch):
                 # Somebody else may have changed it since: what we did next would rest on that.
                 if key[0] in image.topics:
-                    state.site = context.site(image.view(*key))
-                if is_current(image, state.site.view) and state.site.view.partition_epoch == partition_epoch:
+                    state.replicas = context.replicas(image.view(*key))
+                if (
+                    is_current(image, state.replicas.view)
+                    and state.replicas.view.partition_epoch == partition_epoch
+                ):
                     done.add(key)
                 else:
                     state.again = True
             case RefusedPartition(_, _, UnknownTopicOrPartitionError()):
-                state.notes.append(f"{state.site}: the topic was deleted meanwhile")
+                state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
             case RefusedPartition(_, _, error):
-                state.fail(state.site, error)
+                state.fail(state.replicas, error)
     return done

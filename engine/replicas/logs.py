@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.partitions.errors import StratalogError
 
 
 @dataclass(frozen=True, slots=True)
-class DescribeWork(SiteWork):
+class DescribeWork(PartitionWork):
     """Look at every replica of one partition."""
 
 
 @dataclass(frozen=True, slots=True)
-class FileLook:
+class ReplicaFile:
     """One file of a log: where it ends, when it was made."""
 
     end: int
@@ -23,33 +23,33 @@ class FileLook:
 
 
 @dataclass(frozen=True, slots=True)
-class LogLook:
+class ListedLog:
     """The log of one replica."""
 
     local_start: int
     high_watermark: int
     log_end: int
-    files: tuple[FileLook, ...]
+    files: tuple[ReplicaFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaLook:
+class ListedReplica:
     """One replica: its log, or why it cannot be looked at."""
 
     broker_id: int
-    found: LogLook | StratalogError
+    found: ListedLog | StratalogError
 
 
-def look_at_replicas(work: DescribeWork) -> list[ReplicaLook]:
+def list_replicas(work: DescribeWork) -> list[ListedReplica]:
     """The task."""
-    return [ReplicaLook(broker, _look(work.site, broker)) for broker in work.site.view.replicas]
+    return [ListedReplica(broker, _list(work.replicas, broker)) for broker in work.replicas.view.replicas]
 
 
-def _look(site: Site, broker: int) -> LogLook | StratalogError:
+def _list(replicas: PartitionReplicas, broker: int) -> ListedLog | StratalogError:
     try:
-        log = site.replica(broker).log()
+        log = replicas.replica(broker).log()
     except StratalogError as error:
         return error
     objects = [(link.end, link.file.object) for link in log.chain]
-    files = tuple(FileLook(end, stored.size_bytes, stored.modified_ms) for end, stored in objects)
-    return LogLook(log.local_start, log.high_watermark, log.log_end, files)
+    files = tuple(ReplicaFile(end, stored.size_bytes, stored.modified_ms) for end, stored in objects)
+    return ListedLog(log.local_start, log.high_watermark, log.log_end, files)

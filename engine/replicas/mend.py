@@ -21,7 +21,7 @@ from stratalog.partitions.listing import DataFile
 from stratalog.partitions.paths import EpochName, LocalStartName
 from stratalog.partitions.producers import encode
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import check_segment
 from stratalog.partitions.store import StagedWriter
@@ -143,7 +143,7 @@ def _mend_local_start(
         footer = read_segment(state_of.store, state_of.held.file, remembered=False).footer
         content = encode(dict(footer.producers))
     else:
-        with blaming(other):
+        with errors_of(other):
             content = local_start_state(other, name)
     try:
         if local_start_state(target, name):

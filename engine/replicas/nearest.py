@@ -23,6 +23,7 @@ from stratalog.engine.replicas.in_sync import behind_since_ms, lags
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import (
     ClientMetadata,
     LeaderSelector,
@@ -32,7 +33,6 @@ from stratalog.engine.replication.replica_selector import (
     ReplicaView,
     select_replica,
 )
-from stratalog.engine.replication.site import Site
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
@@ -66,16 +66,16 @@ def nearest(
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
-    site = context.site(view)
+    replicas = context.replicas(view)
     image = context.metadata.last_known.image  # the view came with it, or with an older one
     selector = context.selector.of(image.configs)
     by_leader = leader_of(context, view, leader)
-    followers = _selectable(selector, view, site.followers, client)
+    followers = _selectable(selector, view, replicas.followers, client)
     if offset >= leader.high_watermark or not followers:
         return by_leader
     able = {
         chosen.replica.broker_id: chosen
-        for chosen in (follower_log(site, broker, leader) for broker in followers)
+        for chosen in (follower_log(replicas, broker, leader) for broker in followers)
         if chosen is not None
     }
     leaders = _replica_view(by_leader, view, 0)
@@ -89,7 +89,7 @@ def nearest(
 
 def leader_of(context: Context, view: PartitionView, leader: ReplicaLog) -> Chosen:
     """The leader, with its log."""
-    return Chosen(context.site(view).leader, leader, leader.high_watermark, _rack(view, view.leader), True)
+    return Chosen(context.replicas(view).leader, leader, leader.high_watermark, _rack(view, view.leader), True)
 
 
 def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
@@ -97,7 +97,7 @@ def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
     return bool(client.rack) and chosen.rack is not None and chosen.rack != client.rack
 
 
-def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaLog:
+def leader_log(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> ReplicaLog:
     """The leader's log, to read from: its listing, and where its last append ends, which its footer tells
     (``footer_nearby``).
 
@@ -105,7 +105,7 @@ def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaL
         LeaderNotAvailableError; CorruptionError, LogGapError when it holds less than its files promise; as
         ``Replica.log``.
     """
-    leader, footer = site.leader, footer_nearby(context, site, client)
+    leader, footer = replicas.leader, footer_nearby(context, replicas, client)
 
     def end_of_append(file: DataFile) -> int:
         key = leader.store.uri, file.object.name, file.object.version
@@ -116,25 +116,25 @@ def leader_log(context: Context, site: Site, client: ClientMetadata) -> ReplicaL
         return end
 
     log = leader.log(end_of_append)
-    check_not_fenced(leader, log.listing, site.epoch)
+    check_not_fenced(leader, log.listing, replicas.epoch)
     check_whole(leader, log)
-    return with_known_watermark(site, log)
+    return with_known_watermark(replicas, log)
 
 
-def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> FooterOf:
+def footer_nearby(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> FooterOf:
     """Footers of the leader's files, read from a follower in the reader's rack that has the same files, otherwise
     from the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
     damaged on the leader is read from any follower that has the same file.
     """
-    leader = site.leader
+    leader = replicas.leader
     selector = context.selector.of(context.metadata.last_known.image.configs)
     near = [
-        site.replica(broker)
-        for broker in _selectable(selector, site.view, site.followers, client)
-        if _rack(site.view, broker) == client.rack and broker in site.stores
+        replicas.replica(broker)
+        for broker in _selectable(selector, replicas.view, replicas.followers, client)
+        if _rack(replicas.view, broker) == client.rack and broker in replicas.stores
     ]
 
-    others = [site.replica(broker) for broker in site.followers if broker in site.stores]
+    others = [replicas.replica(broker) for broker in replicas.followers if broker in replicas.stores]
 
     @cache
     def held(replica: Replica) -> dict[tuple[DataName, int], DataFile]:
@@ -161,7 +161,7 @@ def footer_nearby(context: Context, site: Site, client: ClientMetadata) -> Foote
             found = of_one(others, file)
             if found is None:
                 name = file.name
-                raise with_remedy(unreadable(str(site), name.base_offset, name.next_offset, error)) from error
+                raise with_remedy(unreadable(str(replicas), name.base_offset, name.next_offset, error)) from error
             return found
 
     return footer
@@ -181,12 +181,12 @@ def _selectable(
     return followers
 
 
-def follower_log(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
+def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -> Chosen | None:
     """A follower as it is now; None where it cannot be read from. It serves what it knows to be committed in the
     history of ``leader``, the leader's log: ``[log.local_start, high_watermark)``.
     """
     try:
-        replica = site.replica(broker)
+        replica = replicas.replica(broker)
         log = replica.log()
         if log.joined_epoch > leader.joined_epoch:
             return None  # the listed leader leads no longer
@@ -197,7 +197,7 @@ def follower_log(site: Site, broker: int, leader: ReplicaLog) -> Chosen | None:
     except StratalogError:
         return None  # whatever is wrong with it, others tell; this read has other replicas
     high_watermark = min(log.high_watermark, leader.high_watermark)
-    return Chosen(replica, log, high_watermark, _rack(site.view, broker), False)
+    return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
 
 
 def _check_ends(replica: Replica, log: ReplicaLog, leader: ReplicaLog) -> None:

@@ -1,11 +1,11 @@
 """The replication protocol's data plane: take over, join, sync, append, high watermark, expansion.
 
 Every function here runs against stores alone and may be run by any number of drivers and executors at
-once, zombies among them (protocol sections 2 and 3). They take a ``Site``, one partition under one view
-of the metadata, and never read the metadata themselves: callers commit first and list afterwards, or list first
-and check the metadata afterwards, as the protocol's rule 2 asks.
+once, zombies among them (protocol sections 2 and 3). They take ``PartitionReplicas``,
+one partition under one view of the metadata, and never read the metadata themselves: callers commit first and list
+afterwards, or list first and check the metadata afterwards, as the protocol's rule 2 asks.
 
-    site      one partition: the view, and the replicas on their stores; what a task has to do on one
+    replicas      one partition: the view, and the replicas on their stores; what a task has to do on one
     leader    take over an epoch, the leader's log
     sync      bring followers to the leader's log
     append    put records at the end of the leader's log, then on every member of the ISR
@@ -31,7 +31,7 @@ Where this differs from the protocol's text
       leaves the ISR and is healed").
     * Followers are listed together, and the leader once after them. Where a follower's last file is the leader's
       by name and size, nothing of the follower is opened.
-    * The first folder of a path is not the directory id but the incarnation's *home*
+    * The first folder of a path is not the directory id but the *incarnation folder*
       (``stratalog.partitions.paths``): a root that was put back from an older copy has the id of the original,
       whose zombies must not write there.
 """

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.leader import leader_log
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import SyncOptions, sync_followers
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.digest import RecordsDigest
@@ -36,7 +36,7 @@ from stratalog.partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from stratalog.partitions.replica import EndState, blaming
+from stratalog.partitions.replica import EndState, errors_of
 from stratalog.partitions.runner import Failed, Runner
 from stratalog.partitions.segment_footer import TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
@@ -145,7 +145,7 @@ class ReplayableBatches:
 
 
 def append(
-    site: Site,
+    replicas: PartitionReplicas,
     producer: ProducerAppend,
     batches: Iterator[pa.RecordBatch],
     options: AppendOptions,
@@ -161,7 +161,7 @@ def append(
     """
     attempt = _Attempt()
     try:
-        appended = _append_to_leader(site, producer, batches, options, attempt, clock)
+        appended = _append_to_leader(replicas, producer, batches, options, attempt, clock)
     except DuplicateSequenceNumberError as error:  # it may have been appended before
         return NotAppended(error, tried=True, ours=attempt.tried)
     except StratalogError as error:
@@ -169,12 +169,12 @@ def append(
     if isinstance(appended, Raced) or not options.acks_all:
         return appended
     try:
-        return replace(appended, missed=replicate(site, copies))
+        return replace(appended, missed=replicate(replicas, copies))
     except StratalogError as error:
         return NotAppended(error, tried=True, ours=attempt.tried)
 
 
-def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
+def replicate(replicas: PartitionReplicas, copies: Runner) -> dict[int, StratalogError]:
     """Step 5: sync every other replica of the ISR, and of those being added, to the leader. Returns those
     that were not reached, and why.
 
@@ -186,10 +186,10 @@ def replicate(site: Site, copies: Runner) -> dict[int, StratalogError]:
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
-    _, outcomes = sync_followers(site, site.acknowledging, SyncOptions(copies=copies))
+    _, outcomes = sync_followers(replicas, replicas.acknowledging, SyncOptions(copies=copies))
     missed = {outcome.item: outcome.error for outcome in outcomes if isinstance(outcome, Failed)}
     for error in missed.values():
-        if is_damage_of(site.view.leader, error):
+        if is_damage_of(replicas.view.leader, error):
             raise error
     return missed
 
@@ -210,7 +210,7 @@ class _Attempt:
 
 
 def _append_to_leader(
-    site: Site,
+    replicas: PartitionReplicas,
     producer: ProducerAppend,
     batches: Iterator[pa.RecordBatch],
     options: AppendOptions,
@@ -222,26 +222,26 @@ def _append_to_leader(
     if producer.on_changed_replay == "refuse":
         digest = RecordsDigest(options.schema, timestamps=not options.log_append_time)
     source = ReplayableBatches(batches, options.replay_bytes, digest)
-    leader = site.leader
+    leader = replicas.leader
     for _ in range(_ATTEMPTS):
         # 1. The leader's log end, under this epoch.
-        log = leader_log(site)
+        log = leader_log(replicas)
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
-        with blaming(leader):
+        with errors_of(leader):
             state = leader.end_state(log)
-        earlier = earlier_attempt(state.producers, producer, str(site))
+        earlier = earlier_attempt(state.producers, producer, str(replicas))
         if earlier is not None:
             if (records := source.digested()) is not None:
-                check_same_records(earlier, producer, records.count, records.value, str(site))
+                check_same_records(earlier, producer, records.count, records.value, str(replicas))
             return Appended(
                 earlier.base_offset,
                 earlier.next_offset,
                 duplicate=attempt.written == 0,
                 bytes=attempt.written,
             )
-        if options.acks_all and not site.view.has_min_isr(options.min_insync_replicas):
+        if options.acks_all and not replicas.view.has_min_isr(options.min_insync_replicas):
             raise NotEnoughReplicasError(
-                f"{site}: {len(site.view.isr)} replicas are in sync, min.insync.replicas is "
+                f"{replicas}: {len(replicas.view.isr)} replicas are in sync, min.insync.replicas is "
                 f"{options.min_insync_replicas}; nothing was appended"
             )
         attempt.names -= {link.name for link in log.chain}  # those are appends of others
@@ -249,10 +249,10 @@ def _append_to_leader(
             return Raced(attempt.tried)
         # 3. Create it at the log end. False: somebody else appended there first, or an answer to this very call
         #    was lost, and it has been repeated.
-        name = DataName(log.log_end, None, site.epoch)
+        name = DataName(log.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
         try:
-            _encode(staged, site, log, state, producer, source, options, clock)
+            _encode(staged, replicas, log, state, producer, source, options, clock)
             if _commit(staged, name, attempt):
                 attempt.written = staged.size_bytes
         finally:
@@ -260,7 +260,7 @@ def _append_to_leader(
                 staged.abort()
         # 4. Look again, in step 1 and 2 of the next round: the append counts if the log holds it (a
         #    zombie can re-create a name that retention or a merge had freed).
-    raise RetriableError(f"{site}: {_ATTEMPTS} times another append was faster; try again, or less at once")
+    raise RetriableError(f"{replicas}: {_ATTEMPTS} times another append was faster; try again, or less at once")
 
 
 def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
@@ -275,7 +275,7 @@ def _commit(staged: StagedWriter, name: DataName, attempt: _Attempt) -> bool:
 
 def _encode(
     staged: StagedWriter,
-    site: Site,
+    replicas: PartitionReplicas,
     log: ReplicaLog,
     state: EndState,
     producer: ProducerAppend,
@@ -287,15 +287,15 @@ def _encode(
     writer = SegmentWriter(
         staged.file,
         options.schema,
-        topic_id=site.view.topic_id,
-        partition=site.view.partition,
+        topic_id=replicas.view.topic_id,
+        partition=replicas.view.partition,
         base_offset=log.log_end,
         compression=options.compression,
     )
     try:
         for batch in source:
             if options.keys_required and producer.control is None:
-                _check_keys(batch, site)
+                _check_keys(batch, replicas)
             batch = _stamped(batch, now_ms, every=options.log_append_time)
             writer.write(_in_transaction(batch, producer) if producer.transactional else batch)
     except BaseException:
@@ -333,11 +333,11 @@ def _in_transaction(batch: pa.RecordBatch, producer: ProducerAppend) -> pa.Recor
     return batch.append_column("control", pa.repeat(pa.scalar(producer.control, pa.int32()), batch.num_rows))
 
 
-def _check_keys(batch: pa.RecordBatch, site: Site) -> None:
+def _check_keys(batch: pa.RecordBatch, replicas: PartitionReplicas) -> None:
     missing = batch.column(batch.schema.get_field_index("key")).null_count
     if missing:
         raise InvalidRecordError(
-            f"{site}: {missing} of {batch.num_rows} records have no key: with cleanup.policy = snapshot the "
+            f"{replicas}: {missing} of {batch.num_rows} records have no key: with cleanup.policy = snapshot the "
             "latest record of each key is kept; give every record one"
         )
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 
 from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogError
 from stratalog.partitions.lineage import Lineage
-from stratalog.partitions.listing import Link, Listing, ReplicaLog, promised_by
+from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import EpochName, LocalStartName
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 
 _EARLIER = 16
 """Earlier registers of a replica that its latest one is compared with."""
@@ -26,7 +26,7 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
-    with blaming(replica):
+    with errors_of(replica):
         written = [file.name.epoch for file in log.listing.data]
         latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
         if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
@@ -41,8 +41,8 @@ def check_whole(replica: Replica, log: ReplicaLog) -> None:
             )
         if log.lost_committed:
             raise CorruptionError(
-                f"{replica}: the high watermark reached {log.promised}, but the log ends at {log.log_end}: "
-                "its storage has lost committed records; heal it from another replica"
+                f"{replica}: the high watermark reached {log.claimed_high_watermark}, but the log ends at "
+                f"{log.log_end}: its storage has lost committed records; heal it from another replica"
             )
 
 
@@ -69,7 +69,7 @@ def check_members(
         foreign = _foreign((leader, log.listing, log.lineage), (member, known.listing, known.lineage))
         if foreign is member:
             continue
-        with blaming(leader):
+        with errors_of(leader):
             if foreign is leader:
                 raise _foreign_register(leader, log.joined_epoch, member)
             if known.joined_epoch == epoch:
@@ -77,8 +77,8 @@ def check_members(
                     f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
                     "leader's storage has lost its files"
                 )
-            if known.promised > log.log_end:
-                raise _lost_committed(leader, log, member, known.promised)
+            if known.claimed_high_watermark > log.log_end:
+                raise _lost_committed(leader, log, member, known.claimed_high_watermark)
 
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
@@ -92,7 +92,7 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
     except CorruptionError:
         return  # an unreadable register tells nothing, and the one that is joined makes up for it
     if _foreign((leader, log.listing, log.lineage), (follower, listing, known)) is leader:
-        with blaming(leader):
+        with errors_of(leader):
             raise _foreign_register(leader, log.joined_epoch, follower)
 
 
@@ -107,7 +107,9 @@ def _foreign(one: _Told, other: _Told) -> Replica | None:
     if not (one[2].entries and other[2].entries):
         return None  # it has lost its registers, or never had any
     committed = max(
-        promised_by(listing, lineage) for _, listing, _ in (one, other) for _, _, lineage in (one, other)
+        claimed_high_watermark_of(listing, lineage)
+        for _, listing, _ in (one, other)
+        for _, _, lineage in (one, other)
     )
     if one[2].below(committed) == other[2].below(committed):
         return None
@@ -123,7 +125,7 @@ def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
     for epoch in earlier[:_EARLIER]:
         with suppress(CorruptionError):
             before = replica.lineage(listing, epoch)
-            committed = promised_by(listing, before)
+            committed = claimed_high_watermark_of(listing, before)
             if lineage.below(committed) != before.below(committed):
                 return True
     return False
@@ -143,23 +145,23 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
     """
     start = log.lineage.entries[-1].start_offset
     if start > log.log_end:
-        with blaming(leader):
+        with errors_of(leader):
             raise LogGapError(
                 f"{leader}: leader epoch {log.joined_epoch} began at offset {start}, but the log ends at "
                 f"{log.log_end}: its storage has lost records, or stratalog did not write that register; heal it"
             )
 
 
-def check_promise(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
+def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
     """A follower's log ``mine``, under its leader's lineage, promises nothing that the leader's ``log``, listed
     later, does not hold; and it knows no high watermark of the leader's epoch that the leader, who writes it down
     first, does not know.
 
     Raises: LogGapError; the leader is to blame.
     """
-    with blaming(leader):
-        if mine.promised > log.log_end:
-            raise _lost_committed(leader, log, follower, mine.promised)
+    with errors_of(leader):
+        if mine.claimed_high_watermark > log.log_end:
+            raise _lost_committed(leader, log, follower, mine.claimed_high_watermark)
         marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
         if (known := max(marks, default=0)) > log.high_watermark:
             raise LogGapError(
@@ -175,10 +177,10 @@ def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: Repl
     Raises: CorruptionError with whom to blame.
     """
     if mine.local_start > log.log_end:
-        with blaming(follower):
+        with errors_of(follower):
             raise CorruptionError(_foreign_start(follower, mine, log.log_end))
-    if (mine.chain or mine.promised) and mine.log_end < log.local_start > log.promised:
-        with blaming(leader):
+    if (mine.chain or mine.claimed_high_watermark) and mine.log_end < log.local_start > log.claimed_high_watermark:
+        with errors_of(leader):
             raise CorruptionError(_foreign_start(leader, log, mine.log_end))
 
 
@@ -189,10 +191,10 @@ def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> str:
     )
 
 
-def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, promised: int) -> LogGapError:
+def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_high_watermark: int) -> LogGapError:
     return LogGapError(
         f"{leader}: the log ends at offset {log.log_end}, but {member} knows that the high watermark "
-        f"reached {promised}: the leader's storage has lost committed records"
+        f"reached {claimed_high_watermark}: the leader's storage has lost committed records"
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -15,55 +15,55 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.listing import Listing, ReplicaLog
 from stratalog.partitions.paths import EpochName
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 
 _ATTEMPTS = 5
 
 
-def leader_log(site: Site) -> ReplicaLog:
+def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     """The leader's log under the view's epoch, which is taken over first where nobody has.
 
     Raises: LeaderNotAvailableError; FencedLeaderEpochError when the leader has joined a later epoch;
         CorruptionError, LogGapError when the leader's storage has lost data; as ``Replica.log``.
     """
-    leader = site.leader
+    leader = replicas.leader
     for _ in range(_ATTEMPTS):
-        log = _own_log(site)
-        if log.joined_epoch == site.epoch:
+        log = _own_log(replicas)
+        if log.joined_epoch == replicas.epoch:
             return log
         # The members first: the leader, listed after them, holds all that they know of.
-        members = _members(site)
-        log = _own_log(site)
-        if log.joined_epoch == site.epoch:
+        members = _members(replicas)
+        log = _own_log(replicas)
+        if log.joined_epoch == replicas.epoch:
             return log
-        check_members(leader, log, members, site.epoch)
+        check_members(leader, log, members, replicas.epoch)
         # This listing was made after the epoch was committed, for it came in with the view.
-        lineage = log.lineage.continued_by(site.epoch, log.log_end)
-        leader.store.create(leader.path(EpochName(site.epoch)), lineage.to_json())
-    raise RetriableError(f"{leader}: epoch {site.epoch} was created, and yet listings do not show it")
+        lineage = log.lineage.continued_by(replicas.epoch, log.log_end)
+        leader.store.create(leader.path(EpochName(replicas.epoch)), lineage.to_json())
+    raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
 
 
-def _own_log(site: Site) -> ReplicaLog:
-    leader = site.leader
-    with blaming(leader):
+def _own_log(replicas: PartitionReplicas) -> ReplicaLog:
+    leader = replicas.leader
+    with errors_of(leader):
         log = leader.log()
-    check_not_fenced(leader, log.listing, site.epoch)
+    check_not_fenced(leader, log.listing, replicas.epoch)
     check_whole(leader, log)
-    if log.joined_epoch == site.epoch:
+    if log.joined_epoch == replicas.epoch:
         check_begun(leader, log)
     return log
 
 
-def _members(site: Site) -> list[tuple[Replica, ReplicaLog]]:
+def _members(replicas: PartitionReplicas) -> list[tuple[Replica, ReplicaLog]]:
     """The other members of the ISR, as far as they can be looked at."""
     found: list[tuple[Replica, ReplicaLog]] = []
-    for broker_id in sorted({*site.view.isr} - {site.view.leader}):
+    for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
         try:
-            member = site.replica(broker_id)
+            member = replicas.replica(broker_id)
             log = member.log()
         except StratalogError:
             continue  # whatever is wrong with it: it tells nothing of the leader
-        check_not_fenced(member, log.listing, site.epoch)
+        check_not_fenced(member, log.listing, replicas.epoch)
         found.append((member, log))
     return found
 
@@ -94,20 +94,20 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
     epoch = log.joined_epoch
     if any(mark.epoch == epoch for mark in listing.watermarks):
         return
-    with blaming(follower):
+    with errors_of(follower):
         if follower.lineage(listing) != log.lineage:
             raise _joined_otherwise(follower, leader, epoch)
 
 
-def check_agreed(site: Site, log: ReplicaLog) -> None:
+def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
     """The committed log that every other member of the ISR knows is of the history of its leader's ``log``. Asked
     where something is to be given up on the word of the leader's register.
 
     Raises: as ``check_same_history``; errors of looking at a member.
     """
-    for broker_id in sorted({*site.view.isr} - {site.view.leader}):
-        member = site.replica(broker_id)
-        check_same_history(member, member.list(), site.leader, log)
+    for broker_id in sorted({*replicas.view.isr} - {replicas.view.leader}):
+        member = replicas.replica(broker_id)
+        check_same_history(member, member.list(), replicas.leader, log)
 
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:

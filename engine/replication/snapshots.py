@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from stratalog.engine.replication.leader import check_not_fenced
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import (
     CorruptSegmentError,
     StratalogError,
@@ -20,7 +20,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import CheckpointName, DataName, base_name, parse_name
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import StoredObject
 from stratalog.snapshots.fetch import RESPONSE_MAX_BYTES, FetchedSnapshot, Source, fetch_snapshot
@@ -78,7 +78,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
     ).snapshot
 
 
-def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
+def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     """Give a replica the greatest snapshot of its history that verifies on another live replica, where its own
     usable ones end before that: they are damaged, or gone. None: nobody has a better one.
 
@@ -89,11 +89,11 @@ def mend(site: Site, replica: Replica, log: ReplicaLog) -> SnapshotId | None:
     own = usable_snapshot(replica, log).snapshot
     greatest = EMPTY if own is None else own.snapshot_id
     best: tuple[Replica, Snapshot] | None = None
-    for broker in site.view.replicas:
-        if broker == replica.broker_id or site.view.brokers[broker].fenced:
+    for broker in replicas.view.replicas:
+        if broker == replica.broker_id or replicas.view.brokers[broker].fenced:
             continue
         with suppress(StratalogError):
-            other = site.replica(broker)
+            other = replicas.replica(broker)
             theirs = other.log()
             found = usable_snapshot(other, theirs, until=log.log_end).snapshot
             if found is None or found.snapshot_id <= greatest:
@@ -129,25 +129,27 @@ def newest_id(log: ReplicaLog, until: int | None = None) -> SnapshotId | None:
     return max((SnapshotId.of(name) for name, _ in checkpoints_of(log, until)), default=None)
 
 
-def mend_where_damaged(site: Site, replica: Replica, log: ReplicaLog) -> tuple[ReplicaLog, Usable]:
+def mend_where_damaged(
+    replicas: PartitionReplicas, replica: Replica, log: ReplicaLog
+) -> tuple[ReplicaLog, Usable]:
     """The replica's log and snapshots as they are, or, where its latest one is damaged, or all are gone, after
     ``mend``. Raises: as that.
     """
     usable = usable_snapshot(replica, log)
     gone = usable.snapshot is None and log.local_start > 0
-    if (usable.damaged or gone) and mend(site, replica, log) is not None:
+    if (usable.damaged or gone) and mend(replicas, replica, log) is not None:
         log = replica.log()
         usable = usable_snapshot(replica, log)
     return log, usable
 
 
-def check_stands_for_start(site: Site, replica: Replica, log: ReplicaLog) -> None:
+def check_stands_for_start(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> None:
     """Where snapshots stand for what lies below the local start of the replica's log, one of them is whole; if
     need be it gets a copy of another replica's first.
 
     Raises: CorruptSegmentError naming the damaged one; as ``mend``.
     """
-    log, usable = mend_where_damaged(site, replica, log)
+    log, usable = mend_where_damaged(replicas, replica, log)
     end = 0 if usable.snapshot is None else usable.snapshot.snapshot_id.end_offset
     if end < log.local_start and usable.damaged:
         raise CorruptSegmentError(
@@ -156,7 +158,7 @@ def check_stands_for_start(site: Site, replica: Replica, log: ReplicaLog) -> Non
         )
 
 
-def fetch_latest(site: Site, follower: Replica) -> FetchedSnapshot | None:
+def fetch_latest(replicas: PartitionReplicas, follower: Replica) -> FetchedSnapshot | None:
     """Bring the follower the leader's latest snapshot that verifies; None when the leader has none. A leader whose
     own is damaged gets a whole copy of another replica first.
 
@@ -164,22 +166,22 @@ def fetch_latest(site: Site, follower: Replica) -> FetchedSnapshot | None:
         that far, UnknownTopicOrPartitionError when it is gone; CorruptionError kinds; RetriableError kinds. Chunks
         stay, and the next copy goes on from them.
     """
-    leader = site.leader
+    leader = replicas.leader
 
     def check_leader() -> None:
         """The folder as it is at each chunk: another replica may lead by then."""
         listing = leader.list()
         if listing.joined_epoch == 0:
             raise UnknownTopicOrPartitionError(f"{leader} has never led, or is gone")
-        check_not_fenced(leader, listing, site.epoch)
-        if listing.joined_epoch < site.epoch:
-            raise UnknownLeaderEpochError(f"{leader} does not know leader epoch {site.epoch} yet: try again")
+        check_not_fenced(leader, listing, replicas.epoch)
+        if listing.joined_epoch < replicas.epoch:
+            raise UnknownLeaderEpochError(f"{leader} does not know leader epoch {replicas.epoch} yet: try again")
 
     def discover() -> Source | None:
         log = leader.log()
-        check_not_fenced(leader, log.listing, site.epoch)
-        with blaming(leader):
-            _, usable = mend_where_damaged(site, leader, log)
+        check_not_fenced(leader, log.listing, replicas.epoch)
+        with errors_of(leader):
+            _, usable = mend_where_damaged(replicas, leader, log)
         if usable.snapshot is None:
             return None
         return Source(leader.store, leader.folder, usable.snapshot.snapshot_id, check_leader)

@@ -8,9 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from stratalog.engine.replication.damage import check_promise, check_same_history, check_starts, first_lost
+from stratalog.engine.replication.damage import (
+    check_claimed_high_watermark,
+    check_same_history,
+    check_starts,
+    first_lost,
+)
 from stratalog.engine.replication.leader import check_joined, check_not_fenced, join, leader_log
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import fetch_latest, newest_id, usable_snapshot
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import record_high_watermark
@@ -24,7 +29,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
 from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import check_copy
@@ -94,7 +99,7 @@ class Synced:
 
 
 def sync_followers(
-    site: Site, followers: Sequence[int], options: SyncOptions
+    replicas: PartitionReplicas, followers: Sequence[int], options: SyncOptions
 ) -> tuple[ReplicaLog, list[Outcome[int, Synced]]]:
     """Make the logs of these followers equal to the leader's, by copying whole files under their own names.
     One that fails keeps no other from it.
@@ -109,31 +114,31 @@ def sync_followers(
     listed: dict[int, Listing] = {}
     outcomes: list[Outcome[int, Synced]] = []
     # The followers first: the leader, listed later, is behind none of them.
-    for outcome in options.copies.run(lambda follower: _list(site, follower), followers):
+    for outcome in options.copies.run(lambda follower: _list(replicas, follower), followers):
         match outcome:
             case Done(follower, listing):
                 listed[follower] = listing
             case Failed():
                 outcomes.append(outcome)
-    leader = leader_log(site)
+    leader = leader_log(replicas)
     names = {link.name for link in leader.chain}
     idle = [follower for follower, before in listed.items() if names <= {file.name for file in before.data}]
     # Followers that lack nothing need almost no I/O: run them inline.
     for runner, some in ((SerialRunner(), idle), (options.copies, [f for f in listed if f not in idle])):
-        outcomes += runner.run(lambda follower: _sync(site, follower, options, listed[follower], leader), some)
+        outcomes += runner.run(lambda follower: _sync(replicas, follower, options, listed[follower], leader), some)
     return leader, outcomes
 
 
-def sync(site: Site, follower_id: int, options: SyncOptions) -> Synced:
+def sync(replicas: PartitionReplicas, follower_id: int, options: SyncOptions) -> Synced:
     """As ``sync_followers``, for one of them. Raises: what came of it otherwise."""
-    _, outcomes = sync_followers(site, [follower_id], options)
+    _, outcomes = sync_followers(replicas, [follower_id], options)
     return values(outcomes)[0]
 
 
-def _list(site: Site, follower_id: int) -> Listing:
-    follower = site.replica(follower_id)
+def _list(replicas: PartitionReplicas, follower_id: int) -> Listing:
+    follower = replicas.replica(follower_id)
     listing = follower.list()
-    check_not_fenced(follower, listing, site.epoch)
+    check_not_fenced(follower, listing, replicas.epoch)
     return listing
 
 
@@ -146,11 +151,13 @@ def _resolve(follower: Replica, listing: Listing, log: ReplicaLog) -> ReplicaLog
     def end_of_append(file: DataFile) -> int:
         return ends.get((file.name, file.object.size_bytes)) or follower.end_of_append(file)
 
-    with blaming(follower):
+    with errors_of(follower):
         return resolve(listing, log.lineage, end_of_append)
 
 
-def _sync(site: Site, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog) -> Synced:
+def _sync(
+    replicas: PartitionReplicas, follower_id: int, options: SyncOptions, before: Listing, log: ReplicaLog
+) -> Synced:
     """Sync a follower, listed as ``before``, to the leader, listed as ``log`` after it."""
     files = size_bytes = 0
 
@@ -161,51 +168,51 @@ def _sync(site: Site, follower_id: int, options: SyncOptions, before: Listing, l
 
     for _ in range(_ATTEMPTS):
         try:
-            done = _sync_once(site, follower_id, options, before, log, copied)
+            done = _sync_once(replicas, follower_id, options, before, log, copied)
             return replace(done, copied_files=files, copied_bytes=size_bytes)
         except SourceChangedError as error:  # a file is gone from the leader: start again, never skip
             change = error
-        before = _list(site, follower_id)
-        log = leader_log(site)
+        before = _list(replicas, follower_id)
+        log = leader_log(replicas)
     raise change
 
 
 def _sync_once(
-    site: Site,
+    replicas: PartitionReplicas,
     follower_id: int,
     options: SyncOptions,
     before: Listing,
     log: ReplicaLog,
     copied: Callable[[Link], None],
 ) -> Synced:
-    leader, follower = site.leader, site.replica(follower_id)
+    leader, follower = replicas.leader, replicas.replica(follower_id)
     # 2. Join. Files of the follower beyond the common prefix are dead from here on.
-    if before.joined_epoch == site.epoch:
+    if before.joined_epoch == replicas.epoch:
         check_joined(follower, before, leader, log)
     else:
-        if follower_id in site.view.isr:
+        if follower_id in replicas.view.isr:
             check_same_history(follower, before, leader, log)
-        join(follower, leader, site.epoch, log)
+        join(follower, leader, replicas.epoch, log)
     mine = _resolve(follower, before, log)
-    check_promise(follower, mine, leader, log)
-    if follower_id in site.view.isr:
+    check_claimed_high_watermark(follower, mine, leader, log)
+    if follower_id in replicas.view.isr:
         check_starts(follower, mine, leader, log)
     _check_boundaries(leader, log, mine)
 
     # 3. Where to start.
-    mine, avoided = _start(site, follower, mine, log, options)
+    mine, avoided = _start(replicas, follower, mine, log, options)
     if options.snapshots and _lacks_snapshot(mine, log):
-        fetch_latest(site, follower)
+        fetch_latest(replicas, follower)
 
     # 4. Copy. To a follower outside the ISR also what it has lost; a member must have lost nothing.
     missing = _missing(leader, follower, mine, log)
-    if follower_id in site.view.isr and first_lost(mine, log, missing) is not None:
+    if follower_id in replicas.view.isr and first_lost(mine, log, missing) is not None:
         # The high watermark may have passed what the first listing saw of the follower: look once more.
         mine = _resolve(follower, follower.list(), log)
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
         if lost is not None:
-            with blaming(follower):
+            with errors_of(follower):
                 raise LogGapError(
                     f"{follower} is in sync and lacks offset {lost}, below the high watermark "
                     f"{log.high_watermark}: its storage has lost records; they are copied to it again when it "
@@ -220,7 +227,7 @@ def _sync_once(
 
     # 5. The high watermark, bounded by the follower's log end, which is the leader's now.
     if log.high_watermark > mine.high_watermark:
-        record_high_watermark(follower, site.epoch, log.high_watermark)
+        record_high_watermark(follower, replicas.epoch, log.high_watermark)
     return Synced(
         broker_id=follower_id,
         log_end=log.log_end,
@@ -245,17 +252,17 @@ def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> Non
             continue
         link = log.chain[index]
         if link.start < own.start < link.end and not link.name.merged:
-            with blaming(leader):
+            with errors_of(leader):
                 raise LogGapError(
                     f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a "
                     "follower; restore it from there"
                 )
 
 
-def leader_offsets(site: Site, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
+def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
     """The answer of the leader, whose log this is, to a follower that asks where to begin."""
     return LeaderOffsets(
-        log_start=site.view.log_start_offset,
+        log_start=replicas.view.log_start_offset,
         local_start=log.local_start,
         log_end=log.log_end,
         earliest_pending_upload=None if remote is None else remote.end,
@@ -264,7 +271,7 @@ def leader_offsets(site: Site, log: ReplicaLog, remote: RemoteTail | None) -> Le
 
 
 def _start(
-    site: Site,
+    replicas: PartitionReplicas,
     follower: Replica,
     mine: ReplicaLog,
     log: ReplicaLog,
@@ -273,17 +280,17 @@ def _start(
     """The follower's log after it starts over or bootstraps, where it must, else as it is; and the bytes of the
     leader's that it leaves to the remote tier.
     """
-    if options.snapshots and mine.log_end < max(site.view.log_start_offset, log.local_start):
-        started = _start_at_snapshot(site, follower, log)
+    if options.snapshots and mine.log_end < max(replicas.view.log_start_offset, log.local_start):
+        started = _start_at_snapshot(replicas, follower, log)
         if started is not None:
             return started, 0
     remote = options.remote
     origin = fetch_origin(
-        leader_offsets(site, log, remote),
+        leader_offsets(replicas, log, remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
         # A member of the ISR has lost records when it is empty: it has to be found out, not brought up.
-        last_tiered=LastTiered.NEVER if follower.broker_id in site.view.isr else options.last_tiered,
+        last_tiered=LastTiered.NEVER if follower.broker_id in replicas.view.isr else options.last_tiered,
     )
     match origin:
         case FromLeader():
@@ -292,14 +299,14 @@ def _start(
             raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}, then try again")
         case StartOver(offset):
             offset = max(offset, mine.local_start)
-            with blaming(site.leader):
-                state = encode(site.leader.producers_at_local_start(log))
+            with errors_of(replicas.leader):
+                state = encode(replicas.leader.producers_at_local_start(log))
         case FromRemote(offset):
-            state = encode(_producers_at(offset, site.leader, log, remote))
+            state = encode(_producers_at(offset, replicas.leader, log, remote))
         case _:
             assert_never(origin)
     if mine.chain and mine.log_end > log.log_end:
-        with blaming(site.leader):
+        with errors_of(replicas.leader):
             raise LogGapError(
                 f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader "
                 f"holds [{log.local_start}, {log.log_end}): the leader's storage has lost records"
@@ -317,13 +324,13 @@ def _start(
     return _resolve(follower, follower.list(), log), avoided
 
 
-def _start_at_snapshot(site: Site, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
+def _start_at_snapshot(replicas: PartitionReplicas, follower: Replica, log: ReplicaLog) -> ReplicaLog | None:
     """The follower has none of what the leader's log still has: it takes the snapshot first, and then begins its
     log at the end of it (KIP-630, "Changes to Leader Election"). None when no snapshot stands for what it lacks.
     """
-    fetched = fetch_latest(site, follower)
+    fetched = fetch_latest(replicas, follower)
     start = 0 if fetched is None else fetched.snapshot_id.end_offset
-    if fetched is None or not max(site.view.log_start_offset, log.local_start) <= start <= log.log_end:
+    if fetched is None or not max(replicas.view.log_start_offset, log.local_start) <= start <= log.log_end:
         return None
     listing = follower.list()
     found = usable_snapshot(follower, _resolve(follower, listing, log), until=start).snapshot
@@ -349,7 +356,7 @@ def _producers_at(
     Raises: CorruptionError when the remote log is of another history than the leader's; as ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
-        with blaming(leader):
+        with errors_of(leader):
             return leader.producers_at_local_start(log)
     state = auxiliary_state(remote.store, remote.folder, remote.last)
     state.check_history(log.lineage, str(leader))
@@ -374,9 +381,9 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
     """Raises: CorruptSegmentError, unless the follower's file is right too, or not of its log."""
     if not mine.holds(held.name) and _needless(mine, link):
         return  # a zombie may have put it there, where retention or a merge had freed the name
-    with blaming(leader):
+    with errors_of(leader):
         read_segment(leader.store, link.file)  # a file that was cut has no footer
-    with blaming(follower):
+    with errors_of(follower):
         if held.name.merged:
             read_segment(follower.store, held)
             return  # the same records, merged on either with other settings
@@ -419,7 +426,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
     staged: dict[DataName, Staged] = {}
 
     def stage(link: Link) -> None:
-        with blaming(leader):
+        with errors_of(leader):
             segment = read_segment(leader.store, link.file)
             _check_end(leader, link, segment.footer.next_offset)
             copy = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
@@ -428,7 +435,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
 
     try:
         failed = {one.item: one.error for one in copies.run(stage, group) if isinstance(one, Failed)}
-        with blaming(leader):
+        with errors_of(leader):
             present = {link.name: link.file.object.version for link in leader.log().chain}
         for link in group:
             if link in failed:

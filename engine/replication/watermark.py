@@ -5,9 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import OutcomeUnknownError, RetriableError, StratalogError
-from stratalog.partitions.listing import ReplicaLog, promised_by
+from stratalog.partitions.listing import ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import WatermarkName
 from stratalog.partitions.replica import Replica
 
@@ -21,26 +21,26 @@ def record_high_watermark(replica: Replica, epoch: int, offset: int) -> None:
     replica.store.create(replica.path(WatermarkName(offset, epoch)), b"")
 
 
-def with_known_watermark(site: Site, log: ReplicaLog) -> ReplicaLog:
+def with_known_watermark(replicas: PartitionReplicas, log: ReplicaLog) -> ReplicaLog:
     """The leader's log, with the high watermark that the rest of the ISR has written down, where none stands on
     the leader itself: its registers are gone, or nothing was ever acknowledged. (A missing file is no empty log.)
     """
     if log.listing.watermarks or not log.chain:
         return log
     known = log.high_watermark
-    for broker in sorted({*site.view.isr} - {site.view.leader}):
+    for broker in sorted({*replicas.view.isr} - {replicas.view.leader}):
         with suppress(StratalogError):
-            known = max(known, promised_by(site.replica(broker).list(), log.lineage))
+            known = max(known, claimed_high_watermark_of(replicas.replica(broker).list(), log.lineage))
     return replace(log, high_watermark=min(known, log.log_end))
 
 
-def advance_high_watermark(site: Site, offset: int) -> None:
+def advance_high_watermark(replicas: PartitionReplicas, offset: int) -> None:
     """Write it down on the leader, where readers and followers learn of it, then on the others that an
     acknowledgement needed. One of those that cannot be reached learns of it with its next sync.
 
     Raises: errors of writing to the leader.
     """
-    record_high_watermark(site.leader, site.epoch, offset)
-    for broker_id in site.acknowledging:
+    record_high_watermark(replicas.leader, replicas.epoch, offset)
+    for broker_id in replicas.acknowledging:
         with suppress(RetriableError, OutcomeUnknownError):
-            record_high_watermark(site.replica(broker_id), site.epoch, offset)
+            record_high_watermark(replicas.replica(broker_id), replicas.epoch, offset)

@@ -51,7 +51,7 @@ def append_frame(
     earlier = earlier_tries(context, image, image_of_topic, who)
     dealt = None  # the caller says to which, or never tries it again
     if columns.partition is None and not (who is not None and who.transactional):
-        dealt = earlier.dealt_among or partitions
+        dealt = earlier.partition_count or partitions
     records = to_records(
         frame,
         columns,
@@ -77,4 +77,4 @@ def append_frame(
             context.tasks.counts = context.tasks.counts + result.counts
         return results
 
-    return append_with(context, image, image_of_topic, run, who, acks=acks, dealt_among=dealt, earlier=earlier)
+    return append_with(context, image, image_of_topic, run, who, acks=acks, partition_count=dealt, earlier=earlier)

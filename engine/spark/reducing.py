@@ -37,8 +37,8 @@ from stratalog.engine.upkeep.snapshots.partition import (
     committed_links,
     committed_runs,
     freeze,
-    look_and_mend,
     open_writer,
+    plan_and_mend,
     reason_not_to,
     tombstone_horizon_us,
 )
@@ -48,7 +48,7 @@ from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import RECORD_COLUMNS, type_to_json
-from stratalog.partitions.replica import blaming
+from stratalog.partitions.replica import errors_of
 from stratalog.partitions.segment import read_batches
 from stratalog.partitions.segment_tail import check_tail
 from stratalog.snapshots.reader import Snapshot
@@ -79,7 +79,7 @@ class _Source:
                 yield first + index, batch.slice(index, _ROWS_AT_ONCE)
 
     def _row_groups(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        leader, place = self.work.site.leader, -self.earlier_records
+        leader, place = self.work.replicas.leader, -self.earlier_records
         if self.earlier is not None:
             columns = list(RECORD_COLUMNS)
             for batch in read_batches(leader.store, self.earlier, 1, self.earlier_records + 1, columns):
@@ -94,14 +94,14 @@ def make_large_snapshot(spark: SparkSession, work: SnapshotWork) -> tuple[Snapsh
     Raises: as that; RetriableError when Spark gave the job up.
     """
     began_s = work.clock.monotonic_s()
-    leader = work.site.leader
-    log, planned, earlier = look_and_mend(work)
+    leader = work.replicas.leader
+    log, planned, earlier = plan_and_mend(work)
     if planned.wait is not None:
         return planned, None
     source = _source(work, log, earlier, planned.next.end_offset)
     keys = _keys(spark, source)
     try:
-        with blaming(leader), read_errors([leader.store]):
+        with errors_of(leader), read_errors([leader.store]):
             if earlier is not None and not work.by_hand:
                 refused = reason_not_to(work, planned, earlier, _changed(keys))
                 if refused is not None:
@@ -134,7 +134,7 @@ def snapshot_rows(spark: SparkSession, uris: list[str], schema: StructType) -> D
 
 def _keys(spark: SparkSession, source: _Source) -> DataFrame:
     """The keys with their places, and whether they are the log's (1) or the latest snapshot's (0)."""
-    work, log, leader = source.work, source.log, source.work.site.leader
+    work, log, leader = source.work, source.log, source.work.replicas.leader
     schema = record_schema(*(spark_type(type_to_json(work.schema.field(name).type)) for name in ("key", "value")))
     pieces = list(_committed_pieces(source))
     readable = PartitionPieces(
@@ -153,10 +153,10 @@ def _keys(spark: SparkSession, source: _Source) -> DataFrame:
 
 def _committed_pieces(source: _Source) -> Iterator[FileSlice]:
     """The parts of the log's files that hold committed records, and nothing else."""
-    leader = source.work.site.leader
-    for link, settled in committed_links(leader, source.log, source.start, source.end):
+    leader = source.work.replicas.leader
+    for link, decided in committed_links(leader, source.log, source.start, source.end):
         first, end = max(link.start, source.start), min(link.end, source.end)
-        if not settled:
+        if not decided:
             yield FileSlice(leader.store, link.file, first, end)
             continue
         for batch in read_batches(leader.store, link.file, first, end, ["control"]):
@@ -205,9 +205,9 @@ def _write(places: DataFrame, source: _Source, snapshot_id: SnapshotId, horizon_
 
 
 def _write_all(places: _Places, source: _Source, snapshot_id: SnapshotId, horizon_us: int) -> tuple[int, bool]:
-    work, leader, records = source.work, source.work.site.leader, 0
+    work, leader, records = source.work, source.work.replicas.leader, 0
     schema = latest_by_key.record_schema(work.schema)
-    with blaming(leader), open_writer(work, leader, source.log, snapshot_id) as writer:
+    with errors_of(leader), open_writer(work, leader, source.log, snapshot_id) as writer:
         for first, batch in source.batches():
             latest = batch.take(pa.array(places.below(first + batch.num_rows) - first))
             latest = fitted(latest, schema, str(work))

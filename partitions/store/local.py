@@ -54,7 +54,7 @@ from stratalog.partitions.store.rules import (
     check_name,
     copy_in_pieces,
     folder_prefix,
-    settle,
+    stable_listing,
 )
 
 PIECE_BYTES = 8 * 1024 * 1024
@@ -124,7 +124,7 @@ class LocalStore:
     def read(self, name: str, start: int = 0, end: int | None = None) -> bytes:
         path = self.path_of(name)
         self._tally.add(reads=1)
-        with _looking("read", path):
+        with _file_errors("read", path):
             descriptor, now = self._folder.open_file(name)
             try:
                 low, high = byte_range(start, end, now.st_size)
@@ -138,7 +138,7 @@ class LocalStore:
         path = self.path_of(name)
         folder, _, last = name.rpartition("/")
         self._tally.add(reads=1)
-        with _looking("look for", path), self._folder.folder(folder) as above:
+        with _file_errors("look for", path), self._folder.folder(folder) as above:
             now = os.stat(last, dir_fd=above, follow_symlinks=False)
             if stat.S_ISDIR(now.st_mode):
                 raise FileNotFoundError(path)
@@ -163,13 +163,13 @@ class LocalStore:
 
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. Any failure to read folders means that the root is not there."""
-        return objects(self._scanned(folder_prefix(prefix), in_order, settle))
+        return objects(self._scanned(folder_prefix(prefix), in_order, stable_listing))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return objects(self._scanned(folder_prefix(prefix), in_order, at_once))
 
     def names(self, prefix: str) -> frozenset[str]:
-        return self._scanned(folder_prefix(prefix), names_of, settle)
+        return self._scanned(folder_prefix(prefix), names_of, stable_listing)
 
     def delete(self, names: Iterable[str]) -> None:
         """See ``Store.delete``. Folders that become empty stay: somebody may be about to link into them."""
@@ -306,7 +306,7 @@ class LocalStore:
 
 
 @contextmanager
-def _looking(action: str, path: str) -> Iterator[None]:
+def _file_errors(action: str, path: str) -> Iterator[None]:
     """As ``translated``; a name that is not there is FileNotFoundError, one that is no file CorruptionError."""
     try:
         yield

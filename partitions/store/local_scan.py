@@ -51,7 +51,7 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
         descriptor = root.open_folder(folder.rstrip("/"), READ)
     except (FileNotFoundError, NotADirectoryError):
         return
-    strangers = 0
+    foreign = 0
     of_log = paths.is_log_folder(folder.rstrip("/"))
     most = MOST_STRANGERS if of_log else MOST_STRANGERS_ELSEWHERE
     try:
@@ -60,8 +60,8 @@ def scan_folder(root: RootFolder, folder: str) -> Iterator[Entry]:
             if of_log and number > MOST_NAMES:
                 raise CrowdedFolderError(os.path.join(root.path, folder.rstrip("/")), CROWDED)
             if not paths.may_be_ours(entry.name):
-                strangers += 1
-                if strangers > most:
+                foreign += 1
+                if foreign > most:
                     raise CrowdedFolderError(
                         os.path.join(root.path, name.rpartition("/")[0]),
                         f"more than {most} files of others: move them out of there, nothing can be listed before",
@@ -117,7 +117,7 @@ def in_order(entries: Iterator[Entry]) -> list[Seen]:
 
 
 def at_once(scan: Callable[[], Listed], where: str) -> Listed:
-    """The rule of ``Store.walk``, in the place of ``rules.settle``."""
+    """The rule of ``Store.walk``, in the place of ``rules.stable_listing``."""
     return scan()
 
 

@@ -1,4 +1,4 @@
-"""Rules that all stores share: names, ranges, counting, listings that settle, transfers in pieces.
+"""Rules that all stores share: names, ranges, counting, listings that stable_listing, transfers in pieces.
 
 The stores differ in how they reach bytes; a rule that must not differ between them stands here once.
 """
@@ -121,7 +121,9 @@ class Tally:
             counts.written_bytes += written_bytes
 
 
-def settle(list_once: Callable[[], T], where: str, is_snapshot: Callable[[T], bool] = lambda _listing: False) -> T:
+def stable_listing(
+    list_once: Callable[[], T], where: str, is_snapshot: Callable[[T], bool] = lambda _listing: False
+) -> T:
     """A listing that is a snapshot, or else what two in a row agree on (protocol section 1).
 
     Raises: ListingUnstableError naming ``where``.

@@ -42,8 +42,8 @@ from stratalog.partitions.store.rules import (
     drop_probes,
     folder_prefix,
     run_pieces,
-    settle,
     special_key,
+    stable_listing,
 )
 from stratalog.partitions.store.s3_bucket import Bucket, only_if
 from stratalog.partitions.store.s3_connection import EndpointUnreachableError, S3Connection, S3Refusal
@@ -206,7 +206,7 @@ class S3Store:
     def list(self, prefix: str) -> Sequence[StoredObject]:
         """See ``Store.list``. A server that cannot be reached, a bucket that is missing or refuses us: the
         root is not there."""
-        return self._listed(prefix, lambda once, where: settle(once, where, lambda pages: pages[0] == 1))
+        return self._listed(prefix, lambda once, where: stable_listing(once, where, lambda pages: pages[0] == 1))
 
     def walk(self, prefix: str) -> Sequence[StoredObject]:
         return self._listed(prefix, lambda once, where: once())
@@ -239,7 +239,7 @@ class S3Store:
         tried. A race that the server decides twice cannot be told from here: see ``StoreOptions``. A server
         has to refuse bytes that were damaged on the way, too, by their CRC-32."""
         try:
-            self._objects.look()
+            self._objects.check()
         except S3Refusal as refused:
             error = refused.as_error(f"the bucket {self.bucket!r} cannot be used", "list", self.uri)
             if isinstance(error, StorageAuthorizationError):

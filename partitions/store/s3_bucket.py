@@ -38,7 +38,7 @@ class Bucket:
         self.name = name
         self._tally = tally
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Find out whether the bucket is there and ours.
 
         Raises: Refused, StorageError, StoreTimeoutError.

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from stratalog import Cluster
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.offsets import OffsetSpec
 from stratalog.partitions.records import physical_schema
 from tests.crashes.stream_driver import ROWS
@@ -122,7 +122,7 @@ class StreamCampaign:
     def _stored(self, target: str) -> int:
         """How many records its leaders have, and markers of transactions."""
         views = self._cluster.image.views(target)
-        return sum(Site(view, self._cluster.stores).leader.log().log_end for view in views)
+        return sum(PartitionReplicas(view, self._cluster.stores).leader.log().log_end for view in views)
 
     def _check(self, target: str) -> None:
         tail = self._cluster.tail(target, start=OffsetSpec.EARLIEST, follow=False, isolation="read_committed")

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from stratalog import Cluster
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.store.rules import STAGING_FOLDER
 from tests.spark.reading_back import read_back
@@ -122,7 +122,7 @@ class World:
 
     def _replica(self, partition: int, broker: int) -> Replica:
         view = self.cluster.image.views(TOPIC)[partition]
-        return Site(view, self.cluster.stores).replica(broker)
+        return PartitionReplicas(view, self.cluster.stores).replica(broker)
 
     def _compare(self, found: dict[int, list[bytes]]) -> None:
         for partition, of_producers in self.wanted.items():

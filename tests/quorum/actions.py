@@ -219,7 +219,7 @@ def alter(actor: Actor, broker: int) -> str:
 
 
 def replace(actor: Actor) -> str:
-    """What is lost, or damaged, is replaced, and voters that are awaited come back."""
+    """What is lost, or damaged, is replaced, and voters that are replaced come back."""
     world, client = actor.process.world, actor.process.client
     image = world.history.image
     unsound = [
@@ -228,8 +228,8 @@ def replace(actor: Actor) -> str:
         if not world.events.is_sound(voter) and voter.broker_id not in world.events.gone
     ]
     done = []
-    for broker in (*unsound, *image.awaited):
-        if not world.events.may_change("add", broker) and broker in image.awaited:
+    for broker in (*unsound, *image.replaced):
+        if not world.events.may_change("add", broker) and broker in image.replaced:
             continue
         done.append(str(broker))
         if world.directory_of(broker) in world.events.lost:

@@ -26,7 +26,7 @@ class Configuration(Plan):
     """Formatted roots of brokers that are no voters."""
     lag_ms: int = 0
     attempts: int = 6
-    courtesy: int = 2
+    claimant_attempts: int = 2
     """See ``stratalog.engine.quorum.log.Patience``."""
     zombie_rate: float = 0.0
     """How often a process stops before a call that changes something until others have claimed twice."""
@@ -116,7 +116,7 @@ def configuration_of(seed: int, theme_name: str | None = None) -> Configuration:
         others=1,
         lag_ms=rng.choice((0, 0, 100, FOR_EVER, FOR_EVER)) if theme.name != "damage" else FOR_EVER,
         attempts=rng.choice((4, 6, 8)),
-        courtesy=rng.choice((0, 0, 2)),
+        claimant_attempts=rng.choice((0, 0, 2)),
         zombie_rate=rng.choice((0.0, 0.03, 0.1)),
         late_rate=rng.choice((0.0, 0.5, 0.8)),
         slow=rng.choice((0, 0, 0, 1)) and rng.randint(1, voters),

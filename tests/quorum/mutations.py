@@ -85,7 +85,7 @@ def _damaged(configuration: Configuration) -> Configuration:
 
 def _troubled(configuration: Configuration) -> Configuration:
     """Three voters of which one or two are often not written, and many zombies."""
-    troubled = replace(configuration, fault_rate=0.15, zombie_rate=0.1, crashes=3, courtesy=0, slow=0)
+    troubled = replace(configuration, fault_rate=0.15, zombie_rate=0.1, crashes=3, claimant_attempts=0, slow=0)
     return _of_three(troubled)
 
 
@@ -146,7 +146,7 @@ MUTATIONS: Sequence[Mutation] = (
         "claim: then list the claimed majority",
         all_of(
             patched(MetadataLog, "_survey", variants.survey_and_remember),
-            patched(stratalog.engine.quorum.log, "looks_at", variants.looks_from_before),
+            patched(stratalog.engine.quorum.log, "read_names_of", variants.looks_from_before),
         ),
     ),
     Mutation(
@@ -213,9 +213,9 @@ MUTATIONS: Sequence[Mutation] = (
     ),
     # ----------------------------------------------------------------------------- read
     Mutation(
-        "read without settling",
+        "read without with_outcomes",
         "linearizable read: a majority shows that tail",
-        patched(MetadataLog, "_is_settled", variants.always),
+        patched(MetadataLog, "_is_committed", variants.always),
     ),
     Mutation(
         "a last batch that may be committed is passed over",
@@ -255,7 +255,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "snapshot of what is seen",
         "upkeep 1: settle the log",
-        patched(MetadataLog, "settle", variants.settle_what_is_seen),
+        patched(MetadataLog, "committed_log", variants.settle_what_is_seen),
         theme="snapshots",
         seeds=300,
     ),

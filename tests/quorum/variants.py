@@ -15,7 +15,7 @@ from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter
 from stratalog.engine.quorum import upkeep
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Electorate
-from stratalog.engine.quorum.log import MetadataLog, SettledLog
+from stratalog.engine.quorum.log import CommittedLog, MetadataLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.upkeep import VoterUpkeep
 from stratalog.engine.quorum.voter import Position, Voter, VoterListing, VoterLook, position_of
@@ -197,10 +197,10 @@ def change_without_commit(client: MetadataClient, command: AddVoter | RemoveVote
 # ---------------------------------------------------------------------------------- upkeep
 
 
-def settle_what_is_seen(log: MetadataLog) -> SettledLog:
+def settle_what_is_seen(log: MetadataLog) -> CommittedLog:
     """The greatest log of a majority, committed or not."""
     survey = _survey(log, everybody=True)
-    return SettledLog(survey.state, tuple(_listings_of(log)))
+    return CommittedLog(survey.state, tuple(_listings_of(log)))
 
 
 def _listings_of(log: MetadataLog) -> Iterator[VoterListing]:

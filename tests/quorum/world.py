@@ -17,7 +17,7 @@ from stratalog.engine.quorum.bootstrap import bootstrap, find_log
 from stratalog.engine.quorum.checkpoints import read_checkpoint
 from stratalog.engine.quorum.client import MetadataClient
 from stratalog.engine.quorum.electorate import Survey
-from stratalog.engine.quorum.log import MetadataLog, Patience, SettledLog
+from stratalog.engine.quorum.log import CommittedLog, MetadataLog, Patience
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import Voter
 from stratalog.partitions.cluster_key import ClusterKey
@@ -55,9 +55,9 @@ class WatchedLog(MetadataLog):
     world: World
     who: str
 
-    def settle(self) -> SettledLog:
+    def committed_log(self) -> CommittedLog:
         known = self.world.history.end
-        settled = super().settle()
+        settled = super().committed_log()
         self.world.believed(settled.state, self.who)
         self.world.history.check_read(settled.state.image, known)
         return settled
@@ -69,9 +69,9 @@ class WatchedLog(MetadataLog):
         self.world.history.check_read(image, known)
         return image
 
-    def glance(self) -> ClusterImage | None:
+    def read_at_once(self) -> ClusterImage | None:
         known = self.world.history.end
-        image = super().glance()
+        image = super().read_at_once()
         if image is not None:
             self.world.believed(self.last_known, self.who)
             self.world.history.check_read(image, known)
@@ -159,7 +159,7 @@ class Process:
             clock=self.clock,
             rng=self.rng,
             new_id=self.new_id,
-            patience=Patience(attempts=self.attempts, courtesy=configuration.courtesy),
+            patience=Patience(attempts=self.attempts, claimant_attempts=configuration.claimant_attempts),
             stores=self.stores,
             hint=hint,
             note=self.world.heard,

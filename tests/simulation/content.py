@@ -21,7 +21,7 @@ import stratalog.partitions.segment
 from stratalog.engine.metadata.records import MetadataRecord, decode
 from stratalog.engine.quorum.batch import Batch, decode_batch
 from stratalog.engine.replication.append import AppendOptions, ReplayableBatches
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import SourceChangedError
 from stratalog.partitions.lineage import Lineage
@@ -132,7 +132,7 @@ _encoded: dict[Hashable, bytes] = {}
 
 def _encode_once(
     staged: StagedWriter,
-    site: Site,
+    replicas: PartitionReplicas,
     log: ReplicaLog,
     state: EndState,
     producer: ProducerAppend,
@@ -143,8 +143,8 @@ def _encode_once(
     values = tuple(value for batch in source for value in batch.column("value").to_pylist())
     known = state.last_transactional_offset, *sorted(state.producers.items())
     key = (
-        site.view.topic_id,
-        site.view.partition,
+        replicas.view.topic_id,
+        replicas.view.partition,
         log.log_end,
         log.lineage,
         known,
@@ -154,7 +154,7 @@ def _encode_once(
     )
     if key not in _encoded:
         memory = MemoryStore("memory://encoded").stage_writer("one")
-        _encode(memory, site, log, state, producer, source, options, clock)
+        _encode(memory, replicas, log, state, producer, source, options, clock)
         if len(_encoded) > _MOST:
             _encoded.clear()
         _encoded[key] = memory._buffer.bytes_written()  # type: ignore[attr-defined]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stratalog.engine.brokers import bring_up
 from stratalog.engine.brokers.fence import unfence
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.report import Report
 from stratalog.engine.records.transactions import finish_transactions
 from stratalog.engine.state.internal_topics import TRANSACTIONS_TOPIC
@@ -53,9 +53,9 @@ class LoneDriver:
         world, context = self._world, actor.context
         wiped = [broker for broker, root in world.roots.items() if root.get(BROKER_FILE) is None]
         bring_up.format_roots(context.file, context.stores, wiped, context.new_id)
-        settle_brokers(context)
+        probe_brokers(context)
         _must(bring_up.register_brokers(context))
-        held = [broker.broker_id for broker in context.metadata.image().brokers.values() if broker.held]
+        held = [broker.broker_id for broker in context.metadata.image().brokers.values() if broker.fenced_by_hand]
         if held:
             _must(unfence(context, held))
         _must(elect(context, unclean=True))
@@ -209,7 +209,9 @@ def world_folders(world: World) -> set[tuple[int, str]]:
     """The folders that belong to somebody."""
     owned = {(broker, "") for broker in world.roots}
     owned |= {(broker, paths.voter_path(directory_id)) for broker, directory_id in world.voters.items()}
-    owned |= {(b.broker_id, paths.schedule_folder(b.home)) for b in world.oracle.image.brokers.values()}
+    owned |= {
+        (b.broker_id, paths.schedule_folder(b.incarnation_folder)) for b in world.oracle.image.brokers.values()
+    }
     for topic_id, topic in world.oracle.image.topics.items():
         for partition in topic.partitions:
             key = topic_id, partition.partition

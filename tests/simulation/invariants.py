@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, ReplicaLog, parse, resolve
@@ -24,7 +24,7 @@ from tests.simulation.transacting import TransactionOracle
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ListedReplica:
     """One replica at one moment, as anybody would see it who listed it now."""
 
     log: ReplicaLog
@@ -55,7 +55,7 @@ class Invariants:
         self.min_insync_replicas = min_insync_replicas
         self.transactions = transactions
         self.roots = roots
-        self.states: dict[tuple[int, str], ReplicaState] = {}
+        self.states: dict[tuple[int, str], ListedReplica] = {}
         self._image: ClusterImage | None = None
         self._owned: dict[tuple[int, str], Key] = {}
         self._folders: dict[tuple[Key, int], str] = {}
@@ -87,7 +87,7 @@ class Invariants:
             self._take_image(self.oracle.image)
         return self._folders[key, broker]
 
-    def state(self, broker: int, folder: str) -> ReplicaState:
+    def state(self, broker: int, folder: str) -> ListedReplica:
         """A replica now. Raises: Violation when its own files contradict each other."""
         if folder in self.roots[broker].changed:  # within a step
             return self._look(self.roots[broker], folder)
@@ -96,7 +96,7 @@ class Invariants:
             known = self.states[broker, folder] = self._look(self.roots[broker], folder)
         return known
 
-    def _look(self, root: Root, folder: str) -> ReplicaState:
+    def _look(self, root: Root, folder: str) -> ListedReplica:
         entries = root.folders.get(folder, {})
 
         def data(file: DataFile) -> bytes:
@@ -117,7 +117,7 @@ class Invariants:
             part = content.tokens[link.start - content.base_offset : link.end - content.base_offset]
             tokens += part
             tokens += [None] * (link.end - link.start - len(part))
-        return ReplicaState(log, tuple(tokens), contents)
+        return ListedReplica(log, tuple(tokens), contents)
 
     # ------------------------------------------------------------------------------ what must be
 
@@ -128,7 +128,7 @@ class Invariants:
         if oracle.image is not self._image:
             self._take_image(oracle.image)
         changed: list[tuple[int, str, Key]] = []
-        before: dict[tuple[int, str], ReplicaState | None] = {}
+        before: dict[tuple[int, str], ListedReplica | None] = {}
         for broker, root in self.roots.items():
             for folder in root.changed:
                 before[broker, folder] = self.states.pop((broker, folder), None)
@@ -152,13 +152,13 @@ class Invariants:
         self._folders = {}
         for topic in image.topics.values():
             for view in image.views(topic.name):
-                site = Site(view, self._no_stores)
+                replicas = PartitionReplicas(view, self._no_stores)
                 for broker in view.replicas:
-                    self._folders[(view.topic_id, view.partition), broker] = site.replica(broker).folder
+                    self._folders[(view.topic_id, view.partition), broker] = replicas.replica(broker).folder
         self._owned = {(broker, folder): key for (key, broker), folder in self._folders.items()}
 
     def _check_folder(
-        self, broker: int, folder: str, key: Key, before: ReplicaState | None, keys: dict[Key, None]
+        self, broker: int, folder: str, key: Key, before: ListedReplica | None, keys: dict[Key, None]
     ) -> None:
         """A replica that changed. ``keys`` gets its partition, where the other members must be looked at."""
         if not self.sound(broker):
@@ -175,7 +175,9 @@ class Invariants:
         if len(held) + state.tokens.count(None) != len(state.tokens):
             raise Violation(f"I3: a record is twice in the log {who}: {state.tokens}")
         if log.lost_committed:
-            raise Violation(f"I1: the high watermark reached {log.promised}, the log ends at {log.log_end} {who}")
+            raise Violation(
+                f"I1: the high watermark reached {log.claimed_high_watermark}, the log ends at {log.log_end} {who}"
+            )
         if before is not None and log.high_watermark < before.log.high_watermark:
             raise Violation(
                 f"I4: the high watermark went back from {before.log.high_watermark} to {log.high_watermark} {who}"
@@ -199,7 +201,7 @@ class Invariants:
             state = self.state(broker, folder)
             self.transactions.check(state.log, state.contents, f"on broker {broker} ({self.name(key)})")
 
-    def _commit(self, history: History, state: ReplicaState, end: int, who: str) -> None:
+    def _commit(self, history: History, state: ListedReplica, end: int, who: str) -> None:
         start = state.log.local_start
         for offset in range(start, end):
             token = state.tokens[offset - start]

@@ -26,7 +26,7 @@ import stratalog.partitions.listing
 import stratalog.partitions.replica
 import stratalog.partitions.retention
 import tests.simulation.transacting
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.partitions import paths
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.replica import Replica
@@ -171,7 +171,7 @@ MUTATIONS: Sequence[Mutation] = (
     Mutation(
         "no directory id in the path",
         "the directory id stands in the path",
-        variants.patched(paths, "replica_path", variants.home_alone),
+        variants.patched(paths, "replica_path", variants.folder_without_incarnation),
         theme="wipe",
         first=160,
     ),
@@ -240,7 +240,9 @@ MUTATIONS: Sequence[Mutation] = (
         "those being added do not count",
         "append 5: ... and of those being added",
         variants.patched(
-            Site, "acknowledging", property(lambda site: sorted(set(site.view.isr) - {site.view.leader}))
+            PartitionReplicas,
+            "acknowledging",
+            property(lambda replicas: sorted(set(replicas.view.isr) - {replicas.view.leader})),
         ),
         directed=_EXPANDING,
     ),

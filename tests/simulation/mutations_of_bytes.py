@@ -90,7 +90,7 @@ MUTATIONS_OF_BYTES: Sequence[Mutation] = (
     _untrue(
         "what was never committed is held against a new leader",
         "a leader that takes over gives up the end of the epochs before it, which nobody has acknowledged",
-        patched(stratalog.engine.replication.damage, "promised_by", variants.all_of_it),
+        patched(stratalog.engine.replication.damage, "claimed_high_watermark_of", variants.all_of_it),
     ),
     Mutation(
         "committed below min.insync.replicas",

@@ -38,8 +38,8 @@ def name_in_short(name: str) -> str:
 
 
 def _folder(folder: str) -> str:
-    home, *rest = folder.split("/")
-    directory, _, root = home.partition(".")
+    incarnation_folder, *rest = folder.split("/")
+    directory, _, root = incarnation_folder.partition(".")
     short = f"{directory[-3:]}{'.' + root[:2] if root else ''}"  # the last digits tell directories apart
     match rest:
         case ["__cluster_metadata"]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
-from stratalog.engine.quorum.log import MetadataLog, SettledLog
+from stratalog.engine.quorum.log import CommittedLog, MetadataLog
 from stratalog.engine.quorum.state import LogState
 from stratalog.engine.quorum.voter import VoterLook
 from stratalog.partitions.paths import DataName
@@ -90,7 +90,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------------- metadata
 
-    def settled(self, state: LogState) -> None:
+    def without_transactions(self, state: LogState) -> None:
         """A driver takes a state of the metadata log for committed. Raises: Violation (I6)."""
         if state.image.next_offset > self.image.next_offset:
             for name in sorted(state.files - set(self.files.values())):
@@ -147,9 +147,9 @@ class WatchedLog(MetadataLog):
 
     oracle: Oracle
 
-    def settle(self) -> SettledLog:
+    def committed_log(self) -> CommittedLog:
         known = self.oracle.image.next_offset
-        settled = super().settle()
+        settled = super().committed_log()
         self._check_read(settled.state.image, known)
         return settled
 
@@ -159,9 +159,9 @@ class WatchedLog(MetadataLog):
         self._check_read(image, known)
         return image
 
-    def glance(self) -> ClusterImage | None:
+    def read_at_once(self) -> ClusterImage | None:
         known = self.oracle.image.next_offset
-        image = super().glance()
+        image = super().read_at_once()
         if image is not None:
             self._check_read(image, known)
         return image
@@ -173,5 +173,5 @@ class WatchedLog(MetadataLog):
             )
 
     def _settle(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
-        self.oracle.settled(state)
+        self.oracle.without_transactions(state)
         return super()._settle(state, looks)

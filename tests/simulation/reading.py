@@ -33,7 +33,7 @@ def read_topic(world: World, context: Context) -> str:
         key = state.view.topic_id, state.view.partition
         history = world.oracle.history(key)
         assert state.view.leader is not None
-        folder = f"{state.view.leader}/{context.site(state.view).replica(state.view.leader).folder}"
+        folder = f"{state.view.leader}/{context.replicas(state.view).replica(state.view.leader).folder}"
         _note_watermark(history, folder, state.log.high_watermark, before.get(key, {}))
         position = state.readable.log_start
         for piece in state.readable.pieces:
@@ -53,7 +53,7 @@ def read_replica(world: World, context: Context, broker: int, partition: int) ->
         return "no replica"
     key = view.topic_id, partition
     history = world.oracle.history(key)
-    replica = context.site(view).replica(broker)
+    replica = context.replicas(view).replica(broker)
     folder = f"{broker}/{replica.folder}"
     before = dict(history.read)
     log = replica.log()

@@ -21,7 +21,7 @@ from stratalog.partitions.errors import (
 )
 from stratalog.partitions.paths import BROKER_FILE
 from stratalog.partitions.store.protocol import StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
-from stratalog.partitions.store.rules import byte_range, check_exclusive_create, settle
+from stratalog.partitions.store.rules import byte_range, check_exclusive_create, stable_listing
 from tests.simulation.roots import Root
 from tests.simulation.scheduler import Driver, Verdict
 
@@ -174,7 +174,7 @@ class SimStore:
         self.counts.lists += 1
         if not self._page():
             return self.call("list", prefix, lambda: self.root.listing(prefix))
-        return settle(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
+        return stable_listing(lambda: self._list_in_pages(prefix), f"{self.uri}/{prefix}")
 
     def names(self, prefix: str) -> frozenset[str]:
         """See ``Store.names``."""

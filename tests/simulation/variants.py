@@ -32,7 +32,7 @@ from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.replicas.in_sync import Progressed, adding, joined, propose
 from stratalog.engine.replication.append import Appended, AppendOptions, ReplayableBatches, _commit, _encode
 from stratalog.engine.replication.leader import leader_log
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.state.transaction_state import Transaction, TransactionStates
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import (
@@ -47,7 +47,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.producers import ProducerAppend, earlier_attempt
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.transactions import LogTransactions
@@ -113,7 +113,7 @@ def resolve_without_chain(
         log,
         chain=tuple(chain),
         log_end=end,
-        high_watermark=min(end, max(log.high_watermark, log.promised)),
+        high_watermark=min(end, max(log.high_watermark, log.claimed_high_watermark)),
         stranded=(),
         hidden=tuple(file for file in live if hidden(file.name)),
     )
@@ -139,7 +139,9 @@ def removable_also_above(log: ReplicaLog, now_ms: int, delay_ms: int) -> list[st
 _removable = stratalog.partitions.retention.removable
 
 
-def home_alone(home: str, topic: str, topic_id: str, partition: int, assignment: int) -> str:
+def folder_without_incarnation(
+    incarnation_folder: str, topic: str, topic_id: str, partition: int, assignment: int
+) -> str:
     """A replica's path without its directory id."""
     return f"d/{topic}-{topic_id}/{partition}.{assignment}"
 
@@ -148,19 +150,24 @@ def home_alone(home: str, topic: str, topic_id: str, partition: int, assignment:
 
 
 def append_without_looking_again(
-    site: Site, producer: ProducerAppend, batches: Any, options: AppendOptions, attempt: Any, clock: Clock
+    replicas: PartitionReplicas,
+    producer: ProducerAppend,
+    batches: Any,
+    options: AppendOptions,
+    attempt: Any,
+    clock: Clock,
 ) -> Appended:
     """Steps 1 to 3, without step 4: whoever created the file has appended."""
-    source, leader = ReplayableBatches(batches, options.replay_bytes), site.leader
+    source, leader = ReplayableBatches(batches, options.replay_bytes), replicas.leader
     for _ in range(50):
-        log = leader_log(site)
+        log = leader_log(replicas)
         state = leader.end_state(log)
-        earlier = earlier_attempt(state.producers, producer, str(site))
+        earlier = earlier_attempt(state.producers, producer, str(replicas))
         if earlier is not None:
             return Appended(earlier.base_offset, earlier.next_offset, duplicate=True, bytes=0)
-        name = DataName(log.log_end, None, site.epoch)
+        name = DataName(log.log_end, None, replicas.epoch)
         staged = leader.store.stage_writer(leader.path(name))
-        _encode(staged, site, log, state, producer, source, options, clock)
+        _encode(staged, replicas, log, state, producer, source, options, clock)
         if _commit(staged, name, attempt):
             records = sum(batch.num_rows for batch in source)
             return Appended(log.log_end, log.log_end + records, duplicate=False, bytes=staged.size_bytes)
@@ -268,7 +275,9 @@ class RegisterLater:
     def __init__(self) -> None:
         self.due: dict[str, tuple[Replica, str, bytes]] = {}
 
-    def start(self, site: Site, follower: Replica, mine: ReplicaLog, log: ReplicaLog, options: Any) -> ReplicaLog:
+    def start(
+        self, replicas: PartitionReplicas, follower: Replica, mine: ReplicaLog, log: ReplicaLog, options: Any
+    ) -> ReplicaLog:
         created: list[tuple[str, bytes]] = []
 
         class Hold:
@@ -283,7 +292,7 @@ class RegisterLater:
                 listed = [*follower.store.list(prefix)]
                 return [*listed, *(tests.simulation.stores.StoredObject(n, len(d), 0, "0") for n, d in created)]
 
-        started = _start(site, replace(follower, store=Hold()), mine, log, options)  # type: ignore[arg-type]
+        started = _start(replicas, replace(follower, store=Hold()), mine, log, options)  # type: ignore[arg-type]
         for name, data in created:
             self.due[follower.folder] = follower, name, data
         return started
@@ -311,7 +320,7 @@ def copy_of_the_name(leader: Replica, follower: Replica, group: Any, copies: Any
     """A copy of whatever has the name, as long as its bytes are those that its writer put down; and no look at the
     leader before it gets its own name."""
     for link in group:
-        with blaming(leader):
+        with errors_of(leader):
             try:
                 data = leader.store.read(link.file.object.name)
             except FileNotFoundError as error:
@@ -330,14 +339,16 @@ def expand_without_second_sync(
 ) -> None:
     """Both commits, and nothing between them."""
     newcomers = {
-        key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
+        key: [broker for broker in state.caught_up if broker not in state.replicas.view.isr]
         for key, state in states.items()
         if not state.again
     }
     added = propose(
-        context, states, [adding(states[key].site.view, brokers) for key, brokers in newcomers.items() if brokers]
+        context,
+        states,
+        [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers],
     )
-    propose(context, states, [joined(states[key].site.view, newcomers[key]) for key in added])
+    propose(context, states, [joined(states[key].replicas.view, newcomers[key]) for key in added])
 
 
 def without_but_last(isr: tuple[int, ...], broker: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.verification.structure import ReplicaStructure, _SeenReplica
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import DataFile, Listing
@@ -34,7 +34,10 @@ def nothing_bad(store: Store, file: DataFile) -> CheckedSegment:
 
 
 def known_of_any_epoch(
-    site: Site, seen: Mapping[int, _SeenReplica], looks: Iterable[ReplicaStructure], leader: ReplicaStructure
+    replicas: PartitionReplicas,
+    seen: Mapping[int, _SeenReplica],
+    looks: Iterable[ReplicaStructure],
+    leader: ReplicaStructure,
 ) -> Iterator[tuple[int, str]]:
     """Without "once both have joined the view's epoch"."""
     for other in looks:

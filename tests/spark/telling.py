@@ -79,8 +79,11 @@ def main(path: str, *options: str) -> None:
     def pickled(cluster: Cluster) -> object:
         """What travels to executors, and what each thing says of itself."""
         context, image = context_of(cluster), cluster.image
-        sites, table = context.sites(image, image.topics.values()), context.remote_table(image.topic("t"))
-        sent = (cluster.stores, file, sites, cluster.plan_read("t"), table)
+        replicas_of, table = (
+            context.replicas_of(image, image.topics.values()),
+            context.remote_table(image.topic("t")),
+        )
+        sent = (cluster.stores, file, replicas_of, cluster.plan_read("t"), table)
         return sent, pickle.dumps(sent), cloudpickle.dumps(sent), cluster, context, vars(table)
 
     if "format" in options:

@@ -12,7 +12,7 @@ import pytest
 
 from stratalog import Cluster, OffsetSpec
 from stratalog.engine.reading.plan import FileRange
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.spark.scanning import scan
 from stratalog.engine.spark.types import BINARY, record_schema
 from stratalog.partitions.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
@@ -213,7 +213,7 @@ def test_where_segments_overlap_each_record_is_read_once(cluster: Cluster, spark
     image = cluster.image
     view = image.view(image.topic("overlapping").topic_id, 0)
     assert view.leader is not None
-    replica = Site(view, cluster.stores).replica(view.leader)
+    replica = PartitionReplicas(view, cluster.stores).replica(view.leader)
     store = replica.store
     links = replica.log().chain
     staged = [

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from bench.memory import worker_peak
 from stratalog import Cluster
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.snapshots.reader import read_snapshot
 from tests.spark.spark_cluster import format_cluster
 
@@ -191,10 +191,10 @@ def put(spark: SparkSession, cluster: Cluster, kind: Kind, first: int, count: in
 def snapshots_of(cluster: Cluster) -> list[pa.Table]:
     """What the snapshots of partition 0 hold on every broker, as Arrow has it in the files."""
     image = cluster.image
-    site = Site(image.view(image.topic("t").topic_id, 0), cluster.stores)
+    replicas = PartitionReplicas(image.view(image.topic("t").topic_id, 0), cluster.stores)
     found = []
-    for broker in site.view.replicas:
-        replica = site.replica(broker)
+    for broker in replicas.view.replicas:
+        replica = replicas.replica(broker)
         for _, stored in replica.log().listing.checkpoints:
             snapshot = read_snapshot(
                 replica.store, replica.folder, stored, owner=replica.topic_id, partition=replica.partition
@@ -248,7 +248,9 @@ def test_damage_that_the_task_finds_is_a_failure_of_its_partition(spark: SparkSe
     """Spark has read the keys, and not the values; what Python finds there is told as our error, and the other
     partitions go on."""
     append(spark, cluster, numbers(spark, 40, "first", 0))
-    leader = Site(cluster.image.view(cluster.image.topic("cities").topic_id, 0), cluster.stores).leader
+    leader = PartitionReplicas(
+        cluster.image.view(cluster.image.topic("cities").topic_id, 0), cluster.stores
+    ).leader
     (file,) = leader.log().listing.data
     path = Path(leader.store.uri_of(file.object.name).removeprefix("file:"))
     group = pq.ParquetFile(path).metadata.row_group(0)

@@ -20,8 +20,8 @@ from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.commands import FenceBroker, UnfenceBroker
 from stratalog.engine.reading.bounds import Bound
 from stratalog.engine.reading.plan import FileRange
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import KEY, MakeSelector
-from stratalog.engine.replication.site import Site
 from stratalog.partitions.clock import Clock, ManualClock, SystemClock
 from stratalog.partitions.listing import DataFile, ReplicaLog
 from stratalog.partitions.paths import DataName, base_name, parse_name
@@ -236,28 +236,28 @@ class LiveCluster:
 
     # -------------------------------------------------------------------------------- replicas
 
-    def site(self, topic: str = "t", partition: int = 0) -> Site:
+    def replicas(self, topic: str = "t", partition: int = 0) -> PartitionReplicas:
         """A partition as the metadata has it now."""
         image = self.cluster.image
-        return Site(image.view(image.topic(topic).topic_id, partition), self.cluster.stores)
+        return PartitionReplicas(image.view(image.topic(topic).topic_id, partition), self.cluster.stores)
 
     def replica(self, broker: int, topic: str = "t", partition: int = 0) -> Replica:
-        return self.site(topic, partition).replica(broker)
+        return self.replicas(topic, partition).replica(broker)
 
     def log(self, broker: int, topic: str = "t", partition: int = 0) -> ReplicaLog:
         """A replica's log now."""
         return self.replica(broker, topic, partition).log()
 
     def leader(self, topic: str = "t", partition: int = 0) -> int:
-        leader = self.site(topic, partition).view.leader
+        leader = self.replicas(topic, partition).view.leader
         assert leader is not None
         return leader
 
     def followers(self, topic: str = "t", partition: int = 0) -> list[int]:
-        return self.site(topic, partition).followers
+        return self.replicas(topic, partition).followers
 
     def isr(self, topic: str = "t", partition: int = 0) -> set[int]:
-        return set(self.site(topic, partition).view.isr)
+        return set(self.replicas(topic, partition).view.isr)
 
     def data(self, broker: int, topic: str = "t", partition: int = 0) -> dict[str, bytes]:
         """The files of a replica's log, by name."""

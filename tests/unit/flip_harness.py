@@ -91,7 +91,7 @@ class Trial:
     """The copies in which the bit was flipped, by address."""
     found: bool = False
 
-    def look_at(self, said: object) -> None:
+    def snapshot_state(self, said: object) -> None:
         """A report of a way says what it found: an item failed, or a note names the file."""
         if isinstance(said, Report):
             named = (base_name(address) in note for address in self.flipped for note in said.notes)
@@ -143,7 +143,7 @@ class Stage:
         if self.way.victim is not None:
             trial.flip(self.way.victim(self.live))
         with trial.finding():
-            trial.look_at(self.way.act(self.live, trial))
+            trial.snapshot_state(self.way.act(self.live, trial))
         self.faults.none()
         assert trial.flipped, "no bit was flipped"
         self.live.cluster = self._driver()

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from stratalog.engine.metadata.image import BrokerImage, PartitionView
 from stratalog.engine.replication.append import Appended, AppendOptions, NotAppended, append
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync
 from stratalog.engine.replication.watermark import advance_high_watermark
 from stratalog.partitions.clock import ManualClock
@@ -70,15 +70,15 @@ class OnePartition:
             broker_id=broker_id,
             broker_epoch=broker_id,
             directory_id=found.directory_id,
-            home=found.directory_id,
+            incarnation_folder=found.directory_id,
             rack=None,
             log_dir="",
             fenced=False,
         )
 
     @property
-    def site(self) -> Site:
-        return Site(self.view, self.stores)
+    def replicas(self) -> PartitionReplicas:
+        return PartitionReplicas(self.view, self.stores)
 
     def change(self, **fields: object) -> None:
         """Commit a change of the partition."""
@@ -96,20 +96,25 @@ class OnePartition:
         sequence: int = 0,
         epoch: int = 0,
         acks_all: bool = True,
-        site: Site | None = None,
+        replicas: PartitionReplicas | None = None,
         transactional: bool = False,
     ) -> Appended:
         """Append, and, with ``acks_all``, acknowledge. Raises: what kept it from being appended, or a member
         of the ISR from having it."""
         who = ProducerAppend(producer or next(self.ids), epoch, sequence, transactional)
-        return self.append_as(who, batch(values), acks_all=acks_all, site=site)
+        return self.append_as(who, batch(values), acks_all=acks_all, replicas=replicas)
 
     def end(self, producer: str, raised_epoch: int, *, commit: bool, acks_all: bool = True) -> Appended:
         """A marker, as ``append``."""
         return self.append_as(marker(producer, raised_epoch, commit=commit), batch([None]), acks_all=acks_all)
 
     def append_as(
-        self, who: ProducerAppend, rows: pa.RecordBatch, *, acks_all: bool = True, site: Site | None = None
+        self,
+        who: ProducerAppend,
+        rows: pa.RecordBatch,
+        *,
+        acks_all: bool = True,
+        replicas: PartitionReplicas | None = None,
     ) -> Appended:
         """As ``append``."""
         options = AppendOptions(
@@ -120,25 +125,27 @@ class OnePartition:
             log_append_time=False,
             producer_expiration_ms=10**12,
         )
-        result = append(site or self.site, who, iter([rows]), options, clock=self.clock, copies=SerialRunner())
+        result = append(
+            replicas or self.replicas, who, iter([rows]), options, clock=self.clock, copies=SerialRunner()
+        )
         if isinstance(result, NotAppended):
             raise result.error
         assert isinstance(result, Appended)
         for error in result.missed.values():
             raise error
         if acks_all:
-            advance_high_watermark(site or self.site, result.next_offset)
+            advance_high_watermark(replicas or self.replicas, result.next_offset)
         return result
 
     def sync(
         self, follower: int, remote: RemoteTail | None = None, *, last_tiered: LastTiered = LastTiered.NEVER
     ) -> Synced:
         options = SyncOptions(copies=SerialRunner(), remote=remote, last_tiered=last_tiered)
-        return sync(self.site, follower, options)
+        return sync(self.replicas, follower, options)
 
     def read(self, broker_id: int) -> list[str]:
         """The values below the high watermark, as a reader of that replica sees them."""
-        replica = self.site.replica(broker_id)
+        replica = self.replicas.replica(broker_id)
         log = replica.log()
         values: list[str] = []
         for link in log.chain:

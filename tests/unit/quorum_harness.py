@@ -25,7 +25,7 @@ from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Staged, StagedCopy, StagedWriter, Store, StoreCounts, StoredObject
 
 CLUSTER = "c"
-IMPATIENT = Patience(attempts=3, courtesy=1)
+IMPATIENT = Patience(attempts=3, claimant_attempts=1)
 
 
 class HookedStore:

@@ -8,7 +8,7 @@ from tests.unit.faulty_store import Faults
 
 
 def replicas(live: LiveCluster, topic: str = "t", partition: int = 0) -> tuple[int, ...]:
-    return live.site(topic, partition).view.replicas
+    return live.replicas(topic, partition).view.replicas
 
 
 def two_others(live: LiveCluster) -> tuple[int, int]:

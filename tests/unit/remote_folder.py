@@ -54,7 +54,7 @@ def assert_table_and_folder_agree(store: Store, folder: str, options: StoreOptio
     sizes = dict(zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True))
     found = RemoteObjects.of(folder, store.walk(folder))
     assert {path: one.object.size_bytes for path, one in found.segments.items()} == sizes
-    assert not found.strangers
+    assert not found.foreign
     assert store.sweep_staging(0, dry_run=True) == 0
 
 

@@ -339,7 +339,7 @@ def has_a_topic_with_types(live: Guarded) -> None:
 def is_stuck(live: Guarded) -> None:
     """A reassignment of ``u``: nothing can be copied to the newcomer."""
     plan = move(live)
-    (newcomer,) = {*plan["u", 0]} - {*live.site("u").view.replicas}
+    (newcomer,) = {*plan["u", 0]} - {*live.replicas("u").view.replicas}
 
     def full(uri: str, what: str, name: str) -> None:
         if uri == f"memory://b{newcomer}" and CALLS[what] == "create":

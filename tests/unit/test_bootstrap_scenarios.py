@@ -72,7 +72,7 @@ class World:
         return view
 
     def log(self, broker: int) -> ReplicaLog:
-        return context_of(self.cluster).site(self.view).replica(broker).log()
+        return context_of(self.cluster).replicas(self.view).replica(broker).log()
 
     def wiped(self, broker: int) -> None:
         """The broker lost its disk; an empty one is in its place."""

@@ -147,12 +147,12 @@ def test_files_of_gigabytes_under_names_of_ours_take_no_memory(tmp_path: Path) -
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import CorruptionError
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.root import look_at_root, read_broker_file
+from stratalog.partitions.root import inspect_root, read_broker_file
 from stratalog.partitions.store.local import LocalStore
 store = LocalStore({str(tmp_path)!r})
 for read in (
     lambda: read_broker_file(store),
-    lambda: look_at_root(store),
+    lambda: inspect_root(store),
     lambda: read_bounded(store, "a/0000000001.epoch", REGISTER_BYTES),
     lambda: read_bounded(store, "a/0000000001.claim", 1024),
 ):

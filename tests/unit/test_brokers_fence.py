@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.report import Report
 from stratalog.jobs import fence as job
 from stratalog.partitions.errors import InvalidCallError, UnknownBrokerError
@@ -87,11 +87,11 @@ def test_a_broker_that_a_probe_has_fenced_can_be_held(live: LiveCluster) -> None
     context = context_of(live.cluster)
     broker_file = live.store(2).read(BROKER_FILE)
     live.store(2).delete([BROKER_FILE])
-    settle_brokers(context)
+    probe_brokers(context)
     assert rows_of(live.cluster.brokers.fence(2), "was") == [("fenced",)]
     live.store(2).create(BROKER_FILE, broker_file)
-    settle_brokers(context)
-    assert live.cluster.image.brokers[2].held
+    probe_brokers(context)
+    assert live.cluster.image.brokers[2].fenced_by_hand
 
 
 def test_unfencing_brings_a_broker_back_with_all_it_holds(live: LiveCluster) -> None:
@@ -123,7 +123,7 @@ def test_a_root_that_is_another_incarnation_by_now_is_registered_as_such(live: L
         ("registered again: its root is another incarnation",)
     ]
     broker = live.cluster.image.brokers[2]
-    assert (broker.directory_id, broker.fenced, broker.held) == (found.directory_id, False, False)
+    assert (broker.directory_id, broker.fenced, broker.fenced_by_hand) == (found.directory_id, False, False)
 
 
 def test_a_root_that_does_not_answer_is_not_unfenced_and_the_others_are(disks: LiveCluster) -> None:
@@ -132,7 +132,7 @@ def test_a_root_that_does_not_answer_is_not_unfenced_and_the_others_are(disks: L
         report = disks.cluster.brokers.unfence([2, 3])
     assert the_failure(report).startswith("broker 2: BROKER_NOT_AVAILABLE")
     brokers = disks.cluster.image.brokers
-    assert (brokers[2].held, brokers[3].fenced) == (True, False)
+    assert (brokers[2].fenced_by_hand, brokers[3].fenced) == (True, False)
 
 
 @pytest.mark.parametrize("what", ["fence", "unfence", "decommission"])
@@ -157,7 +157,7 @@ def test_who_is_the_last_to_lead_is_fenced_only_by_force(live: LiveCluster) -> N
     (note,) = planned.notes
     assert note.startswith(f"without --force this is refused: alone-{partition}")
     assert rows_of(live.cluster.brokers.fence(2, force=True), "without_leader") == [(1,)]
-    view = live.site("alone", partition).view
+    view = live.replicas("alone", partition).view
     assert (view.leader, view.isr) == (None, (2,))
     live.cluster.brokers.unfence(2).raise_for_failures()
     assert live.leader("alone", partition) == 2
@@ -223,13 +223,13 @@ def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(d
     """Nothing is copied: it has what it had when it was fenced, and lacks what came later."""
     disks.cluster.brokers.fence(2).raise_for_failures()
     move(disks, 2)
-    settle_brokers(context_of(disks.cluster))
-    assert disks.cluster.image.brokers[2].held
+    probe_brokers(context_of(disks.cluster))
+    assert disks.cluster.image.brokers[2].fenced_by_hand
     report = disks.cluster.bootstrap(2, trust_copy=True).raise_for_failures()
     assert report.totals["copied_bytes"] == 0
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
     assert states(disks.cluster.brokers.list()) == {1: "ok", 2: "ok", 3: "ok"}
-    assert settle_brokers(context_of(disks.cluster)).notes == ()
+    assert probe_brokers(context_of(disks.cluster)).notes == ()
 
 
 def test_the_last_member_moved_and_trusted_leads_again_with_all_it_had(disks: LiveCluster) -> None:
@@ -248,8 +248,8 @@ def test_trust_comes_in_time_also_when_a_probe_was_faster(disks: LiveCluster) ->
     disks.topic("alone", copies=1, partitions=3)
     partition = led_by(disks, 2, "alone")
     disks.append({partition: ["a"]}, "alone").raise_for_failures()
-    settle_brokers(context_of(move(disks, 2).cluster))
-    assert disks.site("alone", partition).view.isr == ()
+    probe_brokers(context_of(move(disks, 2).cluster))
+    assert disks.replicas("alone", partition).view.isr == ()
     disks.cluster.brokers.register([2], trust_copy=True).raise_for_failures()
     assert disks.leader("alone", partition) == 2
     assert disks.read("alone", partitions=[partition]) == {partition: ["a"]}
@@ -283,11 +283,11 @@ def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveClust
     disks.file, disks.folder = there / "cluster.toml", there
     disks.cluster = disks.driver()
     with disks.unchanged():
-        (note,) = settle_brokers(context_of(disks.cluster)).notes
+        (note,) = probe_brokers(context_of(disks.cluster)).notes
         assert codes(disks.cluster.brokers.register()) == {"STALE_BROKER_EPOCH": 3}
     assert "--trust-copy" in note
     disks.cluster.bootstrap([1, 2, 3], trust_copy=True).raise_for_failures()
-    assert settle_brokers(context_of(disks.cluster)).notes == ()
+    assert probe_brokers(context_of(disks.cluster)).notes == ()
     assert all(disks.isr(partition=p) == {1, 2, 3} for p in range(3))
     assert disks.read() == {p: [f"a{p}"] for p in range(3)}
 

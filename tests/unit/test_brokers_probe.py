@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.cluster import Cluster
 from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import Altered, AlterPartition, PartitionAnswer, RefusedPartition
-from stratalog.engine.metadata.settling import ProbedMetadata
+from stratalog.engine.metadata.probed_roots import ProbedMetadata
 from stratalog.engine.replicas.in_sync import adding, joined
 from stratalog.partitions.errors import IneligibleReplicaError, StaleBrokerError, StorageError
 from stratalog.partitions.paths import BROKER_FILE
@@ -43,8 +43,8 @@ def context(cluster: Cluster) -> Context:
     return context_of(cluster)
 
 
-def settle(live: LiveCluster) -> ProbedMetadata:
-    return settle_brokers(context(live.cluster))
+def probe(live: LiveCluster) -> ProbedMetadata:
+    return probe_brokers(context(live.cluster))
 
 
 def batches(live: LiveCluster) -> int:
@@ -83,7 +83,7 @@ def test_an_idle_probe_is_a_read_of_the_metadata_and_one_look_at_each_root(live:
     image = driver.image
     with live.unchanged():
         before = {broker: store.counts.snapshot() for broker, store in driver.stores.items()}
-        assert settle_brokers(context(driver)) == ProbedMetadata(image, ())
+        assert probe_brokers(context(driver)) == ProbedMetadata(image, ())
         asked = {broker: store.counts - before[broker] for broker, store in driver.stores.items()}
     for follower in (2, 3):
         assert (asked[follower].requests, asked[follower].reads, asked[follower].read_bytes) == (1, 1, 0)
@@ -96,10 +96,10 @@ def test_a_broker_registered_without_an_identity_is_told_by_its_directory(live: 
     driver.metadata.submit(RegisterBroker(2, "e" * 32, broker.rack, broker.log_dir))
     driver.metadata.submit(RegisterBroker(2, broker.directory_id, broker.rack, broker.log_dir))
     assert driver.metadata.image().brokers[2].root == ""
-    assert settle(live).notes == ()
+    assert probe(live).notes == ()
     live.store(2).delete([BROKER_FILE])
     live.store(2).create(BROKER_FILE, msgspec.json.encode(other))
-    assert settle(live).image.brokers[2].directory_id == "d" * 32
+    assert probe(live).image.brokers[2].directory_id == "d" * 32
 
 
 # --------------------------------------------------------------------------- unreachable, and back
@@ -116,25 +116,25 @@ def disks(tmp_path: Path) -> LiveCluster:
 
 def test_an_unmounted_root_is_fenced_and_unfenced_when_it_is_back(disks: LiveCluster) -> None:
     with disks.unreachable(2):
-        settled = settle(disks)
-        assert settled.image == disks.cluster.image
-        assert settled.image.brokers[2].fenced
-        (note,) = settled.notes
+        probed = probe(disks)
+        assert probed.image == disks.cluster.image
+        assert probed.image.brokers[2].fenced
+        (note,) = probed.notes
         assert note.startswith("broker 2 is fenced: BROKER_NOT_AVAILABLE: ")
         assert f"{disks.root(2)} holds no broker.json: is its volume mounted?" in note
         assert isrs(disks) == [{1, 3}] * 3
         assert all(disks.leader(partition=p) != 2 for p in range(3))
         with disks.unchanged():
-            (note,) = settle(disks).notes
+            (note,) = probe(disks).notes
         assert note.startswith("broker 2 stays fenced: ")
-    assert settle(disks).notes == ("broker 2 is unfenced: its root is there again",)
+    assert probe(disks).notes == ("broker 2 is unfenced: its root is there again",)
     assert not disks.cluster.image.brokers[2].fenced
     assert isrs(disks) == [{1, 3}] * 3
 
 
 def test_a_folder_that_is_gone_is_unreachable(disks: LiveCluster) -> None:
     shutil.rmtree(disks.root(2))
-    assert "is its volume mounted?" in settle(disks).notes[0]
+    assert "is its volume mounted?" in probe(disks).notes[0]
     assert disks.cluster.image.brokers[2].fenced
 
 
@@ -142,10 +142,10 @@ def test_the_last_member_of_an_isr_stays_in_it_and_leads_again_when_it_is_back(d
     disks.topic("alone", copies=1, partitions=3)
     on_two = next(p for p in range(3) if disks.leader("alone", p) == 2)
     with disks.unreachable(2):
-        settle(disks)
-        view = disks.site("alone", on_two).view
+        probe(disks)
+        view = disks.replicas("alone", on_two).view
         assert (view.leader, view.isr) == (None, (2,))
-    settle(disks)
+    probe(disks)
     assert disks.leader("alone", on_two) == 2
 
 
@@ -171,9 +171,9 @@ def test_a_root_that_hangs_is_fenced_after_the_deadline_and_holds_nobody_up(tmp_
         driver = Cluster.open(
             live.file, clock=live.clock, new_id=live.new_id, opener=live.open_root, prober=ThreadProber(wait)
         )
-        settled = settle_brokers(context(driver))
-        assert settled.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer in 2.5 s",)
-        assert settled.image.brokers[2].fenced
+        probed = probe_brokers(context(driver))
+        assert probed.notes == ("broker 2 is fenced: REQUEST_TIMED_OUT: memory://b2: no answer in 2.5 s",)
+        assert probed.image.brokers[2].fenced
         assert deadlines == [9, 2.5], "the default before the cluster's metadata is known"
     finally:
         server.set()
@@ -190,7 +190,7 @@ def test_a_root_that_cannot_be_written_answers_and_is_not_fenced(tmp_path: Path,
 
     faults.before = refuse
     with live.unchanged():
-        assert settle(live).notes == ()
+        assert probe(live).notes == ()
 
 
 class CutOff(SerialProber):
@@ -210,8 +210,8 @@ class CutOff(SerialProber):
 def test_who_does_not_reach_the_metadata_voters_commits_nothing(live: LiveCluster, silent: Sequence[int]) -> None:
     context(live.cluster).prober = CutOff(*silent)
     with live.unchanged():
-        (note,) = settle(live).notes
-    assert note.startswith("nothing was settled: this driver does not reach")
+        (note,) = probe(live).notes
+    assert note.startswith("nothing was changed: this driver does not reach")
 
 
 # ----------------------------------------------------------------------------- other incarnations
@@ -221,21 +221,21 @@ def test_a_root_that_was_formatted_anew_is_registered_and_out_of_every_isr(live:
     before = live.cluster.image.brokers[2]
     live.wipe(2)
     found = format_root(live.store(2), "c", 2, live.new_id)
-    (note,) = settle(live).notes
+    (note,) = probe(live).notes
     assert note.startswith("broker 2 is registered again: its root was formatted again")
     now = live.cluster.image.brokers[2]
     assert (now.directory_id, now.fenced) == (found.directory_id, False)
     assert now.broker_epoch > before.broker_epoch
     assert isrs(live) == [{1, 3}] * 3
     with live.unchanged():
-        assert settle(live).notes == ()
+        assert probe(live).notes == ()
     live.cluster.replicate().raise_for_failures()
     assert isrs(live) == [{1, 2, 3}] * 3
 
 
 def test_a_root_that_was_wiped_and_not_formatted_is_unreachable_and_never_empty(live: LiveCluster) -> None:
     live.wipe(2)
-    assert "broker 2 is fenced" in settle(live).notes[0]
+    assert "broker 2 is fenced" in probe(live).notes[0]
     assert live.cluster.image.brokers[2].fenced
 
 
@@ -250,7 +250,7 @@ def test_a_restored_older_copy_is_found_before_it_counts_and_nothing_acknowledge
     for partition in range(3):
         with pytest.raises(StaleBrokerError, match="an older copy was put back"):
             live.replica(2, partition=partition).list()
-    (note,) = settle(live).notes
+    (note,) = probe(live).notes
     assert note.startswith("broker 2 is registered again: its root was put back from a copy, or moved")
     assert isrs(live) == [{1, 3}] * 3
     assert live.leader(partition=1) != 2
@@ -281,8 +281,8 @@ def test_a_restored_older_copy_of_the_last_member_is_no_leader(live: LiveCluster
     copied = copy_of(live, 2)
     live.append({on_two: ["b"]}, "alone").raise_for_failures()
     put_back(live, 2, copied)
-    settle(live)
-    view = live.site("alone", on_two).view
+    probe(live)
+    view = live.replicas("alone", on_two).view
     assert (view.leader, view.isr) == (None, ())
 
 
@@ -303,12 +303,12 @@ def test_a_root_that_is_not_ours_is_fenced_and_never_registered(live: LiveCluste
     before = live.cluster.image.brokers[2]
     live.store(2).delete([BROKER_FILE])
     live.store(2).create(BROKER_FILE, content)
-    (note,) = settle(live).notes
+    (note,) = probe(live).notes
     assert note.startswith("broker 2 is fenced: ")
     now = live.cluster.image.brokers[2]
     assert (now.fenced, now.directory_id, now.broker_epoch) == (True, before.directory_id, before.broker_epoch)
     with live.unchanged():
-        assert settle(live).notes[0].startswith("broker 2 stays fenced: ")
+        assert probe(live).notes[0].startswith("broker 2 stays fenced: ")
 
 
 def test_a_directory_of_another_registered_broker_is_never_registered_twice(live: LiveCluster) -> None:
@@ -316,7 +316,7 @@ def test_a_directory_of_another_registered_broker_is_never_registered_twice(live
     live.store(2).delete([BROKER_FILE])
     content = BrokerFile(cluster_id="c", broker_id=2, directory_id=stolen)
     live.store(2).create(BROKER_FILE, msgspec.json.encode(content))
-    assert "two brokers cannot share one" in settle(live).notes[0]
+    assert "two brokers cannot share one" in probe(live).notes[0]
     assert live.cluster.image.brokers[2].fenced
 
 
@@ -326,7 +326,7 @@ def test_a_directory_of_another_registered_broker_is_never_registered_twice(live
 def test_a_broker_fenced_by_hand_stays_fenced_however_well_its_root_answers(live: LiveCluster) -> None:
     live.cluster.brokers.fence(2).raise_for_failures()
     with live.unchanged():
-        assert settle(live).notes == ("broker 2 was fenced by hand, and stays fenced",)
+        assert probe(live).notes == ("broker 2 was fenced by hand, and stays fenced",)
 
 
 def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(live: LiveCluster) -> None:
@@ -336,8 +336,8 @@ def test_brokers_that_only_the_metadata_or_only_the_file_knows_are_left_alone(li
         live.root(4).mkdir()
     driver = live.driver()
     with live.unchanged():
-        settled = settle_brokers(context(driver))
-    assert settled.notes == (
+        probed = probe_brokers(context(driver))
+    assert probed.notes == (
         f"broker 3 is registered and not in {live.file}: it is left as it is",
         f"broker 4 of {live.file} was never registered: format it, or take it out of the file",
     )
@@ -356,7 +356,7 @@ def test_all_changes_of_a_run_are_one_commit(tmp_path: Path) -> None:
     live.store(4).create(BROKER_FILE, b"{")
     with live.unreachable(3):
         before = batches(live)
-        assert len(settle(live).notes) == 3
+        assert len(probe(live).notes) == 3
         assert batches(live) == before + 1
     brokers = live.cluster.image.brokers
     assert [broker for broker in brokers if brokers[broker].fenced] == [3, 4]
@@ -383,9 +383,9 @@ def test_a_broker_that_is_registered_between_look_and_commit_is_looked_at_again(
     other = disks.driver()
     prober = Interrupted(lambda: other.brokers.add([2]).raise_for_failures())
     context(disks.cluster).prober = prober
-    settled = settle(disks)
-    assert (settled.notes, prober.probes) == ((), 2)
-    assert not settled.image.brokers[2].fenced
+    probed = probe(disks)
+    assert (probed.notes, prober.probes) == ((), 2)
+    assert not probed.image.brokers[2].fenced
 
 
 def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) -> None:
@@ -400,15 +400,15 @@ def test_a_broker_that_is_always_registered_anew_is_reported(live: LiveCluster) 
 
     context(live.cluster).prober = Restless(2)
     with pytest.raises(StaleBrokerError, match="look at its root again"):
-        settle(live)
+        probe(live)
 
 
 def test_two_drivers_that_settle_the_same_commit_it_once(live: LiveCluster) -> None:
     live.wipe(2)
     other = live.driver()
     first: list[ClusterImage] = []
-    context(live.cluster).prober = Interrupted(lambda: first.append(settle_brokers(context(other)).image))
-    second = settle(live).image
+    context(live.cluster).prober = Interrupted(lambda: first.append(probe_brokers(context(other)).image))
+    second = probe(live).image
     assert second.brokers[2].fenced
     assert replace(second, next_offset=first[0].next_offset) == first[0]  # no epoch was raised twice
 
@@ -417,8 +417,8 @@ def test_two_drivers_that_settle_the_same_commit_it_once(live: LiveCluster) -> N
 
 
 def _orders() -> list[tuple[str, ...]]:
-    steps = ["add", "join", "wipe", "settle"]
-    in_turn = (("add", "join"), ("wipe", "settle"))
+    steps = ["add", "join", "wipe", "probe"]
+    in_turn = (("add", "join"), ("wipe", "probe"))
     return [o for o in itertools.permutations(steps) if all(o.index(a) < o.index(b) for a, b in in_turn)]
 
 
@@ -437,7 +437,7 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
     live.append({0: ["b0"]}).raise_for_failures()
     live.cluster.brokers.unfence(3).raise_for_failures()
     driver = context(live.driver())
-    view = live.site().view
+    view = live.replicas().view
     assert set(view.isr) == {1, 2}
     answers: dict[str, PartitionAnswer] = {}
     for step in order:
@@ -445,8 +445,8 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
             case "wipe":
                 live.wipe(3)
                 format_root(live.store(3), "c", 3, live.new_id)
-            case "settle":
-                settle(live)
+            case "probe":
+                probe(live)
             case "add":
                 (answers[step],) = driver.metadata.submit(AlterPartition((adding(view, [3]),)))
                 if isinstance(answers[step], Altered):
@@ -454,8 +454,8 @@ def test_kip_903_a_broker_that_lost_its_disk_and_came_back_joins_no_isr_by_a_del
             case "join":
                 (answers[step],) = driver.metadata.submit(AlterPartition((joined(view, [3]),)))
     for step in ("add", "join"):
-        assert isinstance(answers[step], RefusedPartition) == (order.index("settle") < order.index(step))
-    if order.index("settle") < order.index("add"):
+        assert isinstance(answers[step], RefusedPartition) == (order.index("probe") < order.index(step))
+    if order.index("probe") < order.index("add"):
         # The partition has not changed since: the broker epoch alone tells.
         assert isinstance(answers["add"], RefusedPartition)
         assert isinstance(answers["add"].error, IneligibleReplicaError)

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from bench.calls import BROKERS, FILE, PARTITION, RUN, SCENARIOS, CountedCluster, Scenario
 from bench.counting import LIST, READ, STAT
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.replication.sync import _GROUP_FILES
 from stratalog.tiering import delta_reader
 from tests.contexts import context_of
@@ -96,7 +96,7 @@ def test_brokers_that_are_as_registered_cost_a_stat_each(tmp_path: Path, partiti
     IDLE.prepare(made, partitions, 1)
     driver = made.driver()
     image = driver.image
-    known = made.calls_of(lambda: settle_brokers(context_of(driver), image))
+    known = made.calls_of(lambda: probe_brokers(context_of(driver), image))
     assert known == Counter({STAT: BROKERS})
-    unknown = made.calls_of(lambda: settle_brokers(context_of(driver)))
+    unknown = made.calls_of(lambda: probe_brokers(context_of(driver)))
     assert unknown == known + Counter({LIST: 1, READ: 1})  # the metadata, and the root of its voter

@@ -23,7 +23,7 @@ from tests.unit.segments import records, write_segment
 
 def piece_of(one: OnePartition, start: int | None = None, end: int | None = None) -> FileSlice:
     """The only file of broker 1."""
-    (link,) = one.site.leader.log().chain
+    (link,) = one.replicas.leader.log().chain
     return FileSlice(one.stores[1], link.file, link.start if start is None else start, end or link.end)
 
 
@@ -49,7 +49,7 @@ def test_a_flipped_byte_of_a_page_is_found(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[column.data_page_offset + column.total_compressed_size // 2] ^= 1
     path.write_bytes(content)
-    (link,) = one.site.leader.log().chain
+    (link,) = one.replicas.leader.log().chain
     damaged = read_segment(piece.store, DataFile(link.name, link.file.object))
     with pytest.raises(CorruptSegmentError, match=path.name):
         read_row_group(piece.store, damaged, 0)

@@ -38,7 +38,7 @@ def live_cluster(folder: Path, brokers: int = 3, copies: int = 3, **configs: str
 
 def all_good(live: LiveCluster, brokers: set[int] | None = None) -> bool:
     """Whether every byte of the log is as it was written, on each of these brokers (those of the replicas)."""
-    for broker in brokers or set(live.site().view.replicas):
+    for broker in brokers or set(live.replicas().view.replicas):
         replica = live.replica(broker)
         for link in replica.log().chain:
             verify_bytes(replica.store, link.file)
@@ -128,10 +128,10 @@ def test_a_leader_without_another_member_keeps_its_file_and_nobody_gets_it(tmp_p
 def test_reassign_takes_the_good_copies(tmp_path: Path, seed: int) -> None:
     """The newcomers must not get it from the leader, while the good replicas are let go."""
     live = live_cluster(tmp_path, brokers=5)
-    leader, newcomers = live.leader(), {1, 2, 3, 4, 5} - set(live.site().view.replicas)
+    leader, newcomers = live.leader(), {1, 2, 3, 4, 5} - set(live.replicas().view.replicas)
     flip(spot(live, leader, seed % 5), seed)
     live.driver().reassign({("t", 0): [leader, *newcomers]}).raise_for_failures()
-    assert set(live.site().view.replicas) == {leader, *newcomers}
+    assert set(live.replicas().view.replicas) == {leader, *newcomers}
     live.cluster.replicate().raise_for_failures()
     assert live.read() == {0: list("abcde")}
     assert all_good(live)

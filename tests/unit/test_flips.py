@@ -104,7 +104,7 @@ def tail(live: LiveCluster, trial: Trial) -> None:
 
 
 def verify(live: LiveCluster, trial: Trial) -> None:
-    trial.look_at(live.cluster.verify("t", deep=True))
+    trial.snapshot_state(live.cluster.verify("t", deep=True))
     assert trial.found
 
 
@@ -119,7 +119,7 @@ def acks_all(live: LiveCluster, trial: Trial) -> None:
 
     trial.faults.after = flips
     appended = live.append(values(range(4, 5)))
-    trial.look_at(appended)
+    trial.snapshot_state(appended)
     if appended.ok:
         trial.acknowledged += values(range(4, 5))
 
@@ -130,12 +130,12 @@ def reassigned(*brokers: int) -> ReplicaPlan:
 
 def retain(live: LiveCluster, trial: Trial) -> None:
     for _ in range(2):
-        trial.look_at(live.driver().retain())
+        trial.snapshot_state(live.driver().retain())
 
 
 def merge(live: LiveCluster, trial: Trial) -> None:
-    trial.look_at(live.cluster.merge())
-    trial.look_at(live.cluster.replicate())
+    trial.snapshot_state(live.cluster.merge())
+    trial.snapshot_state(live.cluster.replicate())
     retain(live, trial)
 
 
@@ -183,7 +183,7 @@ def of_checkpoint(live: LiveCluster) -> Spot:
 
 
 def snapshot(live: LiveCluster, trial: Trial) -> None:
-    trial.look_at(live.cluster.snapshot("t", by_hand=True))
+    trial.snapshot_state(live.cluster.snapshot("t", by_hand=True))
     retain(live, trial)
 
 
@@ -198,7 +198,7 @@ def states_are_right(live: LiveCluster, heals: bool) -> None:
         assert state == {f"key {number}": f"value 3.{number}" for number in range(1, 40)}
 
     asked = False
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         with suppress(StratalogError):
             assert_right(broker)
             asked = True
@@ -208,7 +208,7 @@ def states_are_right(live: LiveCluster, heals: bool) -> None:
     live.cluster.snapshot("t", by_hand=True)
     live.cluster.replicate()
     live.cluster.verify(deep=True).raise_for_failures()
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         assert_right(broker)
 
 

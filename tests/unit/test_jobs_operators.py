@@ -27,7 +27,7 @@ live, shared = live_and_shared(built)
 
 
 def replicas(live: LiveCluster) -> list[tuple[int, ...]]:
-    return [live.site(partition=p).view.replicas for p in (0, 1)]
+    return [live.replicas(partition=p).view.replicas for p in (0, 1)]
 
 
 def at(live: LiveCluster, *argv: str) -> list[str]:
@@ -136,7 +136,7 @@ def test_a_plan_that_cannot_be_written_down_is_not_carried_out(
 def test_status_and_cancel(live: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     before = replicas(live)
     new = ({1, 2, 3, 4} - {*before[0]}).pop()
-    wanted = Reassignment(live.site().view.topic_id, 0, (before[0][0], new))
+    wanted = Reassignment(live.replicas().view.topic_id, 0, (before[0][0], new))
     context_of(live.cluster).metadata.submit(AlterPartitionReassignments((wanted,)))  # and the driver died
     assert reassign(at(live, "--status", "--json")) == 0
     (row,) = report(capsys)["rows"]

@@ -31,7 +31,7 @@ def test_names_are_sorted_by_kind_and_strangers_are_kept_apart() -> None:
     assert [name.epoch for name, _ in listing.epochs] == [1]
     assert listing.watermarks == (WatermarkName(2, 1),)
     assert [name.offset for name, _ in listing.local_starts] == [1]
-    assert listing.strangers == (stranger, claim)
+    assert listing.foreign == (stranger, claim)
 
 
 def test_what_lies_in_a_folder_inside_it_is_no_file_of_the_replica() -> None:
@@ -41,7 +41,7 @@ def test_what_lies_in_a_folder_inside_it_is_no_file_of_the_replica() -> None:
     listing = parse(FOLDER, [stored(name_of("0.1")), *nested])
     assert texts(listing.data) == ["0.1"]
     assert (listing.joined_epoch, listing.local_start, listing.watermarks, listing.checkpoints) == (0, 0, (), ())
-    assert listing.strangers == tuple(nested)
+    assert listing.foreign == tuple(nested)
 
 
 def test_snapshots_and_their_parts_are_no_strangers() -> None:
@@ -49,7 +49,7 @@ def test_snapshots_and_their_parts_are_no_strangers() -> None:
     listing = parse(FOLDER, [StoredObject(f"{FOLDER}/{name}", 1, 0, "1") for name in names])
     assert [name for name, _ in listing.checkpoints] == [CheckpointName(7, 2), CheckpointName(20, 1)]
     assert [name.position for name, _ in listing.chunks] == [0, 5]
-    assert listing.strangers == ()
+    assert listing.foreign == ()
 
 
 def test_an_empty_folder_is_an_empty_log_that_has_joined_nothing() -> None:
@@ -219,14 +219,14 @@ def test_a_high_watermark_beyond_the_chain_tells_of_lost_data() -> None:
     """Section 1: the replica is corrupt, leaves the ISR and is healed; it is not silently shorter."""
     assert not log_of("0-1.1 1-3.1 3.1.hw").lost_committed
     log = log_of("0-1.1 2-3.1 3.1.hw")
-    assert (log.log_end, log.high_watermark, log.promised) == (1, 1, 3)
+    assert (log.log_end, log.high_watermark, log.claimed_high_watermark) == (1, 1, 3)
     assert log.lost_committed
 
 
 def test_a_truncation_is_no_loss() -> None:
     """A mark of an epoch that ended earlier promises no more than that epoch's end."""
     log = log_of("0.1 1.1 2.1 3.1.hw", [(1, 0), (2, 2)])
-    assert log.promised == 2
+    assert log.claimed_high_watermark == 2
     assert not log.lost_committed
 
 

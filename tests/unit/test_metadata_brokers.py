@@ -81,9 +81,9 @@ def test_a_prober_that_is_late_does_not_fence_the_next_registration() -> None:
 def test_a_broker_that_is_fenced_by_hand_is_held() -> None:
     metadata = Metadata()
     metadata.fence(1)
-    assert not metadata.image.brokers[1].held
+    assert not metadata.image.brokers[1].fenced_by_hand
     metadata.do(FenceBroker(1, by_hand=True))
-    assert metadata.image.brokers[1].held
+    assert metadata.image.brokers[1].fenced_by_hand
     for again in (FenceBroker(1), FenceBroker(1, by_hand=True)):
         assert again.decide(metadata.image).records == ()
 
@@ -93,20 +93,20 @@ def test_unfencing_and_registering_end_the_hold() -> None:
     for back in (lambda: metadata.unfence(1), lambda: metadata.register(1)):
         metadata.do(FenceBroker(1, by_hand=True))
         back()
-        assert (metadata.image.brokers[1].fenced, metadata.image.brokers[1].held) == (False, False)
+        assert (metadata.image.brokers[1].fenced, metadata.image.brokers[1].fenced_by_hand) == (False, False)
 
 
-def test_a_broker_cannot_be_held_and_not_fenced() -> None:
-    with pytest.raises(CorruptionError, match="held and not fenced"):
+def test_a_broker_cannot_be_fenced_by_hand_and_not_fenced() -> None:
+    with pytest.raises(CorruptionError, match="fenced by hand and not fenced"):
         BrokerImage(
             broker_id=1,
             broker_epoch=0,
             directory_id=an_id(1),
-            home="h",
+            incarnation_folder="h",
             rack=None,
             log_dir="",
             fenced=False,
-            held=True,
+            fenced_by_hand=True,
         )
 
 

@@ -79,9 +79,9 @@ def test_every_field_of_the_image_is_in_the_snapshot() -> None:
         rack="r",
         log_dir="file:///2",
         fenced=True,
-        home="h",
+        incarnation_folder="h",
         root="1@2",
-        held=True,
+        fenced_by_hand=True,
     )
     led = PartitionImage(
         partition=0,
@@ -119,7 +119,7 @@ def test_every_field_of_the_image_is_in_the_snapshot() -> None:
     image = ClusterImage(
         cluster_id="c",
         voters=(VoterId(2, an_id(2)),),
-        awaited=(3,),
+        replaced=(3,),
         brokers={
             2: broker,
             3: BrokerImage(**{**{f: getattr(broker, f) for f in broker.__struct_fields__}, "broker_id": 3}),

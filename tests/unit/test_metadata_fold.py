@@ -98,7 +98,7 @@ def test_fencing_touches_no_partition_without_the_broker_in_isr_or_adding() -> N
 def test_a_fence_that_is_not_by_hand_does_not_end_a_hold() -> None:
     metadata = Metadata()
     metadata.commit(FenceBrokerRecord(broker_id=1, by_hand=True), FenceBrokerRecord(broker_id=1))
-    assert metadata.image.brokers[1].held
+    assert metadata.image.brokers[1].fenced_by_hand
 
 
 def test_unfencing_gives_leaderless_partitions_a_leader() -> None:

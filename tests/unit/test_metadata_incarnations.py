@@ -157,31 +157,31 @@ def test_every_incarnation_has_a_home_of_its_own_and_the_same_again_when_it_is_b
     directory id of the original; it must not have its folders."""
     metadata = Metadata()
     metadata.register(1, incarnation=2, root="a")
-    first = metadata.image.broker(1).home
+    first = metadata.image.broker(1).incarnation_folder
     metadata.register(1, incarnation=2, root="b")
-    copy = metadata.image.broker(1).home
+    copy = metadata.image.broker(1).incarnation_folder
     assert copy != first
     metadata.register(1, incarnation=1)
-    assert metadata.image.broker(1).home not in (first, copy)
+    assert metadata.image.broker(1).incarnation_folder not in (first, copy)
     metadata.register(1, incarnation=2, root="a")
-    assert metadata.image.broker(1).home == first
+    assert metadata.image.broker(1).incarnation_folder == first
 
 
 def test_a_trusted_copy_keeps_the_home_of_what_it_is_a_copy_of() -> None:
     metadata = Metadata()
     metadata.register(1, root="a")
-    home = metadata.image.broker(1).home
+    incarnation_folder = metadata.image.broker(1).incarnation_folder
     metadata.register(1, root="b", trusted=True)
-    assert metadata.image.broker(1).home == home
+    assert metadata.image.broker(1).incarnation_folder == incarnation_folder
     assert metadata.t.isr == (1, 2, 3)
 
 
 def test_a_copy_that_is_trusted_late_is_what_partitions_waited_for_and_leaves_the_others() -> None:
     """It was registered as another incarnation first, and has been copied to since."""
     metadata = alone_on_broker_1("a")
-    home = metadata.image.broker(1).home
+    incarnation_folder = metadata.image.broker(1).incarnation_folder
     metadata.register(1, root="b")
     assert metadata.t.isr == ()
     metadata.register(1, root="b", trusted=True)
-    assert metadata.image.broker(1).home == home
+    assert metadata.image.broker(1).incarnation_folder == incarnation_folder
     assert (metadata.t.leader, metadata.t.isr) == (1, (1,))

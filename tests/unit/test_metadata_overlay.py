@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from stratalog.engine.metadata.overlay import Overlay
 
-STEPS = st.lists(st.tuples(st.sampled_from(["set", "delete", "copy", "settle"]), st.integers(0, 12)), max_size=60)
+STEPS = st.lists(st.tuples(st.sampled_from(["set", "delete", "copy", "rebase"]), st.integers(0, 12)), max_size=60)
 
 
 def check_same(overlay: Overlay[int, int], model: dict[int, int]) -> None:
@@ -46,7 +46,7 @@ def test_a_chain_of_copies_is_a_chain_of_dicts(base: dict[int, int], steps: list
                 copied.append((overlay, dict(model)))
                 overlay = Overlay(overlay)
             case _:
-                overlay.settle()
+                overlay.rebase()
         check_same(overlay, model)
     for before, then in copied:
         check_same(before, then)
@@ -60,7 +60,7 @@ def test_the_order_is_that_of_the_base_and_then_that_of_what_is_new() -> None:
     del overlay["c"]
     assert list(overlay.items()) == [("b", 1), ("a", 5), ("d", 4)]
     settled = Overlay(overlay)
-    settled.settle()
+    settled.rebase()
     assert settled.base is not overlay.base
     assert list(settled.items()) == [("b", 1), ("a", 5), ("d", 4)]
 
@@ -75,7 +75,7 @@ def test_a_copy_copies_the_changes_and_not_the_base() -> None:
             overlay[key] = 1
         else:
             del overlay[key]
-        overlay.settle()
+        overlay.rebase()
         if key < 100:
             assert overlay.base is first
             assert len(overlay.changed) + len(overlay.gone) == key + 1

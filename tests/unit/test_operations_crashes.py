@@ -174,9 +174,9 @@ def _no_half_state(live: LiveCluster) -> None:
     """Every file that has a name is whole, and readers see a stretch of the log."""
     if "t" not in live.cluster.image.topic_ids:
         return
-    site = live.site()
-    for broker in site.view.replicas:
-        replica = site.replica(broker)
+    replicas = live.replicas()
+    for broker in replicas.view.replicas:
+        replica = replicas.replica(broker)
         for file in parse(replica.folder, replica.store.list(replica.folder)).data:
             read_segment(replica.store, file)
     try:
@@ -213,4 +213,7 @@ def test_whatever_call_fails_the_next_run_goes_on_and_nothing_is_lost(tmp_path: 
             assert _run(step, copy), what
             assert _seen(copy) == expected, what
     assert failed > 30
-    assert live.read(start=live.site().view.log_start_offset)[0] == RECORDS[live.site().view.log_start_offset :]
+    assert (
+        live.read(start=live.replicas().view.log_start_offset)[0]
+        == RECORDS[live.replicas().view.log_start_offset :]
+    )

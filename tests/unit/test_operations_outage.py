@@ -88,7 +88,7 @@ def test_an_operation_goes_on_and_names_what_waits(
         assert names <= set(live.data(broker, topic))
     live.down = None
     live.cluster.tier().raise_for_failures()
-    assert live.read()[0][:5] == list("abcde")[live.site().view.log_start_offset :]
+    assert live.read()[0][:5] == list("abcde")[live.replicas().view.log_start_offset :]
 
 
 def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
@@ -156,7 +156,7 @@ def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFa
     report = live.cluster.elect(unclean=True)
     said = f"t: KAFKA_STORAGE_ERROR: {DOWN}; without its remote log nobody knows where a new leader may begin"
     assert the_failure(report).startswith(said)
-    assert live.site().view.leader is None
+    assert live.replicas().view.leader is None
     live.down = None
     live.cluster.elect(unclean=True).raise_for_failures()
     assert live.read() == {0: list("abcde")}

@@ -121,7 +121,7 @@ def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
     live.cluster.elect("t", [0], leader=member).raise_for_failures()
     if not before_the_election:
         register(live, member, EpochName(2), Lineage(history).to_json())
-    assert live.site().view.leader_epoch == 2
+    assert live.replicas().view.leader_epoch == 2
     live.append(["d"]).raise_for_failures()
     assert live.read(partitions=[0]) == {0: ["a", "b", "c", "d"]}
     assert member not in live.isr()
@@ -149,7 +149,7 @@ def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(liv
     """Then the register of the epoch before tells the history that the two had in common."""
     leader, (member, other) = live.leader(), live.followers()
     live.cluster.elect("t", [0], leader=other).raise_for_failures()
-    sync(live.site(), leader, SyncOptions(copies=SerialRunner()))
+    sync(live.replicas(), leader, SyncOptions(copies=SerialRunner()))
     assert (live.log(leader).joined_epoch, live.log(member).joined_epoch) == (2, 1)
     register(live, member, EpochName(3), Lineage([(1, 0), (3, 0)]).to_json())
     live.cluster.elect("t", [0], leader=member).raise_for_failures()
@@ -186,7 +186,7 @@ def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_no
     live.append({0: ["b", "c"]}).raise_for_failures()
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
-    leader_log(live.site())
+    leader_log(live.replicas())
     register(live, member, EpochName(2), Lineage(history).to_json())
     if marked:
         register(live, member, WatermarkName(1, 2), b"")
@@ -226,7 +226,7 @@ def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     """It seems to have joined its leader's epoch, and would lead with another history one day."""
     member, leader = live.followers()
     live.cluster.elect("t", [0], leader=leader).raise_for_failures()
-    leader_log(live.site())  # it takes over, as any append lets it
+    leader_log(live.replicas())  # it takes over, as any append lets it
     register(live, member, EpochName(2), Lineage([(1, 0), (2, 0)]).to_json())
     if reads_anew:
         live.cluster = live.driver()
@@ -283,7 +283,7 @@ def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster
     replica = live.replica(3)
     voter = live.root(3) / f"{replica.directory_id}/__cluster_metadata"
     folder = live.root(3) / replica.folder
-    schedules = live.root(3) / f"{replica.home}/__remote_log_manager"
+    schedules = live.root(3) / f"{replica.incarnation_folder}/__remote_log_manager"
     schedules.mkdir()
     names = [
         *(voter / name for name in ("0000000900.claim", f"{900:020d}.{900:010d}.parquet")),

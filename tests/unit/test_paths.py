@@ -20,7 +20,7 @@ from stratalog.partitions.paths import (
     base_name,
     check_topic_name,
     descriptions_path,
-    home_folder,
+    incarnation_folder_of,
     is_top_folder,
     join,
     name_in,
@@ -126,7 +126,7 @@ def test_a_foreign_folder_is_no_topic(folder: str) -> None:
 
 @given(ids, st.sampled_from(["", "etag.8+123"]))
 def test_every_folder_below_a_root_is_known_as_one(an_id: str, root: str) -> None:
-    replica = replica_path(home_folder(an_id, root), "t", an_id, 0, 0)
+    replica = replica_path(incarnation_folder_of(an_id, root), "t", an_id, 0, 0)
     for path in (replica, voter_path(an_id), topic_folder("t", an_id), descriptions_path("c")):
         assert is_top_folder(path.partition("/")[0]), path
 

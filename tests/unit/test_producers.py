@@ -84,9 +84,9 @@ def test_the_state_after_an_append_remembers_it_and_leaves_the_others() -> None:
 
 def test_the_state_remembers_among_how_many_partitions_the_last_append_was_dealt_out() -> None:
     """Whoever tries it again deals as it did."""
-    first = after_append({}, ProducerAppend("p", 0, 0, dealt_among=2), 0, 1, now_ms=0)
+    first = after_append({}, ProducerAppend("p", 0, 0, partition_count=2), 0, 1, now_ms=0)
     second = after_append(first, ProducerAppend("p", 0, 1), 1, 2, now_ms=0)
-    assert (first["p"].dealt_among, second["p"].dealt_among) == (2, None)
+    assert (first["p"].partition_count, second["p"].partition_count) == (2, None)
 
 
 def test_producers_are_forgotten_after_the_expiration() -> None:
@@ -126,7 +126,7 @@ def test_what_an_entry_does_not_say_takes_no_space() -> None:
     """Entries stand in every file; files of those who knew less are read as they are."""
     assert encode({"p": LAST}) == sealed(b'{"p":[3,7,100,110,1000]}')
     assert encode({"p": replace(LAST, txn_first_offset=9)}) == sealed(b'{"p":[3,7,100,110,1000,9]}')
-    assert encode({"p": replace(LAST, dealt_among=4)}) == sealed(b'{"p":[3,7,100,110,1000,null,4]}')
+    assert encode({"p": replace(LAST, partition_count=4)}) == sealed(b'{"p":[3,7,100,110,1000,null,4]}')
     past = PastAppend(6, 90, 100, b"12345678")
     named = replace(LAST, digest=b"abcdefgh", earlier=(past, PastAppend(4, 80, 90)), runs=(2, 1, 5))
     text = '{"p":[3,7,100,110,1000,null,null,"YWJjZGVmZ2g=",[[6,90,100,"MTIzNDU2Nzg="],[4,80,90]],[2,1,5]]}'

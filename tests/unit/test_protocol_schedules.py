@@ -50,7 +50,7 @@ class Staged(OnePartition):
         self.faults.before = before
 
     def replica(self, broker: int) -> Replica:
-        return self.site.replica(broker)
+        return self.replicas.replica(broker)
 
     def retain(self, broker: int, start: int) -> None:
         """Local retention, without a delay."""
@@ -107,7 +107,7 @@ def test_v1_an_append_under_a_freed_name_is_appended_again_and_not_acknowledged(
     assert (appended.base_offset, appended.duplicate) == (2, False)
     assert one.read(1)[-1] == "A"
     one.elect(2)
-    leader_log(one.site)
+    leader_log(one.replicas)
     one.sync(1)
     assert one.read(2) == ["a", "b", "A"]
     assert one.read(1) == (["A"] if how == "retention" else ["a", "b", "A"])
@@ -208,7 +208,7 @@ def test_v6_what_is_dead_above_the_high_watermark_outlives_a_vacuum() -> None:
     one.sync(3)
     one.change(isr=(1, 2, 3))
     one.elect(2)
-    leader_log(one.site)
+    leader_log(one.replicas)
     one.sync(1)
     assert one.replica(1).log().log_end == 1
     assert data(1, 1) not in one.vacuum(1)
@@ -274,12 +274,12 @@ def test_a_zombie_of_an_older_epoch_reaches_no_follower_that_has_joined_a_later_
     """
     one = Staged(3)
     one.append(["a"])
-    old = one.site
+    old = one.replicas
     one.append(["A"], acks_all=False)
     one.elect(2)
     one.append(["b"])
     with pytest.raises(FencedLeaderEpochError):
-        one.append(["B"], site=old)
+        one.append(["B"], replicas=old)
     assert one.read(2) == one.read(3) == ["a", "b"]
     one.sync(1)
     assert one.read(1) == ["a", "b"]
@@ -349,7 +349,7 @@ def test_a_member_whose_folder_was_lost_does_not_lead_the_others_to_nothing() ->
     one.lose_folder(2)
     one.elect(2)
     with pytest.raises(LogGapError, match="high watermark reached 2") as caught:
-        leader_log(one.site)
+        leader_log(one.replicas)
     assert caught.value.broker_id == 2
     one.elect(3, isr=(1, 3))
     one.append(["c"])
@@ -365,7 +365,7 @@ def test_two_take_overs_at_once_are_one_and_nobody_is_blamed() -> None:
     one.append(["a"])
     one.elect(1)
     one.once(2, "list", "", lambda: one.append(["b"]))
-    assert leader_log(one.site).log_end == 2
+    assert leader_log(one.replicas).log_end == 2
     assert one.replica(1).path(EpochName(2)) in {stored.name for stored in one.stores[1].list("")}
 
 
@@ -383,7 +383,7 @@ def test_a_leader_that_went_back_in_time_is_found_by_the_high_watermark_that_it_
         one.append(["B"])
     assert caught.value.broker_id == 1
     one.elect(2, isr=(2,))
-    leader_log(one.site)
+    leader_log(one.replicas)
     assert one.read(2) == ["a", "b"]
 
 
@@ -484,5 +484,5 @@ def test_retention_by_the_log_of_a_leader_that_was_given_up_deletes_nothing_of_t
     faults.before = before
     report = live.cluster.retain()
     assert codes(report) == {"FENCED_LEADER_EPOCH": 1}
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     assert live.read() == {0: ["a", "x"]}

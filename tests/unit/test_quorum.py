@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stratalog.engine.metadata.records import NoOpRecord, TopicRecord
-from stratalog.engine.quorum.patience import Courtesy, Patience
+from stratalog.engine.quorum.patience import ClaimBackoff, Patience
 from stratalog.engine.quorum.voter import Voter, VoterLook
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -165,31 +165,31 @@ def look(claimed: int, last: DataName | None) -> VoterLook:
 
 
 def test_each_claimant_that_is_about_to_commit_is_left_so_many_attempts() -> None:
-    courtesy = Courtesy(Patience(courtesy=2))
+    claimant_attempts = ClaimBackoff(Patience(claimant_attempts=2))
     one = look(3, DataName(5, None, 2))
-    assert [courtesy.asks_to_wait([one]) for _ in range(4)] == [True, True, False, False]
-    assert courtesy.asks_to_wait([look(4, DataName(5, None, 2))]), "another one"
+    assert [claimant_attempts.asks_to_wait([one]) for _ in range(4)] == [True, True, False, False]
+    assert claimant_attempts.asks_to_wait([look(4, DataName(5, None, 2))]), "another one"
 
 
 def test_a_claimant_that_has_committed_is_not_waited_for_unless_it_goes_on() -> None:
-    courtesy = Courtesy(Patience(courtesy=2, indulgence=3))
-    assert not courtesy.asks_to_wait([look(3, DataName(5, None, 3))]), "it may have rested for days"
-    assert [courtesy.asks_to_wait([look(3, DataName(5 + n, None, 3))]) for n in (1, 2, 3, 4)] == [
+    claimant_attempts = ClaimBackoff(Patience(claimant_attempts=2, busy_claimant_attempts=3))
+    assert not claimant_attempts.asks_to_wait([look(3, DataName(5, None, 3))]), "it may have rested for days"
+    assert [claimant_attempts.asks_to_wait([look(3, DataName(5 + n, None, 3))]) for n in (1, 2, 3, 4)] == [
         True,
         True,
         False,
         False,
     ]
-    courtesy = Courtesy(Patience())
-    assert courtesy.asks_to_wait([look(3, DataName(5, None, 2))])
-    assert courtesy.asks_to_wait([look(3, DataName(6, None, 3))])
-    assert not courtesy.asks_to_wait([look(3, DataName(6, None, 3))]), "it rests"
+    claimant_attempts = ClaimBackoff(Patience())
+    assert claimant_attempts.asks_to_wait([look(3, DataName(5, None, 2))])
+    assert claimant_attempts.asks_to_wait([look(3, DataName(6, None, 3))])
+    assert not claimant_attempts.asks_to_wait([look(3, DataName(6, None, 3))]), "it rests"
 
 
 def test_whoever_waits_looks_at_one_voter() -> None:
     quorum = Quorum(3)
     quorum.log().claim()
-    waiting = quorum.log(patience=Patience(attempts=4, courtesy=99))
+    waiting = quorum.log(patience=Patience(attempts=4, claimant_attempts=99))
     before = [store.counts.lists for store in quorum.stores.values()]
     with pytest.raises(NotControllerError, match="others are faster"):
         waiting.claim()

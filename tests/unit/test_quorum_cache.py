@@ -42,7 +42,7 @@ def filled(quorum: Quorum, commits: int) -> LogState:
     client = quorum.client()
     for value in range(1, commits + 1):
         client.submit(AlterConfigs(None, {"segment.bytes": str(value)}))
-    return quorum.log().settle().state
+    return quorum.log().committed_log().state
 
 
 def remembered(folder: Path, state: LogState) -> LogState:
@@ -59,7 +59,7 @@ def test_what_is_remembered_is_what_was_known(tmp_path: Path) -> None:
     state = filled(quorum, 5)
     assert remembered(tmp_path, state) == state
     keep_up(quorum.log(), quorum.clock, lag_ms=0)
-    state = quorum.log().settle().state
+    state = quorum.log().committed_log().state
     assert state.start > 0
     assert remembered(tmp_path / "new", state) == state
 
@@ -69,7 +69,7 @@ def test_nothing_of_a_log_is_forgotten(tmp_path: Path) -> None:
     image = replace(
         large(3),
         voters=(VoterId(2, an_id(2)),),
-        awaited=(3,),
+        replaced=(3,),
         configs={"segment.ms": "2"},
         next_offset=13,
     )

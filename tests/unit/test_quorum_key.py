@@ -55,7 +55,7 @@ def put(quorum: Quorum, broker: int, name: DataName | CheckpointName | ClaimName
 
 
 def state_of(quorum: Quorum) -> LogState:
-    return quorum.log(9).settle().state
+    return quorum.log(9).committed_log().state
 
 
 def evil_batch(

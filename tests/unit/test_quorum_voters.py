@@ -228,7 +228,7 @@ def test_a_wiped_voter_comes_back_with_snapshot_and_log(snapshots: int) -> None:
     quorum.wipe(2)
     replace(quorum, 2)
     image = quorum.log().read()
-    assert (brokers(image), image.awaited) == ([1, 2, 3], ())
+    assert (brokers(image), image.replaced) == ([1, 2, 3], ())
     for away in (1, 3):  # it is a majority with either of the others
         assert quorum.log(through=cut(quorum, away)).read() == image
     back = quorum.root(2).list()
@@ -286,7 +286,7 @@ def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows:
     """As one that opens the cluster now: on the roots as they are, whatever it knew of them."""
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, {"segment.bytes": "7"}))
-    hint = quorum.log().settle().state if knows == "a hint" else LogState()
+    hint = quorum.log().committed_log().state if knows == "a hint" else LogState()
     sleeper = quorum.log(9, hint=hint)
     if knows == "the log":
         sleeper.read()
@@ -308,7 +308,7 @@ def test_damage_on_voters_of_old_keeps_nobody_from_the_log_of_the_present_ones()
     old = quorum.voters[0]
     remove(quorum, 1)
     quorum.look()
-    state = quorum.log().settle().state
+    state = quorum.log().committed_log().state
     old.store.create(old.path(DataName(state.end, None, state.epoch)), b"not a batch")
     assert sleeper.read() == quorum.log().read()
     sleeper.claim()
@@ -413,12 +413,12 @@ def test_what_was_seen_before_voters_changed_is_no_ground_for_a_claim() -> None:
     quorum = Quorum(3)
     log = quorum.log(8)
     quorum.log(9).claim()
-    assert log.glance() is None
+    assert log.read_at_once() is None
     for away in (1, 2):
         registered(quorum, away)
         remove(quorum, away)
     quorum.client(7).submit(AlterConfigs(None, {"segment.bytes": "1"}))
-    log.settle()
+    log.committed_log()
     log.claim()
     assert log.commit(config(2)) == quorum.log().read()
 

@@ -193,13 +193,13 @@ def test_what_a_new_leader_does_not_know_to_be_committed_is_not_available_yet(li
 @pytest.fixture
 def epochs(live: LiveCluster) -> dict[int, int]:
     """Leader epochs by the offset where they end: [0, 6), [6, 7) on broker 2, and [7, 8) on broker 3."""
-    first = live.site().epoch
+    first = live.replicas().epoch
     live.cluster.elect("t", leader=2).raise_for_failures()
     live.append(["g"]).raise_for_failures()
-    second = live.site().epoch
+    second = live.replicas().epoch
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["h"]).raise_for_failures()
-    return {6: first, 7: second, 8: live.site().epoch}
+    return {6: first, 7: second, 8: live.replicas().epoch}
 
 
 def test_an_epoch_ends_where_the_next_one_begins(live: LiveCluster, epochs: dict[int, int]) -> None:
@@ -210,7 +210,7 @@ def test_an_epoch_ends_where_the_next_one_begins(live: LiveCluster, epochs: dict
 def test_an_epoch_that_wrote_nothing_ends_with_the_one_before(live: LiveCluster, epochs: dict[int, int]) -> None:
     """KIP-320: the answer is of the greatest epoch at or below the one that was asked for."""
     live.cluster.elect("t", leader=2).raise_for_failures()
-    silent = live.site().epoch
+    silent = live.replicas().epoch
     live.cluster.elect("t", leader=1).raise_for_failures()
     live.append(["i"]).raise_for_failures()
     assert live.cluster.offset_for_leader_epoch("t", 0, silent) == EpochEndOffset(epochs[8], 8)
@@ -226,7 +226,7 @@ def test_of_an_epoch_outside_the_log_no_end_is_known(live: LiveCluster, epochs: 
 def test_consumers_learn_of_no_offset_above_the_high_watermark(live: LiveCluster) -> None:
     """KIP-392, "Protocol Changes": "For consumers, the log end offset should be the high watermark"."""
     live.append(["unseen"], acks="leader").raise_for_failures()
-    epoch = live.site().epoch
+    epoch = live.replicas().epoch
     assert live.log(1).log_end == 7
     assert live.cluster.offset_for_leader_epoch("t", 0, epoch) == EpochEndOffset(epoch, 6)
 
@@ -234,13 +234,13 @@ def test_consumers_learn_of_no_offset_above_the_high_watermark(live: LiveCluster
 def test_a_new_leader_does_not_know_the_end_of_the_latest_epoch(live: LiveCluster) -> None:
     """KIP-392, "Protocol Changes": "If an OffsetsForLeaderEpoch request is received with the latest epoch during
     this window, the leader will respond with the OFFSET_NOT_AVAILABLE error code"."""
-    before = live.site().epoch
+    before = live.replicas().epoch
     unaware(live, 2)
     live.cluster.elect("t", leader=2).raise_for_failures()
-    epoch = live.site().epoch
+    epoch = live.replicas().epoch
     with pytest.raises(OffsetNotAvailableError):
         live.cluster.offset_for_leader_epoch("t", 0, before)
-    leader_log(live.site())  # it takes over, as any append lets it
+    leader_log(live.replicas())  # it takes over, as any append lets it
     assert (live.log(2).high_watermark, live.log(2).lineage.entries[-1]) == (6, (epoch, 7))
     for asked in (before, epoch):
         with pytest.raises(
@@ -263,7 +263,7 @@ def test_only_leaders_answer(live: LiveCluster, epochs: dict[int, int], faults: 
 
 def test_what_the_caller_takes_for_the_leader_epoch_is_checked(live: LiveCluster, epochs: dict[int, int]) -> None:
     """KIP-320: FENCED_LEADER_EPOCH for an older one, UNKNOWN_LEADER_EPOCH for a newer one."""
-    now = live.site().epoch
+    now = live.replicas().epoch
     ask = live.cluster.offset_for_leader_epoch
     assert ask("t", 0, epochs[6], current_leader_epoch=now) == EpochEndOffset(epochs[6], 6)
     with pytest.raises(FencedLeaderEpochError, match=f"t-0: the leader epoch is {now}, the call says {now - 1}"):

@@ -33,14 +33,14 @@ def live(tmp_path: Path) -> LiveCluster:
 def _append_a_part(live: LiveCluster, who: ProducerAppend | None) -> Report:
     context, image = context_of(live.cluster), live.cluster.image
     run = in_threads(context, {1: [batch(["a"])]})
-    return append_with(context, image, image.topic("t"), run, who, dealt_among=2)
+    return append_with(context, image, image.topic("t"), run, who, partition_count=2)
 
 
 def dealt(live: LiveCluster, producer: str = "p", epoch: int = 1, sequence: int = 7) -> int | None:
     """What an append is told that is about to begin; None: deal among as many as there are."""
     context, image = context_of(live.cluster), live.cluster.image
     who = ProducerAppend(producer, epoch, sequence, on_changed_replay="refuse")
-    return earlier_tries(context, image, image.topic("t"), who).dealt_among
+    return earlier_tries(context, image, image.topic("t"), who).partition_count
 
 
 def test_what_was_tried_before_the_topic_grew_is_dealt_as_before(live: LiveCluster) -> None:

@@ -145,7 +145,7 @@ def test_while_there_is_no_leader_a_commit_is_refused_for_now(tmp_path: Path) ->
     live = on_disk(tmp_path)
     for broker in sorted(live.isr(OFFSETS_TOPIC)):
         live.cluster.brokers.fence(broker, force=True).raise_for_failures()
-    assert live.site(OFFSETS_TOPIC).view.leader is None
+    assert live.replicas(OFFSETS_TOPIC).view.leader is None
     with live.unchanged(), pytest.raises(CoordinatorNotAvailableError, match="nothing was appended, try again"):
         live.cluster.groups.commit("g", {("t", 0): 1})
     live.cluster.brokers.unfence([2, 3, 4])

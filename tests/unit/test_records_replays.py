@@ -57,7 +57,7 @@ def refused(live: LiveCluster, sequence: int, *values: str, **options: Any) -> R
 
 
 def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> ProducerEntry:
-    leader = live.site("t", partition).leader
+    leader = live.replicas("t", partition).leader
     return leader.producers(leader.log())[producer]
 
 
@@ -121,7 +121,7 @@ def test_times_that_the_append_gives_do_not_count(live: LiveCluster) -> None:
 def test_a_record_without_a_time_gets_that_of_the_append(live: LiveCluster) -> None:
     """As Kafka's producers do it."""
     live.cluster.append_batches("t", _without_times("a")).raise_for_failures()
-    leader = live.site().leader
+    leader = live.replicas().leader
     (link,) = leader.log().chain
     assert leader.footer(link.file).max_timestamp_us == live.clock.now_ms() * 1000
 
@@ -223,7 +223,7 @@ def test_what_no_caller_has_named_is_not_remembered(live: LiveCluster) -> None:
     with live.cluster.transactions.begin("x") as transaction:
         transaction.append_batches("t", {0: [batch(["c"])]})
         transaction.append_batches("t", {0: [batch(["d"])]})
-    leader = live.site().leader
+    leader = live.replicas().leader
     for known in leader.producers(leader.log()).values():
         assert (known.digest, known.earlier, known.runs) == (None, (), ())
 
@@ -263,7 +263,7 @@ def test_a_retry_of_what_is_in_the_log_is_never_called_not_appended_while_too_fe
 def test_what_is_not_remembered_any_more_is_unknown(live: LiveCluster) -> None:
     """Kafka's DUPLICATE_SEQUENCE_NUMBER says neither that it was appended nor that it was not."""
     live.append(["a"]).raise_for_failures()
-    leader = live.site().leader
+    leader = live.replicas().leader
     (name,) = leader.producers(leader.log())
     live.append(["b"]).raise_for_failures()
     report = live.driver().append_batches("t", {0: [batch(["a"])]}, producer=name, sequence=0)

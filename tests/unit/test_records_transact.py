@@ -116,7 +116,7 @@ def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path)
 def fetched(live: LiveCluster, isolation: Isolation, max_bytes: int) -> tuple[list[str], int]:
     """What a consumer gets of ``t-0`` from the first offset on, and where it comes to."""
     values: list[str] = []
-    offset = live.site().view.log_start_offset
+    offset = live.replicas().view.log_start_offset
     while True:
         found = live.cluster.fetch("t", 0, offset, max_bytes=max_bytes, isolation=isolation)
         if found.next_offset == offset:
@@ -286,7 +286,7 @@ def test_a_transaction_hangs_where_an_unclean_election_has_lost_its_marker(tmp_p
     before = {stored.name for stored in store.list(folder)}
     (t.commit if commit else t.abort)()
     # The follower never got the marker, and the leader is lost: what only an unclean election gets over.
-    context_of(live.cluster).metadata.submit(AlterPartition((without(live.site().view, [follower]),)))
+    context_of(live.cluster).metadata.submit(AlterPartition((without(live.replicas().view, [follower]),)))
     store.delete([stored.name for stored in store.list(folder) if stored.name not in before])
     live.cluster.brokers.fence(leader, force=True)
     live.cluster.elect("t", unclean=True).raise_for_failures()

@@ -26,7 +26,7 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import BROKER_FILE, DataName, EpochName, LocalStartName, WatermarkName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica
-from stratalog.partitions.root import BrokerFile, format_root, look_at_root, read_broker_file
+from stratalog.partitions.root import BrokerFile, format_root, inspect_root, read_broker_file
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.memory import MemoryStore
 from stratalog.partitions.store.protocol import Store, StoredObject
@@ -154,7 +154,7 @@ def test_v3_an_unmounted_volume_is_unreachable(tmp_path: Path) -> None:
 
 def registered(replica: Replica) -> Replica:
     """The replica as a registration of its root as it is now makes it."""
-    found = look_at_root(replica.store)
+    found = inspect_root(replica.store)
     assert found is not None
     assert found.file.directory_id == replica.directory_id
     return replace(replica, root=found.identity)

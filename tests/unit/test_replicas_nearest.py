@@ -38,7 +38,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
 
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """By the driver of ``live``, which has read the metadata just now."""
-    view, log = live.site().view, live.log(live.leader())
+    view, log = live.replicas().view, live.log(live.leader())
     return nearest(context_of(live.cluster), view, log, ClientMetadata(rack), offset)
 
 
@@ -69,7 +69,7 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
     live.cluster.topics.alter_configs(None, {KEY: None})
     asked: Counter[str] = Counter()
     faults.before = lambda uri, what, name: asked.update([uri])
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     asked.clear()
     assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0).is_leader
     assert not asked
@@ -80,7 +80,7 @@ def test_only_replicas_that_could_be_chosen_are_listed(
     live: LiveCluster, faults: Faults, rack: str | None, asked: set[int]
 ) -> None:
     seen: set[str] = set()
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     faults.before = lambda uri, what, name: seen.add(uri)
     nearest(context_of(live.cluster), view, log, ClientMetadata(rack), 0)
     assert seen == {f"memory://b{broker}" for broker in asked}
@@ -88,7 +88,7 @@ def test_only_replicas_that_could_be_chosen_are_listed(
 
 def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: LiveCluster, faults: Faults) -> None:
     seen: set[str] = set()
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     faults.before = lambda uri, what, name: seen.add(uri)
     assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 6).is_leader
     assert not seen
@@ -119,7 +119,7 @@ def test_a_replica_that_has_lost_a_file_is_not_chosen(live: LiveCluster, link: i
 
 
 def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, faults: Faults) -> None:
-    view = live.site().view
+    view = live.replicas().view
     in_b = {3: msgspec.structs.replace(view.brokers[3], rack="b")}
     view = replace(view, brokers={**view.brokers, **in_b})
 
@@ -173,7 +173,7 @@ def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common
 
 def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) -> None:
     """The leader that was listed is none any more: its listing says nothing of what others hold by now."""
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()
     assert live.log(2).joined_epoch > log.joined_epoch
@@ -195,7 +195,7 @@ def test_a_replica_serves_up_to_its_own_high_watermark(live: LiveCluster) -> Non
 def test_a_replica_that_knows_more_than_a_new_leader_serves_no_more_than_it(live: LiveCluster) -> None:
     """What readers see is the leader's high watermark, wherever they read it."""
     unaware(live, 1)
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     assert (log.high_watermark, live.log(2).high_watermark) == (6, 7)
     found = nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0)
     assert (found.replica.broker_id, found.high_watermark) == (2, 6)
@@ -244,7 +244,7 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     live.cluster.brokers.fence(3).raise_for_failures()
     unaware(live, 2)
     SEEN.clear()
-    view, log = live.site().view, live.log(1)
+    view, log = live.replicas().view, live.log(1)
     client = ClientMetadata(None, "loader", "me", "here")
     assert nearest(context_of(live.cluster), view, log, client, 0).replica.broker_id == 2
     leader = ReplicaView(1, "a", "memory://b1", 7, 0, 0)

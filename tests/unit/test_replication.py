@@ -47,7 +47,7 @@ def test_with_acks_leader_a_reader_sees_nothing_until_a_sync_proves_it() -> None
     one = OnePartition(2)
     one.append(["a"], acks_all=False)
     assert one.read(1) == []
-    assert one.site.replica(2).log().log_end == 0
+    assert one.replicas.replica(2).log().log_end == 0
 
 
 def test_a_repeated_sequence_answers_with_the_first_offsets() -> None:
@@ -87,7 +87,7 @@ def _append_where_the_name_is_taken(by: str, listings: int) -> AppendOutcome:
     leader.hook = taken
     options = AppendOptions(SCHEMA, False, 1, "zstd", log_append_time=False, producer_expiration_ms=10**12)
     who = ProducerAppend("p", 0, 0, transactional=False)
-    return append(one.site, who, iter([batch(["a"])]), options, clock=one.clock, copies=SerialRunner())
+    return append(one.replicas, who, iter([batch(["a"])]), options, clock=one.clock, copies=SerialRunner())
 
 
 def test_a_name_that_is_taken_may_be_taken_by_the_append_itself() -> None:
@@ -125,14 +125,14 @@ def test_a_new_leader_takes_over_at_its_log_end_and_followers_truncate_by_lineag
     one = OnePartition(3)
     one.append(["a"])
     one.append(["lost"], acks_all=False)  # on the old leader only
-    old = one.site
+    old = one.replicas
     one.elect(2)
     one.append(["b"])
     assert one.read(2) == ["a", "b"]
     assert one.read(1) == ["a", "b"]
-    assert len(one.site.replica(1).log().dead) == 1
+    assert len(one.replicas.replica(1).log().dead) == 1
     with pytest.raises(FencedLeaderEpochError):
-        one.append(["zombie"], site=old)
+        one.append(["zombie"], replicas=old)
 
 
 def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_older_one() -> None:
@@ -141,7 +141,7 @@ def test_a_leader_without_the_lineage_of_its_records_does_not_take_over_from_an_
     one.append(["a"])
     one.elect(2)
     one.append(["b"])
-    leader = one.site.leader
+    leader = one.replicas.leader
     leader.store.delete([leader.path(EpochName(2))])
     with pytest.raises(CorruptionError, match="holds files of epoch 2, and has joined 1") as caught:
         one.append(["c"])
@@ -180,7 +180,7 @@ def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
     for value in "abcdef":
         one.append([value])
     _remembered.clear()
-    last = one.site.leader.log().chain[-1].file.object.name  # its footer says where the log ends
+    last = one.replicas.leader.log().chain[-1].file.object.name  # its footer says where the log ends
     runs: list[Any] = []
     opened: list[tuple[str, int]] = []
 
@@ -195,7 +195,7 @@ def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
             opened.append((name, len(runs)))
 
     faults.before = note
-    assert sync(one.site, 2, SyncOptions(copies=Copies())).copied_files == 6
+    assert sync(one.replicas, 2, SyncOptions(copies=Copies())).copied_files == 6
     assert len({name for name, _ in opened}) == 5
     assert {depth for _, depth in opened} == {2}, "the followers are one run of items, the files of each another"
 
@@ -205,7 +205,7 @@ def test_a_missing_file_in_the_middle_of_a_follower_is_copied_again() -> None:
     one = OnePartition(2)
     for value in "abc":
         one.append([value])
-    replica = one.site.replica(2)
+    replica = one.replicas.replica(2)
     replica.store.delete([replica.path(replica.log().chain[1].name)])
     one.change(isr=(1,))
     assert one.sync(2).copied_files == 1
@@ -218,7 +218,7 @@ def test_a_member_of_the_isr_that_has_lost_records_is_damaged_until_it_has_left(
     one = OnePartition(2)
     for value in "abc":
         one.append([value])
-    replica = one.site.replica(2)
+    replica = one.replicas.replica(2)
     replica.store.delete([replica.path(replica.log().chain[lost].name)])
     with pytest.raises(
         LogGapError, match=f"in sync and lacks offset {lost}, below the high watermark 3"
@@ -235,7 +235,7 @@ def test_a_follower_knows_what_its_leader_has_lost() -> None:
     one = OnePartition(2)
     for value in "abc":
         one.append([value])
-    leader = one.site.leader
+    leader = one.replicas.leader
     log = leader.log()
     doomed = [str(log.chain[2].name), *(str(mark) for mark in log.listing.watermarks)]
     leader.store.delete([leader.path(name) for name in doomed])
@@ -248,7 +248,7 @@ def test_a_name_with_two_sizes_is_reported() -> None:
     """Section 1: "a name with two sizes is corruption and is reported"."""
     one = OnePartition(2)
     one.append(["a"])
-    replica = one.site.replica(2)
+    replica = one.replicas.replica(2)
     name = replica.path(replica.log().chain[0].name)
     data = replica.store.read(name)
     replica.store.delete([name])
@@ -263,13 +263,13 @@ def test_merges_are_copied_and_replicas_stay_equal() -> None:
     one = OnePartition(2)
     for value in "abcdef":
         one.append([value])
-    leader = one.site.leader
+    leader = one.replicas.leader
     [run] = plan_merges(leader.log(), MergePolicy(10**9, 10**12, 3), 0, one.clock.now_ms())
     merge_run(leader, run, compression="zstd")
     assert len(leader.log().chain) == 1
     assert one.sync(2).copied_files == 1
     assert one.read(1) == one.read(2) == list("abcdef")
-    assert [link.name for link in one.site.replica(2).log().chain] == [run.segment_name]
+    assert [link.name for link in one.replicas.replica(2).log().chain] == [run.segment_name]
     one.append(["g"])
     assert one.read(2) == list("abcdefg")
 
@@ -279,10 +279,10 @@ def test_a_follower_below_the_leaders_local_start_starts_over_there() -> None:
     one = OnePartition(2)
     for value in "abc":
         one.append([value], producer="p", sequence=ord(value))
-    leader = one.site.leader
+    leader = one.replicas.leader
     state = leader.producers(leader.log())
     leader.store.create(leader.path(LocalStartName(2)), encode(state))
-    follower = one.site.replica(2)
+    follower = one.replicas.replica(2)
     follower.store.delete([stored.name for stored in follower.store.list("") if stored.name != BROKER_FILE])
     one.change(isr=(1,))
     done = one.sync(2)

@@ -67,7 +67,7 @@ def troubles(live: LiveCluster) -> dict[str, Callable[[], object]]:
 
     def lose_registers() -> None:
         replica = live.replica(leader)
-        live.store(leader).delete([replica.path(EpochName(live.site().epoch))])
+        live.store(leader).delete([replica.path(EpochName(live.replicas().epoch))])
 
     def leaderless() -> None:
         others = [broker for broker in (1, 2, 3) if broker != leader]

@@ -29,7 +29,7 @@ from stratalog.partitions.store import StoredObject
 from stratalog.partitions.store.local import LocalStore
 from stratalog.partitions.store.local_copy import BUFFER_BYTES, copy_file
 from stratalog.partitions.store.memory import MemoryStore
-from stratalog.partitions.store.rules import settle
+from stratalog.partitions.store.rules import stable_listing
 
 MIB = 1024 * 1024
 
@@ -241,15 +241,15 @@ class TestReading:
 class TestSettling:
     def test_a_listing_is_what_two_in_a_row_agree_on(self) -> None:
         seen = iter(["a", "b", "a", "c", "c", "d"])
-        assert settle(lambda: next(seen), "folder") == "c"
+        assert stable_listing(lambda: next(seen), "folder") == "c"
 
     def test_a_folder_that_never_rests_has_no_listing(self) -> None:
         with pytest.raises(ListingUnstableError, match="folder"):
-            settle(itertools.count().__next__, "folder")
+            stable_listing(itertools.count().__next__, "folder")
 
     def test_a_snapshot_needs_no_second_look(self) -> None:
         seen = iter(["page", "other"])
-        assert settle(lambda: next(seen), "folder", is_snapshot=lambda _: True) == "page"
+        assert stable_listing(lambda: next(seen), "folder", is_snapshot=lambda _: True) == "page"
 
     @pytest.mark.parametrize("listed", [LocalStore.list, LocalStore.names])
     def test_a_file_that_appears_meanwhile_is_listed(

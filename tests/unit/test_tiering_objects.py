@@ -120,7 +120,7 @@ def test_of_a_topic_that_is_not_tiered_any_more_only_what_is_listed_stays() -> N
 def test_strangers_and_the_tables_own_log_are_nobodys_to_delete() -> None:
     names = ["t/_delta_log/0.json", "t/notes.txt", "t/0/part-0.parquet", f"t/0/x/{DataName(0, 5, 1)}"]
     found = RemoteObjects.of("t", [StoredObject(name, 1, OLD, "v") for name in names])
-    assert ([o.name for o in found.log_entries], [o.name for o in found.strangers.values()]) == (
+    assert ([o.name for o in found.log_entries], [o.name for o in found.foreign.values()]) == (
         names[:1],
         names[1:],
     )

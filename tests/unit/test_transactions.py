@@ -47,7 +47,7 @@ class Log(OnePartition):
 
     @property
     def replica(self) -> Replica:
-        return self.site.leader
+        return self.replicas.leader
 
     @property
     def log(self) -> ReplicaLog:
@@ -298,11 +298,11 @@ def test_what_is_left_of_an_aborted_append_is_still_settled() -> None:
     assert log.replica.footer(left.file).may_hold_control
 
 
-def test_a_run_in_transactions_that_nobody_settled_is_not_merged() -> None:
+def test_a_run_in_transactions_without_outcomes_is_not_merged() -> None:
     log = Log()
     log.add("p", "p0")
     log.end("p", 1, commit=False)
-    with pytest.raises(ValueError, match="not settled"):
+    with pytest.raises(ValueError, match="has no outcomes"):
         merge_run(log.replica, Run(log.log.chain), compression="zstd")
 
 

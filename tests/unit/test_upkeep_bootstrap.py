@@ -33,7 +33,7 @@ def _tiered(live: LiveCluster, tiered: int, pending: int) -> None:
 
 
 def _partition(live: LiveCluster) -> int:
-    return next(p for p in range(4) if 1 not in live.site(partition=p).view.replicas)
+    return next(p for p in range(4) if 1 not in live.replicas(partition=p).view.replicas)
 
 
 def _append(live: LiveCluster, numbers: range) -> None:
@@ -76,7 +76,7 @@ def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
     assert copied[p] == _bytes_from(live, begins)
     log = live.log(follower, partition=p)
     assert (log.local_start, log.high_watermark, log.log_end) == (begins, 8, 8)
-    assert live.isr(partition=p) == set(live.site(partition=p).view.replicas)
+    assert live.isr(partition=p) == set(live.replicas(partition=p).view.replicas)
     assert {row["partition"]: row["remote_bytes"] for row in report.rows}[p] == sum(
         path.stat().st_size for path in live.remote.rglob(f"{p}/*.parquet")
     )

@@ -151,7 +151,7 @@ def test_a_remote_of_another_history_is_named_and_nothing_is_copied() -> None:
     one.change(isr=(1, 2))
     one.append("abc")
     one.append("d", acks_all=False)
-    lost = one.site.leader.log().chain[-1]
+    lost = one.replicas.leader.log().chain[-1]
     segment = RemoteSegment(0, lost.name, lost.end, lost.file.object.size_bytes)
     remote.create(f"t/{segment.path}", one.stores[1].read(lost.file.object.name))
     tail = RemoteTail(remote, "t", segment)
@@ -176,7 +176,7 @@ def test_a_broker_takes_the_place_of_another(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})
     gone = follower_of(live)
     live.cluster.bootstrap(4, instead_of=gone).raise_for_failures()
-    assert live.isr() == set(live.site().view.replicas) == {4, live.leader()}
+    assert live.isr() == set(live.replicas().view.replicas) == {4, live.leader()}
     assert live.log(4).local_start == 6
     live.cluster.verify().raise_for_failures()
 

@@ -209,7 +209,7 @@ def test_where_another_leader_is_elected_meanwhile_its_log_is_looked_at(tmp_path
     report = live.cluster.topics.delete_records("t", {0: 2})
     assert live.leader() == heir
     assert rows_of(report, "low_watermark") == [(2,)]
-    assert live.site().view.log_start_offset == 2
+    assert live.replicas().view.log_start_offset == 2
 
 
 def test_after_an_unclean_election_the_start_does_not_go_beyond_the_log(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_after_an_unclean_election_the_start_does_not_go_beyond_the_log(tmp_path
     report = live.cluster.topics.delete_records("t", {0: 3})
     assert live.leader() == behind
     assert the_failure(report).startswith("t-0: OFFSET_OUT_OF_RANGE: ")
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
 
 
 def test_a_leader_that_cannot_be_read_keeps_no_other_partition(tmp_path: Path) -> None:

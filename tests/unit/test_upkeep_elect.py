@@ -29,7 +29,7 @@ def preferred(live: LiveCluster, topic: str = "t") -> list[int]:
 def last_member(live: LiveCluster, topic: str = "t", partition: int = 0) -> int:
     """Fence all other brokers: the leader is the whole ISR."""
     leader = live.leader(topic, partition)
-    fence(live, *(b for b in live.site(topic, partition).view.replicas if b != leader))
+    fence(live, *(b for b in live.replicas(topic, partition).view.replicas if b != leader))
     return leader
 
 
@@ -132,7 +132,7 @@ def test_a_replica_outside_the_isr_is_not_elected_cleanly(live: LiveCluster) -> 
 
 def test_what_is_wrong_with_the_call_changes_nothing(live: LiveCluster) -> None:
     live.topic(copies=2)
-    without = ({1, 2, 3} - {*live.site().view.replicas}).pop()
+    without = ({1, 2, 3} - {*live.replicas().view.replicas}).pop()
     with live.unchanged():
         with pytest.raises(UnknownTopicOrPartitionError, match="'u' does not exist"):
             live.cluster.elect("u")
@@ -156,9 +156,9 @@ def outdated(live: LiveCluster, topic: str = "t") -> tuple[int, list[int]]:
     leader = last_member(live, topic)
     live.append(["b", "c"], topic).raise_for_failures()
     fence(live, leader)
-    others = [b for b in live.site(topic).view.replicas if b != leader]
+    others = [b for b in live.replicas(topic).view.replicas if b != leader]
     unfence(live, *others)
-    assert live.site(topic).view.leader is None
+    assert live.replicas(topic).view.leader is None
     return leader, others
 
 
@@ -203,7 +203,7 @@ def test_an_unclean_election_takes_the_replica_that_holds_most_and_tells_what_is
 def test_lost_records_are_counted_by_the_high_watermark_that_any_replica_knows(live: LiveCluster) -> None:
     """One epoch more beats a longer log: what only the longer one has is lost, and counted."""
     live.topic()
-    one, two, three = live.site().view.replicas
+    one, two, three = live.replicas().view.replicas
     live.append(["a"]).raise_for_failures()
     fence(live, two, three)
     live.append(["b", "c", "d"]).raise_for_failures()  # by ``one`` alone
@@ -298,7 +298,7 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
     live.cluster.tier().raise_for_failures()
     live.append(["lost"]).raise_for_failures()
     fence(live, leader)
-    behind = [b for b in live.site().view.replicas if b != leader]
+    behind = [b for b in live.replicas().view.replicas if b != leader]
     unfence(live, *behind)
     with live.unchanged():
         plan = live.cluster.elect(unclean=True, dry_run=True)
@@ -319,7 +319,7 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
 def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveCluster) -> None:
     """It holds other records than what is tiered at the same offsets: those of the remote were acknowledged."""
     live.tiered()
-    one, two, three = live.site().view.replicas
+    one, two, three = live.replicas().view.replicas
     live.fill("ab")
     fence(live, three)
     live.append(["lost", "lost too"], acks="leader").raise_for_failures()
@@ -329,7 +329,7 @@ def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveClu
     live.cluster.tier().raise_for_failures()
     fence(live, two)
     unfence(live, one)
-    assert live.site().view.leader is None
+    assert live.replicas().view.leader is None
     live.cluster.elect(unclean=True).raise_for_failures()
     assert live.leader() == one
     live.append(["x"]).raise_for_failures()
@@ -347,10 +347,10 @@ def test_a_replica_below_the_log_start_begins_there(live: LiveCluster) -> None:
     live.fill("cdef")
     live.cluster.topics.alter_configs("t", {"retention.bytes": "1", "local.retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
-    log_start = live.site().view.log_start_offset
+    log_start = live.replicas().view.log_start_offset
     assert log_start == 5
     fence(live, leader)
-    behind = [b for b in live.site().view.replicas if b != leader]
+    behind = [b for b in live.replicas().view.replicas if b != leader]
     unfence(live, *behind)
     live.cluster.elect(unclean=True).raise_for_failures()
     assert str(LocalStartName(5)) in {str(name) for name, _ in live.log(live.leader()).listing.local_starts}

@@ -41,7 +41,7 @@ def assert_healed(live: LiveCluster, values: str = "abcde") -> None:
     """Everything is as if nothing had ever been wrong."""
     live.driver().verify(deep=True).raise_for_failures()
     assert_identical(live)
-    assert live.isr() == set(live.site().view.replicas)
+    assert live.isr() == set(live.replicas().view.replicas)
     assert live.read() == {0: list(values)}
 
 
@@ -130,7 +130,7 @@ def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Pa
     assert live.cluster.tier().totals["uploaded_files"]
     merged = remote_spot(live, 0).name
     assert "-" in merged
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         spot(live, broker, 1).remove()
     live.driver().heal().raise_for_failures()
     assert merged in live.data(live.leader())
@@ -158,7 +158,7 @@ def test_what_a_damaged_segment_hides_comes_to_life_where_it_is_the_only_good_co
     live.fill("abcd")
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         (segment,) = live.log(broker).chain
         assert segment.name.merged
         spot(live, broker, 0).flip(40)

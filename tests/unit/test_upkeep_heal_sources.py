@@ -39,8 +39,8 @@ def test_a_last_member_is_mended_in_place_also_when_somebody_was_being_added_to_
     live.fill("abc")
     one, two = live.followers()
     for change in (
-        lambda: without(live.site().view, [one, two]),
-        lambda: adding(live.site().view, [one]),
+        lambda: without(live.replicas().view, [one, two]),
+        lambda: adding(live.replicas().view, [one]),
     ):
         context_of(live.cluster).metadata.submit(AlterPartition((change(),)))
     register(live, live.leader(), ".epoch").flip(3)

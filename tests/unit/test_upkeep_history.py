@@ -87,7 +87,7 @@ def test_a_log_that_never_lost_anything_has_no_history(tmp_path: Path) -> None:
 
 def test_what_an_unclean_election_has_truncated_is_shown_with_the_reason(tmp_path: Path) -> None:
     live = diverged(tmp_path)
-    (old,), lost = live.followers(), live.site().epoch
+    (old,), lost = live.followers(), live.replicas().epoch
     with live.unchanged():
         found = live.cluster.history()
     why = f"truncated by epoch {lost} at offset 2"
@@ -182,14 +182,14 @@ def orphaned(live: LiveCluster) -> int:
     live.fill("XYZ")
     live.cluster.reassign({("t", 0): (other, third)}).raise_for_failures()
     unfence(live, old)
-    assert old not in live.site().view.replicas
+    assert old not in live.replicas().view.replicas
     return old
 
 
 def test_what_a_reassigned_replica_has_alone_is_shown_and_exported(tmp_path: Path, out: Path) -> None:
     live = LiveCluster(tmp_path)
     old = orphaned(live)
-    why = f"truncated by epoch {live.site().epoch} at offset 2"
+    why = f"truncated by epoch {live.replicas().epoch} at offset 2"
     with live.unchanged():
         report = live.cluster.history()
         assert rows_of(report, "broker", "start", "end", "why") == [(old, 2, 3, why), (old, 3, 4, why)]
@@ -230,8 +230,8 @@ def test_a_vacuum_keeps_what_a_former_replica_has_while_nobody_leads(tmp_path: P
     """Nobody can tell what the log has."""
     live = LiveCluster(tmp_path)
     old = orphaned(live)
-    fence(live, *live.site().view.replicas)
-    assert live.site().view.leader is None
+    fence(live, *live.replicas().view.replicas)
+    assert live.replicas().view.leader is None
     before = {name for name in live.on_brokers() if f"://b{old}/" in name and name.endswith(".parquet")}
     live.cluster.vacuum()
     assert before <= live.on_brokers().keys()

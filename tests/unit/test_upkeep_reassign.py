@@ -39,7 +39,7 @@ def test_replicas_move_and_the_log_is_the_same(live: LiveCluster) -> None:
     assert rows_of(report, "replicas", "state") == [(" ".join(map(str, target)), "done")]
     assert report.totals["copied_bytes"] == 2 * sum(map(len, before.values()))
     assert (replicas(live), live.isr()) == (target, set(target))
-    assert live.site().view.target == ()
+    assert live.replicas().view.target == ()
     for broker in target:
         assert live.data(broker) == before
     live.append(["d"]).raise_for_failures()
@@ -220,7 +220,7 @@ def test_the_last_replica_in_sync_is_not_removed_without_force(live: LiveCluster
     assert [row["state"] for row in report.rows] == ["refused", "done"]
     assert live.isr("t") == {last}
     report = live.cluster.reassign({("t", 0): (lame,)}, force=True)
-    assert (replicas(live), live.isr(), live.site().view.leader) == ((lame,), set(), None)
+    assert (replicas(live), live.isr(), live.replicas().view.leader) == ((lame,), set(), None)
     assert rows_of(report, "state") == [("done",)]
 
 

@@ -9,7 +9,7 @@ import pytest
 from stratalog.engine.records.append import append_options
 from stratalog.engine.replicas.former import CLOSED
 from stratalog.engine.replication.append import NotAppended, append
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.retention.sweep import sweep_roots
 from stratalog.partitions.errors import FencedLeaderEpochError, StorageError
 from stratalog.partitions.paths import DataName, base_name, folder_of
@@ -50,7 +50,7 @@ def test_what_cannot_be_finished_is_named_and_the_next_replicate_goes_on(
     assert codes(report)["REASSIGNMENT_IN_PROGRESS"] == 1
     assert any(f.item == f"t-0 on broker {two}" and "no space left" in f.message for f in report.failures)
     assert [row["state"] for row in report.rows] == ["in progress"]
-    view = stuck.site().view
+    view = stuck.replicas().view
     assert (view.target, view.joining, view.replicas) == (target, (one, two), (*old, one, two))
     assert set(view.isr) == {*old, one}
     stuck.append(["d"]).raise_for_failures()
@@ -100,7 +100,7 @@ def test_a_cancelled_reassignment_leaves_the_partition_as_it_was(stuck: LiveClus
         planned = stuck.cluster.cancel_reassignments(dry_run=True)
     assert rows_of(planned, "replicas", "joining_no_more") == [(" ".join(map(str, old)), f"{one} {two}")]
     assert rows_of(stuck.cluster.cancel_reassignments("t"), "replicas") == rows_of(planned, "replicas")
-    assert (replicas(stuck), stuck.isr(), stuck.site().view.target) == (old, set(old), ())
+    assert (replicas(stuck), stuck.isr(), stuck.replicas().view.target) == (old, set(old), ())
     assert rows_of(stuck.cluster.cancel_reassignments()) == []
     faults.none()
     stuck.append(["e"]).raise_for_failures()
@@ -116,9 +116,9 @@ def test_replicas_do_not_go_before_the_newcomer_was_read_where_it_lies(stuck: Li
 
     def flip_when_it_is_being_added(uri: str, what: str, name: str) -> None:
         faults.none()
-        site = Site(other.image.view(topic_id, 0), stuck.cluster.stores)
-        if one in site.view.adding:
-            Spot(stuck.store(one), site.replica(one).log().chain[1].file.object.name).flip(40)
+        replicas = PartitionReplicas(other.image.view(topic_id, 0), stuck.cluster.stores)
+        if one in replicas.view.adding:
+            Spot(stuck.store(one), replicas.replica(one).log().chain[1].file.object.name).flip(40)
         else:
             faults.before = flip_when_it_is_being_added
 
@@ -234,13 +234,13 @@ def test_a_zombie_whose_view_still_has_the_removed_leader_finds_its_folder_close
     reassigned away, and its folder swept. 3. A driver that has seen nothing of that appends ``b``.
     """
     live.topic(copies=2)
-    old = live.site()
+    old = live.replicas()
     leader, follower = old.view.leader, live.followers()[0]
     live.append(["a"], acks="leader").raise_for_failures()
     newcomer = min(set(live.cluster.stores) - set(old.view.replicas))
     live.cluster.reassign({("t", 0): (newcomer, follower)}).raise_for_failures()
     live.cluster.vacuum().raise_for_failures()
-    assert leader not in live.site().view.replicas
+    assert leader not in live.replicas().view.replicas
     image = live.cluster.image
     topic = image.topic("t")
     options = append_options(topic, context_of(live.cluster).topic_config(image, topic), "all")

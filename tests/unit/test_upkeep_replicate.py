@@ -330,9 +330,9 @@ def test_a_caught_up_follower_enters_the_isr_in_two_commits(live: LiveCluster) -
     live.append(["a", "b"])
     live.wipe(2)
     _format_anew(live, 2)
-    epoch = live.site().view.partition_epoch
+    epoch = live.replicas().view.partition_epoch
     report = live.cluster.replicate().raise_for_failures()
-    view = live.site().view
+    view = live.replicas().view
     assert (set(view.isr), view.adding, view.partition_epoch) == ({1, 2, 3}, (), epoch + 2)
     assert report.totals["copied_bytes"] == sum(map(len, live.data(1).values()))
     assert live.data(2) == live.data(1)
@@ -349,17 +349,17 @@ def test_between_the_two_commits_appends_wait_for_the_newcomer_already(tmp_path:
     _format_anew(live, 2)
 
     def die_once_it_is_being_added(uri: str, what: str, name: str) -> None:
-        if uri == "memory://b2" and what == "list" and live.site().view.adding:
+        if uri == "memory://b2" and what == "list" and live.replicas().view.adding:
             raise StorageError("the follower is gone again")
 
     faults.before = die_once_it_is_being_added
     assert "t-0 on broker 2" in the_failure(live.cluster.replicate())
     faults.none()
-    assert (live.isr(), live.site().view.adding) == ({1, 3}, (2,))
+    assert (live.isr(), live.replicas().view.adding) == ({1, 3}, (2,))
     live.append(["b"]).raise_for_failures()
     assert live.log(2).log_end == 2
     live.cluster.replicate().raise_for_failures()
-    assert (live.isr(), live.site().view.adding) == ({1, 2, 3}, ())
+    assert (live.isr(), live.replicas().view.adding) == ({1, 2, 3}, ())
 
 
 def test_a_follower_outside_the_isr_is_not_waited_for(live: LiveCluster) -> None:
@@ -393,10 +393,10 @@ def test_a_broker_that_cannot_be_reached_is_fenced_and_nobody_waits_for_it(disks
     with disks.unreachable(3):
         report = disks.cluster.replicate().raise_for_failures()
         assert any("broker 3" in note for note in report.notes)
-        views = [disks.site(partition=p).view for p in range(6)]
+        views = [disks.replicas(partition=p).view for p in range(6)]
         assert all(3 not in view.isr and view.leader not in (3, None) for view in views)
     disks.cluster.replicate().raise_for_failures()
-    views = [disks.site(partition=p).view for p in range(6)]
+    views = [disks.replicas(partition=p).view for p in range(6)]
     assert all(set(view.isr) == set(view.replicas) for view in views)
     disks.cluster.verify().raise_for_failures()
 

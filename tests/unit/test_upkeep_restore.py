@@ -43,7 +43,7 @@ def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
     assert after.configs == before.configs
     now, then = after.topic("t"), before.topic("t")
     assert (now.topic_id, now.configs, now.key_schema) == (then.topic_id, then.configs, then.key_schema)
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         log = live.log(broker)
         assert (log.local_start, log.high_watermark, log.log_end, log.chain) == (6, 6, 6, ())
     assert live.isr() == {1, 2, 3}
@@ -66,9 +66,9 @@ def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluste
 
 def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) -> None:
     """Files are named by epoch: none of the former cluster's may ever be taken for one of the restored one's."""
-    known = live.site().view.leader_epoch
+    known = live.replicas().view.leader_epoch
     live = restored(live)
-    assert live.site().view.leader_epoch == known + EPOCH_GAP + 1
+    assert live.replicas().view.leader_epoch == known + EPOCH_GAP + 1
     append(live, range(6, 7))
     epochs = [epoch for epoch, _ in live.log(live.leader()).lineage]
     assert epochs == [1, 2, known + EPOCH_GAP + 1]
@@ -129,12 +129,12 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
     live.append("abcdef").raise_for_failures()
     live.append(["g"]).raise_for_failures()
     live.cluster.tier().raise_for_failures()
-    view = live.site().view
+    view = live.replicas().view
     command = AdvanceLogStart((LogStart(view.topic_id, 0, 4),))
     context_of(live.cluster).metadata.submit(command)
     live.cluster.tier().raise_for_failures()
     live = restored(live)
-    assert live.site().view.log_start_offset == 4
+    assert live.replicas().view.log_start_offset == 4
     assert live.read() == {0: ["e", "f", "g"]}
 
 
@@ -221,7 +221,7 @@ def test_a_restored_cluster_can_be_restored_before_it_has_tiered_anything(live: 
     live = third.live_again()
     assert live.read() == {0: [f"v{number}" for number in range(6)]}
     append(live, range(6, 7))
-    assert live.site().view.leader_epoch > 2 * EPOCH_GAP
+    assert live.replicas().view.leader_epoch > 2 * EPOCH_GAP
 
 
 # --------------------------------------------------------------------------------------- bad input

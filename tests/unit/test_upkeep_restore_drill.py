@@ -44,7 +44,7 @@ def test_a_topic_with_snapshots_is_restored_whole_and_empty(tmp_path: Path) -> N
     live.tiered("u", copies=1)  # or there is nothing to describe the cluster in
     live.fill("a", "u")
     live.cluster.tier().raise_for_failures()
-    log_start = live.site().view.log_start_offset
+    log_start = live.replicas().view.log_start_offset
     assert log_start == 3
     report = live.cluster.drill(opener=live.open_root, deep=True).raise_for_failures()
     assert rows_of(report, "log_end", "lost_records", "deleted_records_back") == [(0, 4, 0), (1, 0, 0)]

@@ -61,7 +61,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
     live.cluster.tier().raise_for_failures()
     live.cluster.topics.alter_configs("t", {"retention.bytes": "1"})
     live.cluster.retain().raise_for_failures()
-    start = live.site().view.log_start_offset
+    start = live.replicas().view.log_start_offset
     assert start > 0
     latest = json.loads((live.remote / DESCRIPTIONS / "c" / described(live)[-1]).read_bytes())
     assert latest["topics"][0]["partitions"] == [[1, start]]

@@ -77,7 +77,7 @@ def test_retention_sees_one_log_in_both_tiers(
     texts = {key: str(int(float(value) * unit[key.rpartition(".")[2]])) for key, value in configs.items()}
     live.cluster.topics.alter_configs("t", {"local.retention.bytes": "-2", **texts})
     report = retained(live)
-    assert live.site().view.log_start_offset == log_start
+    assert live.replicas().view.log_start_offset == log_start
     assert [local_start(live, broker) for broker in (1, 2, 3)] == [local] * 3
     assert live.read() == {0: [f"{number}" for number in range(log_start, len(ages_h))]}
     assert len(lying(live)) == len(ages_h) - log_start
@@ -126,10 +126,10 @@ def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveClus
     live.cluster.tier().raise_for_failures()
     report = live.cluster.retain().raise_for_failures()
     assert "t-0: offsets [0, 1) have a timestamp in the future" in report.notes[0]
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     live.clock.advance_ms(2 * HOUR_MS)
     live.cluster.retain().raise_for_failures()
-    assert live.site().view.log_start_offset == 3
+    assert live.replicas().view.log_start_offset == 3
     assert live.cluster.retain().raise_for_failures().notes == []
 
 

@@ -59,7 +59,7 @@ def offsets(live: LiveCluster) -> dict[str, object]:
 def test_a_quiet_partition_keeps_nothing_that_is_too_old(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
     assert on_brokers(live) == []
-    assert live.site().view.log_start_offset == 3
+    assert live.replicas().view.log_start_offset == 3
     for broker in (1, 2, 3):
         log = live.log(broker)
         assert (log.local_start, log.high_watermark, log.log_end, log.chain) == (3, 3, 3, ())
@@ -155,10 +155,10 @@ def test_what_is_not_committed_does_not_expire(tmp_path: Path) -> None:
     live.append(["b"], acks="leader").raise_for_failures()
     live.clock.advance_ms(2 * HOUR_MS)
     retained(live)
-    assert (live.site().view.log_start_offset, live.log(live.leader()).log_end) == (1, 2)
+    assert (live.replicas().view.log_start_offset, live.log(live.leader()).log_end) == (1, 2)
     live.cluster.replicate().raise_for_failures()
     retained(live)
-    assert live.site().view.log_start_offset == 2
+    assert live.replicas().view.log_start_offset == 2
 
 
 def expired_on_brokers(folder: Path) -> LiveCluster:
@@ -184,7 +184,7 @@ def test_an_active_segment_that_is_too_old_for_the_brokers_moves_to_the_remote_t
     """Kafka rolls it, "to make it eligible for deletion", and deletes it when it is uploaded."""
     live = expired_on_brokers(tmp_path)
     assert [live.log(broker).local_start for broker in (1, 2, 3)] == [3, 3, 3]
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     assert offsets(live) == {
         "LATEST": 3,
         "EARLIEST": 0,

@@ -115,7 +115,7 @@ def test_a_follower_whose_leader_is_replaced_between_two_chunks_goes_on_with_the
     assert live.leader() == heir
     assert [live.ids(broker) for broker in (1, 2, 3)] == [["1-1"]] * 3
     assert positions == list(range(0, len(checkpoint(live, heir).read()), 600)), "none was fetched twice"
-    assert live.site().view.log_start_offset == 1
+    assert live.replicas().view.log_start_offset == 1
     assert live.log(last).listing.chunks == ()
 
 
@@ -144,7 +144,7 @@ def test_a_log_start_that_was_found_under_another_leader_is_looked_for_again(tmp
     report = live.cluster.snapshot("t", by_hand=True)
     assert live.leader() == behind
     assert live.log(behind).log_end == 1
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     assert report.ok
 
 

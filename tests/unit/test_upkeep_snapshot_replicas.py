@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import fetch_latest
 from stratalog.engine.upkeep.snapshots.read_snapshot import locate
 from stratalog.partitions.errors import FencedLeaderEpochError, LogGapError, StorageError, UnknownLeaderEpochError
@@ -60,7 +60,7 @@ def test_a_follower_below_the_log_start_takes_the_snapshot_first(live: Keyed) ->
     live.cluster.retain("t")
     live.clock.sleep(100)
     live.cluster.retain("t")
-    assert live.site().view.log_start_offset == 3
+    assert live.replicas().view.log_start_offset == 3
     live.cluster.bootstrap(lost).raise_for_failures()
     log = live.log(lost)
     assert live.ids(lost) == ["3-1"]
@@ -191,7 +191,7 @@ def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_lo
         checkpoint(live, broker).flip(700)
     report = live.driver().reassign({("t", 0): heirs})
     assert "it alone stands for what lies below offset 1" in the_failure(report)
-    assert set(live.site().view.replicas) == {1, 2, 3}
+    assert set(live.replicas().view.replicas) == {1, 2, 3}
 
 
 def test_a_snapshot_is_read_from_a_follower_where_the_leaders_is_damaged(tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_the_log_start_grows_when_all_live_replicas_have_it(live: Keyed) -> None
     """KIP-630, "When to Increase the LogStartOffset"; local starts follow by retain."""
     live.put([("a", "1")])
     assert rows_of(live.take(), "log_start") == [(1,)]
-    assert live.site().view.log_start_offset == 1
+    assert live.replicas().view.log_start_offset == 1
     assert {live.log(broker).local_start for broker in (1, 2, 3)} == {0}
     live.cluster.retain("t").raise_for_failures()
     assert {live.log(broker).local_start for broker in (1, 2, 3)} == {1}
@@ -281,10 +281,10 @@ def test_a_slow_replica_is_waited_for_and_a_fenced_one_is_not(tmp_path: Path) ->
     faults.before = refuse
     report = live.cluster.snapshot("t", by_hand=True)
     assert codes(report) == {"KAFKA_STORAGE_ERROR": 1}
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     live.cluster.brokers.fence(slow).raise_for_failures()
     live.cluster.snapshot("t").raise_for_failures()
-    assert live.site().view.log_start_offset == 1
+    assert live.replicas().view.log_start_offset == 1
 
 
 def test_no_replica_is_waited_for_for_ever(tmp_path: Path) -> None:
@@ -302,10 +302,10 @@ def test_no_replica_is_waited_for_for_ever(tmp_path: Path) -> None:
     live.cluster.snapshot("t", by_hand=True)
     live.clock.sleep(4)
     live.cluster.snapshot("t")
-    assert live.site().view.log_start_offset == 0
+    assert live.replicas().view.log_start_offset == 0
     live.clock.sleep(1)
     live.cluster.snapshot("t")
-    assert live.site().view.log_start_offset == 1
+    assert live.replicas().view.log_start_offset == 1
     live.cluster.retain("t")
     assert live.log(live.leader()).local_start == 1
     assert (
@@ -382,16 +382,16 @@ def test_a_follower_fetches_from_the_leader_of_its_view_or_says_why_not(live: Ke
     live.cluster.brokers.fence(follower).raise_for_failures()
     live.take()
     live.cluster.brokers.unfence(follower)
-    site = live.site()
+    replicas = live.replicas()
 
     def fetched(epoch: int) -> None:
-        view = replace(site.view, leader_epoch=epoch)
-        fetch_latest(Site(view, site.stores), site.replica(follower))
+        view = replace(replicas.view, leader_epoch=epoch)
+        fetch_latest(PartitionReplicas(view, replicas.stores), replicas.replica(follower))
 
     with pytest.raises(FencedLeaderEpochError):
-        fetched(site.epoch - 1)
-    with pytest.raises(UnknownLeaderEpochError, match=f"does not know leader epoch {site.epoch + 1} yet"):
-        fetched(site.epoch + 1)
+        fetched(replicas.epoch - 1)
+    with pytest.raises(UnknownLeaderEpochError, match=f"does not know leader epoch {replicas.epoch + 1} yet"):
+        fetched(replicas.epoch + 1)
     assert live.ids(follower) == []
-    fetched(site.epoch)
+    fetched(replicas.epoch)
     assert live.ids(follower) == ["1-1"]

@@ -310,7 +310,7 @@ def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: 
         "t", {"retention.bytes": str(sum(map(len, sizes[-3:]))), "local.retention.bytes": "0"}
     )
     assert rows_of(live.cluster.retain(), "log_start") == [(5,)]
-    assert live.site().view.log_start_offset == 5
+    assert live.replicas().view.log_start_offset == 5
     assert live.read() == {0: list("fgh")}
     assert live.read(start=6) == {0: list("gh")}
     with pytest.raises(OffsetOutOfRangeError, match="t-0: start 4 is below the log start: readers see \\[5, 8\\)"):
@@ -346,7 +346,7 @@ def test_a_log_start_inside_a_file_hides_its_first_records(live: LiveCluster) ->
     live.append(["e"])
     live.cluster.topics.alter_configs("t", {"retention.bytes": str(3 * 2400)})
     live.cluster.retain().raise_for_failures()
-    start = live.site().view.log_start_offset
+    start = live.replicas().view.log_start_offset
     assert 0 < start < 5
     live.clock.advance_ms(120_000)
     live.cluster.tier().raise_for_failures()
@@ -363,7 +363,7 @@ def test_after_retention_has_passed_the_remote_log_tiering_begins_anew(live: Liv
     live.fill("cd", at_ms=1)
     live.fill("ef", at_ms=live.clock.now_ms())
     live.cluster.retain().raise_for_failures()
-    assert live.site().view.log_start_offset == 4
+    assert live.replicas().view.log_start_offset == 4
     live.cluster.topics.alter_configs("t", {"remote.storage.enable": "true"})
     live.cluster.tier().raise_for_failures()
     live.cluster.retain().raise_for_failures()

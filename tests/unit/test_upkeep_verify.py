@@ -161,10 +161,10 @@ def test_a_replica_is_read_in_groups_of_bounded_size(live: LiveCluster, monkeypa
     monkeypatch.setattr(content, "GROUP_BYTES", 1)
     log = live.log(1)
     held = [content.HeldFile(link.file, link.start, link.end) for link in log.chain]
-    works = list(content.groups_of(live.site(), 1, live.store(1), held))
+    works = list(content.groups_of(live.replicas(), 1, live.store(1), held))
     assert [len(work.files) for work in works] == [1] * 5
     monkeypatch.undo()
-    (work,) = content.groups_of(live.site(), 1, live.store(1), held)
+    (work,) = content.groups_of(live.replicas(), 1, live.store(1), held)
     assert work.size_bytes == sum(link.file.object.size_bytes for link in log.chain)
 
 
@@ -172,7 +172,7 @@ def test_a_file_that_a_merge_took_away_while_it_was_to_be_read_is_not_missed(liv
     """The log still holds its records; one that is gone with its records is missed."""
     live.cluster.topics.alter_configs("t", {"segment.merge.min.files": "2", "file.delete.delay.ms": "0"})
     held = [content.HeldFile(link.file, link.start, link.end) for link in live.log(1).chain]
-    (work,) = content.groups_of(live.site(), 1, live.store(1), held)
+    (work,) = content.groups_of(live.replicas(), 1, live.store(1), held)
     live.cluster.merge().raise_for_failures()
     live.cluster.replicate().raise_for_failures()
     live.cluster.retain().raise_for_failures()
@@ -260,7 +260,7 @@ def test_damage_of_the_remote_is_named(tmp_path: Path, damage: str) -> None:
 def assert_identical(live: LiveCluster) -> None:
     """Replicas whose listings agree in name and size are equal in bytes; so are the logs that they form."""
     by_name: dict[tuple[str, int], set[bytes]] = {}
-    for broker in live.site().view.replicas:
+    for broker in live.replicas().view.replicas:
         for link in live.log(broker).chain:
             data = live.store(broker).read(link.file.object.name)
             by_name.setdefault((str(link.name), len(data)), set()).add(data)

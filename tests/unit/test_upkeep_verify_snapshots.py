@@ -93,13 +93,13 @@ def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: in
     """Also where nothing new comes of which another one could be made. No replica steps aside for it: its log is
     whole."""
     live.cluster.retain("t").raise_for_failures()
-    file, before = checkpoint(live, broker), live.site().view
+    file, before = checkpoint(live, broker), live.replicas().view
     whole = file.read()
     file.flip(700) if how == "flipped" else file.remove()
     report = live.cluster.heal("t")
     assert rows_of(report, "broker", "damage", "outcome") == [(broker, file.name, "mended")]
     assert file.read() == whole
-    assert live.site().view == before
+    assert live.replicas().view == before
 
 
 def test_heal_names_a_snapshot_that_is_whole_nowhere(live: Keyed) -> None:

@@ -77,7 +77,7 @@ class TieredPartition:
 
     @property
     def leader(self) -> Replica:
-        return self.one.site.leader
+        return self.one.replicas.leader
 
     @property
     def log(self) -> ReplicaLog:

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.while_it_changes import while_it_changes
@@ -32,7 +32,7 @@ from stratalog.engine.replicas.damaged import check_aside
 from stratalog.engine.replicas.in_sync import without
 from stratalog.engine.replicas.mend import mend
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, BadLocalStart, Missing, Repair
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.snapshots import mend as mend_snapshot
 from stratalog.engine.upkeep.healing.plan import HealPlan, plan_heal
 from stratalog.engine.upkeep.healing.rebuild import RebuildJob, rebuild_remote
@@ -53,12 +53,12 @@ _ORDER = ("partition", "broker", "start")
 class _Job:
     """The repairs of one replica, one after the other."""
 
-    site: Site
+    replicas: PartitionReplicas
     plan: HealPlan
     repairs: tuple[Repair, ...]
 
     def __str__(self) -> str:
-        return str(self.site.replica(self.repairs[0].broker_id))
+        return str(self.replicas.replica(self.repairs[0].broker_id))
 
 
 def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool = False) -> Report:
@@ -74,8 +74,8 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         image = context.metadata.image()
         context.topics(image, topics)
         if not dry_run:
-            settled = settle_brokers(context)
-            image, notes = settled.image, list(settled.notes)
+            probed = probe_brokers(context)
+            image, notes = probed.image, list(probed.notes)
         audits = audit(context, image, context.topics(image, topics), failures, deep=True)
         plans: dict[TopicIdPartition, tuple[Audited, HealPlan]] = {}
         jobs: list[RebuildJob] = []
@@ -84,14 +84,14 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
         lacking_snapshots: dict[TopicIdPartition, list[int]] = {}
         touched: set[TopicIdPartition] = set()
         for each in audits:
-            key = each.site.view.key
+            key = each.replicas.view.key
             rebuilds, lacking = plan_rebuilds(each)
             jobs += [RebuildJob(each, plan) for plan in rebuilds]
-            notes += [*notes_of([each]), *(f"{each.site}: {one.remedy}" for one in lacking)]
+            notes += [*notes_of([each]), *(f"{each.replicas}: {one.remedy}" for one in lacking)]
             try:
                 plan = plan_heal(each)
             except StratalogError as error:
-                failures.append(Failure.of(each.site, error))
+                failures.append(Failure.of(each.replicas, error))
             else:
                 if plan is not None:
                     plans[key] = each, plan
@@ -112,8 +112,8 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
             rows += [table_row(image.topics[topic_id], "planned") for topic_id in rewritten]
         else:
             if plans:
-                sites = _step_aside(context, plans, notes)
-                rows = _mend(context, plans, sites, notes)
+                replicas_of = _step_aside(context, plans, notes)
+                rows = _mend(context, plans, replicas_of, notes)
                 failures += _rejoin(context, plans, notes)
             rows += _mend_snapshots(context, lacking_snapshots, notes)
             if jobs:
@@ -137,9 +137,9 @@ def heal(context: Context, topics: Sequence[str] | None = None, *, dry_run: bool
 
 def _step_aside(
     context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
-) -> dict[TopicIdPartition, Site]:
-    """Step 3. The sites under the views that follow; a partition that has changed meanwhile is left out."""
-    views = {key: each.site.view for key, (each, _) in plans.items()}
+) -> dict[TopicIdPartition, PartitionReplicas]:
+    """Step 3. The replicas_of under the views that follow; a partition that has changed meanwhile is left out."""
+    views = {key: each.replicas.view for key, (each, _) in plans.items()}
     resigning = [key for key, (_, plan) in plans.items() if plan.resigns]
     if resigning:
         elections = tuple(
@@ -156,7 +156,7 @@ def _step_aside(
         if plan.resigns:
             notes.append(f"{_name(views[key])}: its damaged leader left the ISR, broker {plan.leader} leads")
         try:
-            _check_forgotten(context.site(views[key]), plan.forgotten)
+            _check_forgotten(context.replicas(views[key]), plan.forgotten)
         except StratalogError as error:
             notes.append(f"{_name(views.pop(key))} was left alone: {error.code}: {error}")
             continue
@@ -172,7 +172,7 @@ def _step_aside(
                 else "is not being added while its leader is healed"
             )
             notes.append(f"{_name(views[key])}: broker {broker} {why}")
-    return {key: context.site(view) for key, view in views.items()}
+    return {key: context.replicas(view) for key, view in views.items()}
 
 
 def _take(
@@ -196,15 +196,15 @@ def _take(
             views[key] = view
 
 
-def _check_forgotten(site: Site, forgotten: Sequence[tuple[int, int]]) -> None:
+def _check_forgotten(replicas: PartitionReplicas, forgotten: Sequence[tuple[int, int]]) -> None:
     """The member that leads now lacked these offsets when it was looked at. Records that it has got since may have
     been acknowledged before it was elected: commit, then read.
 
     Raises: SourceChangedError when it holds some of them; errors of listing it.
     """
-    if any(site.leader.log().log_end > start for start, _ in forgotten):
+    if any(replicas.leader.log().log_end > start for start, _ in forgotten):
         raise SourceChangedError(
-            f"{site.leader} has got records meanwhile that were to be truncated elsewhere; run it again"
+            f"{replicas.leader} has got records meanwhile that were to be truncated elsewhere; run it again"
         )
 
 
@@ -218,16 +218,16 @@ def _name(view: PartitionView) -> str:
 def _mend(
     context: Context,
     plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]],
-    sites: Mapping[TopicIdPartition, Site],
+    replicas_of: Mapping[TopicIdPartition, PartitionReplicas],
     notes: list[str],
 ) -> list[dict[str, Value]]:
     """Step 4, replicas side by side, those that lead and are mended in place before the others, which take their
     registers from them. Failed repairs are noted; the last step finds the damage again.
     """
     jobs = [
-        _Job(sites[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
+        _Job(replicas_of[key], plan, tuple(repair for repair in plan.repairs if repair.broker_id == broker))
         for key, (_, plan) in plans.items()
-        if key in sites
+        if key in replicas_of
         for broker in sorted({repair.broker_id for repair in plan.repairs})
     ]
     leading = [job for job in jobs if job.repairs[0].broker_id == job.plan.leader]
@@ -237,8 +237,8 @@ def _mend(
     def run(job: _Job) -> None:
         for repair in job.repairs:
             source = job.plan.leader if repair.register_of is None else repair.register_of
-            leader = job.site.replica(source)
-            mend(job.site.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
+            leader = job.replicas.replica(source)
+            mend(job.replicas.replica(repair.broker_id), leader, repair, lambda: _check_aside(context, job))
             done.add(repair)
 
     context.progress.start("heal", len(jobs), "replicas")
@@ -260,7 +260,7 @@ def _mend(
 
 def _check_aside(context: Context, job: _Job) -> None:
     """Raises: InvalidUpdateVersionError unless the replica may be touched."""
-    check_aside(context, job.site.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
+    check_aside(context, job.replicas.view, job.repairs[0].broker_id, in_place=job.plan.in_place)
 
 
 # ----------------------------------------------------------------------------- rejoin, look again
@@ -270,7 +270,7 @@ def _rejoin(
     context: Context, plans: Mapping[TopicIdPartition, tuple[Audited, HealPlan]], notes: list[str]
 ) -> Sequence[Failure]:
     """Step 5."""
-    topics = sorted({each.site.view.topic for each, _ in plans.values()})
+    topics = sorted({each.replicas.view.topic for each, _ in plans.values()})
     brokers = sorted({repair.broker_id for _, plan in plans.values() for repair in plan.repairs})
     try:
         report = replicate(context, topics, brokers=brokers)
@@ -289,18 +289,18 @@ def _mend_snapshots(
     for key, brokers in lacking.items():
         if image is None or key[0] not in image.topics:
             continue
-        site = context.site(image.view(*key))
+        replicas = context.replicas(image.view(*key))
         for broker in brokers:
             mended = None
             try:
-                replica = site.replica(broker)
-                mended = while_it_changes(lambda: mend_snapshot(site, replica, replica.log()))  # noqa: B023
+                replica = replicas.replica(broker)
+                mended = while_it_changes(lambda: mend_snapshot(replicas, replica, replica.log()))  # noqa: B023
             except StratalogError as error:
-                notes.append(f"{site} on broker {broker}: {error.code}: {error}")
+                notes.append(f"{replicas} on broker {broker}: {error.code}: {error}")
             rows.append(
                 {
-                    "topic": site.view.topic,
-                    "partition": site.view.partition,
+                    "topic": replicas.view.topic,
+                    "partition": replicas.view.partition,
                     "broker": broker,
                     "damage": "snapshot" if mended is None else str(mended.name),
                     "start": None,
@@ -336,8 +336,8 @@ def _row(each: Audited, repair: Repair, outcome: str) -> dict[str, Value]:
         case BadLocalStart(offset):
             what = str(LocalStartName(offset))
     return {
-        "topic": each.site.view.topic,
-        "partition": each.site.view.partition,
+        "topic": each.replicas.view.topic,
+        "partition": each.replicas.view.partition,
         "broker": repair.broker_id,
         "damage": what,
         "start": start,

@@ -10,7 +10,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.replicas.former import find_former, truncated_in
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.partitions.discarded import Discarded, discarded
 from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.lineage import Lineage
@@ -25,7 +25,7 @@ _NOT_CLOSED = "not yet: vacuum has not found it"
 
 
 @dataclass(frozen=True, slots=True)
-class HistoryWork(SiteWork):
+class HistoryWork(PartitionWork):
     """Look at what the replicas of one partition have discarded."""
 
     delay_ms: int
@@ -33,7 +33,7 @@ class HistoryWork(SiteWork):
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.site.stores.values(), *(replica.store for replica in self.former)]
+        return [*self.replicas.stores.values(), *(replica.store for replica in self.former)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +47,14 @@ class Relic:
     """Whether the folder is a former replica's."""
 
 
-def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
+def read_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, StratalogError]]]:
     """The task. A replica that cannot be looked at keeps no other from it."""
     relics: list[Relic] = []
     failed: list[tuple[int, StratalogError]] = []
-    lineage, began_ms = leaders_lineage(work.site)
-    for broker in work.site.view.replicas:
+    lineage, began_ms = leaders_lineage(work.replicas)
+    for broker in work.replicas.view.replicas:
         try:
-            replica = work.site.replica(broker)
+            replica = work.replicas.replica(broker)
             relics += [_relic(replica, each) for each in discarded(log_under(replica, lineage))]
         except StratalogError as error:
             failed.append((broker, error))
@@ -68,13 +68,13 @@ def look_at_history(work: HistoryWork) -> tuple[list[Relic], list[tuple[int, Str
     return relics, failed
 
 
-def leaders_lineage(site: Site) -> tuple[Lineage, int]:
+def leaders_lineage(replicas: PartitionReplicas) -> tuple[Lineage, int]:
     """The lineage of the leader, and when it took it on; an empty one where none can be read."""
-    if site.view.leader is None:
+    if replicas.view.leader is None:
         return Lineage(), 0
     try:
-        listing = site.leader.list()
-        return site.leader.lineage(listing), listing.joined_ms
+        listing = replicas.leader.list()
+        return replicas.leader.lineage(listing), listing.joined_ms
     except StratalogError:
         return Lineage(), 0
 
@@ -110,7 +110,7 @@ def history(context: Context, topics: Sequence[str] | None = None) -> Report:
         image = context.metadata.image()
         works = _plan(context, image, topics, failures)
         context.progress.start("history", len(works), "partitions")
-        for outcome in context.tasks.run(look_at_history, works):
+        for outcome in context.tasks.run(read_history, works):
             match outcome:
                 case Done(work, (relics, failed)):
                     rows += [_row(work, relic) for relic in relics]
@@ -137,7 +137,7 @@ def _plan(
     former = find_former(context, image, [topic.topic_id for topic in chosen], failures)
     return [
         HistoryWork(
-            context.site(view),
+            context.replicas(view),
             context.topic_config(image, topic).file_delete_delay_ms,
             tuple(former.get(view.key, ())),
         )
@@ -150,8 +150,8 @@ def _row(work: HistoryWork, relic: Relic) -> dict[str, Value]:
     file, name = relic.discarded.file, relic.discarded.file.name
     deletable = relic.discarded.deletable_ms(work.delay_ms)
     return {
-        "topic": work.site.view.topic,
-        "partition": work.site.view.partition,
+        "topic": work.replicas.view.topic,
+        "partition": work.replicas.view.partition,
         "broker": relic.broker_id,
         "file": str(name),
         "epoch": name.epoch,

@@ -54,9 +54,9 @@ def plan_heal(each: Audited) -> HealPlan | None:
     damages = [(f.broker_id, f.damage) for f in each.findings if f.broker_id is not None and f.damage is not None]
     if not damages or each.looked is None:
         return None
-    view, leader_id = each.site.view, each.site.view.leader
+    view, leader_id = each.replicas.view, each.replicas.view.leader
     if leader_id is None:
-        raise LeaderNotAvailableError(f"{each.site} has no leader; elect one, then heal")
+        raise LeaderNotAvailableError(f"{each.replicas} has no leader; elect one, then heal")
     damaged = {broker for broker, _ in damages}
     leader, in_place = leader_id, False
     if leader_id in damaged:
@@ -66,8 +66,8 @@ def plan_heal(each: Audited) -> HealPlan | None:
         others = set(view.isr) - damaged - {leader_id}
         if in_place and others:
             raise CorruptionError(
-                f"{each.site}: its leader, broker {leader_id}, is damaged, and of the rest of the ISR nobody was "
-                f"found whole: brokers {sorted(others)} are to be looked at first"
+                f"{each.replicas}: its leader, broker {leader_id}, is damaged, and no other member of the "
+                f"ISR was found whole: brokers {sorted(others)} are to be looked at first"
             )
     sources = _CopySources(each.looked, view, leader, each.good, each.spare)
     forgotten: set[tuple[int, int]] = set()
@@ -110,7 +110,7 @@ def _fit_to_lead(each: Audited) -> list[int]:
     """Members of the ISR, other than the leader, in which nothing wrong was found; the one that holds most is
     first."""
     assert each.looked is not None
-    view = each.site.view
+    view = each.replicas.view
     wrong = {finding.broker_id for finding in each.findings if not finding.log_is_whole}
     fit = [
         look
@@ -125,7 +125,7 @@ def _fit_to_lead(each: Audited) -> list[int]:
 def _hole(each: Audited, holes: Iterable[tuple[int, int]], damaged: Iterable[int]) -> StratalogError:
     ranges = ", ".join(offsets(start, end) for start, end in sorted(set(holes)))
     return LogGapError(
-        f"{each.site}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
+        f"{each.replicas}: {ranges}: no good copy is on any replica or in the remote tier; damaged are brokers "
         f"{sorted(damaged)}; nothing was touched, call a human"
     )
 

@@ -21,8 +21,8 @@ from stratalog.engine.upkeep.verification.audit import Audited
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog
-from stratalog.partitions.merge import Run, settling
-from stratalog.partitions.producers import ProducerEntry, settled
+from stratalog.partitions.merge import Run, with_outcomes
+from stratalog.partitions.producers import ProducerEntry, without_transactions
 from stratalog.partitions.records import schema_of
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done, Failed
@@ -42,11 +42,11 @@ class RebuildJob:
     plan: RebuildPlan
 
     def __str__(self) -> str:
-        return f"{self.each.site} in the remote tier"
+        return f"{self.each.replicas} in the remote tier"
 
     def row(self, outcome: str) -> dict[str, Value]:
         """Its line in the report."""
-        view = self.each.site.view
+        view = self.each.replicas.view
         return {
             "topic": view.topic,
             "partition": view.partition,
@@ -68,7 +68,7 @@ def rebuild_remote(
     for outcome in context.threads.run(lambda job: _rebuild(context, job, topics), jobs):
         match outcome:
             case Done(job, rebuilt):
-                made.setdefault(job.each.site.view.topic_id, []).append((job, rebuilt))
+                made.setdefault(job.each.replicas.view.topic_id, []).append((job, rebuilt))
             case Failed(job, error):
                 notes.append(f"{job}: {job.plan.what} could not be rebuilt: {error.code}: {error}")
         context.progress.advance()
@@ -97,8 +97,8 @@ def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob
         parts = () if found is None else found.partitions
         return {part.partition: Present(part.leader_epoch, part.log_start_offset) for part in parts}
 
-    lineages = {each.site.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
-    passed = {each.site.view.partition: each.site.view.log_start_offset for each, _ in added}
+    lineages = {each.replicas.view.partition: each.looked.lineage for each, _ in added if each.looked is not None}
+    passed = {each.replicas.view.partition: each.replicas.view.log_start_offset for each, _ in added}
     expired = expired_segments(table.load(), passed)
     uploads = [upload for _, rebuilt in added for upload in rebuilt.uploads]
     if table.commit(uploads, expired, Histories(lineages, now)).fenced:
@@ -107,12 +107,12 @@ def _commit(context: Context, topic: TopicImage, made: Sequence[tuple[RebuildJob
 
 def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]) -> Rebuilt:
     """Step 2. Raises: as ``stratalog.tiering.rebuilder.rebuild``."""
-    site, remote = job.each.site, job.each.remote
+    replicas, remote = job.each.replicas, job.each.remote
     assert remote is not None
     if job.plan.from_table:
-        upload = _rebuild_from_table(context, job, topics[site.view.topic_id])
-        return Rebuilt(job.plan.lost, (upload,), site.view.log_start_offset)
-    topic = topics[site.view.topic_id]
+        upload = _rebuild_from_table(context, job, topics[replicas.view.topic_id])
+        return Rebuilt(job.plan.lost, (upload,), replicas.view.log_start_offset)
+    topic = topics[replicas.view.topic_id]
     config = context.topic_config(context.metadata.image(), topic)
     lost = job.plan.lost[0] if job.plan.lost else None
     pieces = job.plan.pieces
@@ -120,29 +120,29 @@ def _rebuild(context: Context, job: RebuildJob, topics: Mapping[str, TopicImage]
         pieces = tuple(part for piece in pieces for part in _segments(piece, config.merging.segment_bytes))
     uploads: list[Uploaded] = []
     for piece in pieces:
-        source = site.replica(piece.broker_id)
-        run = _settled(source, piece)
+        source = replicas.replica(piece.broker_id)
+        run = _decided_run(source, piece)
         uploads.append(
             rebuild(source, run, lost, remote.store, remote.folder, compression=config.compression_type)
         )
-    return Rebuilt(job.plan.lost, tuple(uploads), site.view.log_start_offset)
+    return Rebuilt(job.plan.lost, tuple(uploads), replicas.view.log_start_offset)
 
 
 def _rebuild_from_table(context: Context, job: RebuildJob, topic: TopicImage) -> Uploaded:
     """Raises: CorruptionError when the leader cannot tell what belongs to it; as ``rebuild_from_records``."""
-    site, looked, remote = job.each.site, job.each.looked, job.each.remote
+    replicas, looked, remote = job.each.replicas, job.each.looked, job.each.remote
     (lost,) = job.plan.lost
     if remote is None or looked is None or looked.leader_log is None:
-        raise CorruptionError(f"{site}: its leader cannot be relied upon; heal it first, then again")
+        raise CorruptionError(f"{replicas}: its leader cannot be relied upon; heal it first, then again")
     producers: Mapping[str, ProducerEntry] = {}
     if lost == remote.segments[-1]:
-        producers = _producers_at(site.leader, looked.leader_log, lost.next_offset)
+        producers = _producers_at(replicas.leader, looked.leader_log, lost.next_offset)
     table, schema = context.remote_table(topic), schema_of(topic.key_schema, topic.value_schema)
     return rebuild_from_records(
         partial(table.records, lost, schema),
         schema,
         lost,
-        Beside(topic.topic_id, looked.lineage, settled(producers)),
+        Beside(topic.topic_id, looked.lineage, without_transactions(producers)),
         table.remote,
         table.folder,
         compression=context.topic_config(context.metadata.image(), topic).compression_type,
@@ -170,7 +170,7 @@ def _segments(piece: RebuiltObject, segment_bytes: int) -> Iterator[RebuiltObjec
             links = []
 
 
-def _settled(source: Replica, piece: RebuiltObject) -> Run:
+def _decided_run(source: Replica, piece: RebuiltObject) -> Run:
     """The run with what became of the transactions in it.
 
     Raises: CorruptionError when the replica does not tell.
@@ -180,7 +180,7 @@ def _settled(source: Replica, piece: RebuiltObject) -> Run:
     for link in piece.links:
         if transactions.fates.get(link.name) is Fate.OPEN:
             raise CorruptionError(f"{source}: {link.name} is of a transaction whose end the replica does not have")
-    return settling(Run(piece.links), transactions)
+    return with_outcomes(Run(piece.links), transactions)
 
 
 def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
@@ -193,7 +193,7 @@ def _as_log(chain: tuple[Link, ...]) -> ReplicaLog:
         local_start=chain[0].start,
         log_end=end,
         high_watermark=end,
-        promised=end,
+        claimed_high_watermark=end,
         dead=(),
         hidden=(),
         stranded=(),

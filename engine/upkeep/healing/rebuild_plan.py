@@ -91,7 +91,7 @@ def plan_rebuilds(each: Audited) -> tuple[list[RebuildPlan], list[Lacking]]:
         if not segment.is_of(looked.lineage):
             lacking.append(Lacking(finding, f"{segment.path} is of a history that was lost: tier lets it go"))
             continue
-        plan = sources.plan(remote.segments[index:], each.site.view.log_start_offset)
+        plan = sources.plan(remote.segments[index:], each.replicas.view.log_start_offset)
         if plan is None and remote.rewrite and segment.path in remote.missing:
             plan = RebuildPlan((segment,), (), from_table=True)
         if plan is None:
@@ -123,7 +123,7 @@ def _gap(each: Audited) -> tuple[Finding, int, int, int] | None:
     if remote is None or not remote.segments or log is None or finding is None:
         return None
     last = remote.segments[-1]
-    start = max(last.next_offset, each.site.view.log_start_offset)
+    start = max(last.next_offset, each.replicas.view.log_start_offset)
     if start >= log.local_start or not last.is_of(log.lineage):
         return None
     return finding, start, log.local_start, log.high_watermark
@@ -133,7 +133,7 @@ class _ObjectSources:
     """The good files of the replicas, the best replica first."""
 
     def __init__(self, each: Audited, lineage: Lineage) -> None:
-        view = each.site.view
+        view = each.replicas.view
         self._held: dict[int, list[HeldFile]] = {}
         for broker in sorted(view.replicas, key=lambda b: (b != view.leader, b not in view.isr)):
             copies: Iterable[Copy] = (copy for copy in (*each.good, *each.spare) if copy.place == broker)

@@ -17,7 +17,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import check_partitions
 from stratalog.engine.replicas.former import find_former, truncated_in
-from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.healing.export import Recovered, export, parts_at, write_manifest
 from stratalog.engine.upkeep.healing.history import leaders_lineage, log_under
 from stratalog.partitions import paths
@@ -34,7 +34,7 @@ from stratalog.partitions.store import Store, open_store
 
 
 @dataclass(frozen=True, slots=True)
-class RecoverWork(SiteWork):
+class RecoverWork(PartitionWork):
     """Export what the replicas of one partition hold of other histories."""
 
     brokers: tuple[int, ...]
@@ -45,7 +45,7 @@ class RecoverWork(SiteWork):
     """Replicas that the partition had."""
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.site.stores.values(), *(replica.store for replica in self.former), self.target]
+        return [*self.replicas.stores.values(), *(replica.store for replica in self.former), self.target]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,10 @@ def _truncated(
     work: RecoverWork, failed: list[tuple[int, StratalogError]]
 ) -> Iterator[tuple[Replica, Lineage, Discarded]]:
     """Files that the replicas have discarded, or former ones hold of other histories; and under which lineage."""
-    lineage, began_ms = leaders_lineage(work.site)
+    lineage, began_ms = leaders_lineage(work.replicas)
     for broker in work.brokers:
         try:
-            replica = work.site.replica(broker)
+            replica = work.replicas.replica(broker)
             log = log_under(replica, lineage)
         except StratalogError as error:
             failed.append((broker, error))
@@ -150,7 +150,7 @@ def _verified(replica: Replica, file: DataFile, why: Truncated, log: Lineage) ->
 
 
 def _described(work: RecoverWork, one: _FoundFiles) -> Recovered:
-    view, epoch = work.site.view, one.file.name.epoch
+    view, epoch = work.replicas.view, one.file.name.epoch
     return Recovered(
         path=paths.recovered_path(view.topic, view.partition, epoch, one.start),
         cluster_id=work.cluster_id,
@@ -246,7 +246,7 @@ def _plan(
             if partitions is None or view.partition in partitions:
                 brokers = tuple(b for b in view.replicas if broker in (None, b))
                 left = tuple(one for one in former.get(view.key, ()) if broker in (None, one.broker_id))
-                works.append(RecoverWork(context.site(view), brokers, image.cluster_id, target, dry_run, left))
+                works.append(RecoverWork(context.replicas(view), brokers, image.cluster_id, target, dry_run, left))
     return works
 
 

@@ -4,7 +4,7 @@ replicate      leaders to followers, the high watermark, the expansion of the IS
 merge          small appends into segments
 elect          preferred leaders, leaders by hand, unclean ones
 candidates     possible leaders, and the loss with each
-thin           replicas that hold much less locally than others, because the rest is tiered
+short_local_logs  replicas that hold much less locally than others, because the rest is tiered
 reassign       replicas to other brokers; reassignments: how far those in progress are
 letting_go     what has to be elsewhere before a replica is let go
 bootstrap      a broker that lost its storage comes back (KIP-1023)

@@ -13,10 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import snapshot_ahead
 from stratalog.engine.replication.sync import RemoteTail
-from stratalog.engine.upkeep.replication.thin import is_thin
+from stratalog.engine.upkeep.replication.short_local_logs import has_short_local_log
 from stratalog.partitions.errors import EligibleLeadersNotAvailableError, StratalogError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
@@ -29,7 +29,7 @@ from stratalog.tiering.bootstrap import AuxiliaryState, auxiliary_state
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateWork(SiteWork):
+class CandidateWork(PartitionWork):
     """Look at every unfenced replica of one partition."""
 
     remote: RemoteTail | None
@@ -38,7 +38,7 @@ class CandidateWork(SiteWork):
 
     def stores_used(self) -> Iterable[Store]:
         remote = [] if self.remote is None else [self.remote.store]
-        return [*self.site.stores.values(), *remote]
+        return [*self.replicas.stores.values(), *remote]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,11 @@ class Candidates:
     high_watermark: int
     """As any of the replicas knows it."""
 
-    def best(self, site: Site, leader: int | None = None, *, thin_last: bool = False) -> Candidate:
+    def best(
+        self, replicas: PartitionReplicas, leader: int | None = None, *, short_local_logs_last: bool = False
+    ) -> Candidate:
         """The one that holds most (``leader``, where it is given): the greatest by the epoch of the last record,
-        then by the log end, then (``thin_last``) one that is not thin, then the preferred one.
+        then by the log end, then (``short_local_logs_last``) one with no short local log, then the preferred one.
 
         Raises: EligibleLeadersNotAvailableError.
         """
@@ -79,39 +81,42 @@ class Candidates:
             most = max((one.last_epoch, one.log_end) for one in wanted)
             equals = [one for one in wanted if (one.last_epoch, one.log_end) == most]
             held = [one.held for one in equals]
-            return next((one for one in equals if not (thin_last and is_thin(one.held, held))), equals[0])
-        if leader is not None and leader not in site.view.replicas:
-            why = f"broker {leader} has no replica; the replicas are {list(site.view.replicas)}"
+            return next(
+                (one for one in equals if not (short_local_logs_last and has_short_local_log(one.held, held))),
+                equals[0],
+            )
+        if leader is not None and leader not in replicas.view.replicas:
+            why = f"broker {leader} has no replica; the replicas are {list(replicas.view.replicas)}"
         else:
             why = "; ".join(f"broker {b} {why}" for b, why in self.unable if leader in (None, b))
         raise EligibleLeadersNotAvailableError(
-            f"{site} cannot get a leader: {why}; bring the storage of one of them back, and unfence it"
+            f"{replicas} cannot get a leader: {why}; bring the storage of one of them back, and unfence it"
         )
 
 
-def look_for_candidates(work: CandidateWork) -> Candidates:
+def list_candidates(work: CandidateWork) -> Candidates:
     """The task. It creates nothing.
 
     Raises: errors of reading the end of the remote log.
     """
-    site, remote = work.site, work.remote
+    replicas, remote = work.replicas, work.remote
     tiered = None
     if remote is not None and remote.last is not None:
         tiered = auxiliary_state(remote.store, remote.folder, remote.last)
     able: list[Candidate] = []
     unable: list[tuple[int, str]] = []
-    high_watermark = site.view.log_start_offset
-    for broker in site.view.replicas:
-        if site.view.brokers[broker].fenced:
+    high_watermark = replicas.view.log_start_offset
+    for broker in replicas.view.replicas:
+        if replicas.view.brokers[broker].fenced:
             unable.append((broker, "is fenced"))
             continue
         try:
-            replica = site.replica(broker)
+            replica = replicas.replica(broker)
             log = replica.log()
-            high_watermark = max(high_watermark, log.high_watermark, log.promised)
+            high_watermark = max(high_watermark, log.high_watermark, log.claimed_high_watermark)
             ahead = snapshot_ahead(replica, log) if work.snapshots else None
             if ahead is None:
-                able.append(_candidate(replica, log, site.view.log_start_offset, tiered))
+                able.append(_candidate(replica, log, replicas.view.log_start_offset, tiered))
             else:
                 high_watermark = max(high_watermark, ahead.snapshot_id.end_offset)
                 able.append(_candidate_of_snapshot(replica, log, ahead))
@@ -148,12 +153,12 @@ def _candidate_of_snapshot(replica: Replica, log: ReplicaLog, ahead: Snapshot) -
     return Candidate(replica.broker_id, epoch, end, 0, join, (end, encode(ahead.producers)))
 
 
-def prepare(site: Site, candidate: Candidate) -> None:
+def prepare(replicas: PartitionReplicas, candidate: Candidate) -> None:
     """Let the replica join and start over, where it has to. Before it is elected: a leader that began below
     would give away offsets a second time. A follower that has done so and is not elected has lost nothing that
     is not tiered, or below the log start.
     """
-    replica = site.replica(candidate.broker_id)
+    replica = replicas.replica(candidate.broker_id)
     if candidate.join is not None:
         replica.store.create(replica.path(EpochName(candidate.join.latest_epoch)), candidate.join.to_json())
     if candidate.start_over is not None:

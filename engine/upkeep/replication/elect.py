@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.election_commands import Election, ElectLeaders
 from stratalog.engine.metadata.image import ClusterImage, Incarnation, PartitionView
 from stratalog.engine.metadata.partition_commands import Altered, RefusedPartition
 from stratalog.engine.replication.sync import RemoteTail
-from stratalog.engine.upkeep.replication.candidates import Candidate, CandidateWork, look_for_candidates, prepare
-from stratalog.engine.upkeep.replication.thin import preferred_leaders
+from stratalog.engine.upkeep.replication.candidates import Candidate, CandidateWork, list_candidates, prepare
+from stratalog.engine.upkeep.replication.short_local_logs import preferred_leaders
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -62,7 +62,8 @@ def elect(
     without a leader are looked at: each gets the replica that holds most, whatever
     ``unclean.leader.election.enable`` says.
 
-    With ``leader.election.thin.replica.last.enable`` the first replica that is not thin is preferred (``thin``).
+    With ``leader.election.short.local.log.last.enable`` the first replica with no short local log is preferred
+    (``short_local_logs``).
 
     ``partitions`` are those of every topic named; without them ``leader`` is for partitions with a replica there.
 
@@ -75,8 +76,8 @@ def elect(
         image = context.metadata.image()
         _views(context, image, topics, partitions, leader)  # what is wrong with the call changes nothing
         if not dry_run:
-            settled = settle_brokers(context)
-            image, notes = settled.image, [*settled.notes]
+            probed = probe_brokers(context)
+            image, notes = probed.image, [*probed.notes]
         views = _views(context, image, topics, partitions, leader)
         if unclean:
             views = [view for view in views if view.leader is None]
@@ -173,22 +174,22 @@ def _choose_uncleanly(
     """Look at the replicas, choose, and (not in a dry run) prepare who was chosen."""
     works = _candidate_works(context, image, list(views), failures)
     chosen: list[_Chosen] = []
-    for outcome in context.tasks.run(look_for_candidates, works):
+    for outcome in context.tasks.run(list_candidates, works):
         match outcome:
             case Failed(work, error):
                 failures.append(Failure.of(work, error))
             case Done(work, found):
                 try:
-                    config = context.topic_config(image, image.topics[work.site.view.topic_id])
-                    thin_last = config.leader_election_thin_replica_last_enable
-                    best = found.best(work.site, leader, thin_last=thin_last)
+                    config = context.topic_config(image, image.topics[work.replicas.view.topic_id])
+                    short_local_logs_last = config.leader_election_short_local_log_last_enable
+                    best = found.best(work.replicas, leader, short_local_logs_last=short_local_logs_last)
                     if not dry_run:
-                        prepare(work.site, best)
+                        prepare(work.replicas, best)
                 except StratalogError as error:
                     failures.append(Failure.of(work, error))
                     continue
                 lost = found.high_watermark - best.log_end
-                chosen.append(_Chosen(work.site.view, best.broker_id, best, lost if lost > 0 else None))
+                chosen.append(_Chosen(work.replicas.view, best.broker_id, best, lost if lost > 0 else None))
     return chosen
 
 
@@ -213,7 +214,7 @@ def _candidate_works(
             segments = remotes[view.topic_id].of_partition(view.partition)
             store = context.remote_store("the topic is tiered")
             tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
-        works.append(CandidateWork(context.site(view), tail, config.snapshots))
+        works.append(CandidateWork(context.replicas(view), tail, config.snapshots))
     return works
 
 

@@ -19,7 +19,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage, PartitionView, TopicImage
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import check_stands_for_start
 from stratalog.engine.upkeep.retention.remote import remote_parts
 from stratalog.engine.upkeep.retention.tasks import RemoteRetention
@@ -30,7 +30,7 @@ from stratalog.partitions.errors import (
     StratalogError,
 )
 from stratalog.partitions.identity import TopicIdPartition
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, Outcome
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store
@@ -42,7 +42,7 @@ _LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class StandWork(SiteWork):
+class StandWork(PartitionWork):
     """Read what stands for the replicas of one partition that go."""
 
     going: tuple[int, ...]
@@ -54,7 +54,7 @@ class StandWork(SiteWork):
     """Whether newcomers may leave to the remote tier whatever it has."""
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+        return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
 def plan_stand(
@@ -79,7 +79,7 @@ def plan_stand(
     comes = not set(target) <= set(present.original)
     staying = sorted((b for b in target if b in view.isr), key=lambda broker: broker != view.leader)
     return StandWork(
-        site=context.site(view),
+        replicas=context.replicas(view),
         going=tuple(broker for broker in going if not view.brokers[broker].fenced),
         staying=() if comes else tuple(staying),
         remote=remote,
@@ -88,7 +88,7 @@ def plan_stand(
 
 
 def check_joins(
-    context: Context, joins: Mapping[TopicIdPartition, tuple[Site, Collection[int]]], notes: list[str]
+    context: Context, joins: Mapping[TopicIdPartition, tuple[PartitionReplicas, Collection[int]]], notes: list[str]
 ) -> Iterator[tuple[TopicIdPartition, StratalogError]]:
     """Read the files that stand for the replicas that go when these newcomers join the ISR, and so complete a
     reassignment. Errors, by partition: of the newcomer that the error blames, or of all of them.
@@ -98,12 +98,12 @@ def check_joins(
         return
 
     def plan(key: TopicIdPartition, image: ClusterImage) -> StandWork | None:
-        (site, brokers), topic = completing[key], image.topics.get(key[0])
+        (replicas, brokers), topic = completing[key], image.topics.get(key[0])
         if topic is None:
             return None
-        work = plan_stand(context, image, topic, topic.partitions[key[1]], site.view.target, notes)
-        stay = [broker for broker in site.view.target if broker in site.view.isr]
-        return None if work is None else replace(work, site=site, staying=(*brokers, *stay))
+        work = plan_stand(context, image, topic, topic.partitions[key[1]], replicas.view.target, notes)
+        stay = [broker for broker in replicas.view.target if broker in replicas.view.isr]
+        return None if work is None else replace(work, replicas=replicas, staying=(*brokers, *stay))
 
     for outcome in check_stands(context, completing, plan):
         match outcome:
@@ -135,7 +135,7 @@ def check_stands(
                 works += [] if work is None else [work]
         left = []
         for outcome in context.tasks.run(check_stand, works):
-            key = outcome.item.site.view.key
+            key = outcome.item.replicas.view.key
             match outcome:
                 case Done(_, damaged):
                     yield Done(key, damaged)
@@ -156,9 +156,9 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
     """
     damaged: list[CorruptionError] = []
     start: int | None = None
-    for replica in map(work.site.replica, work.staying):
+    for replica in map(work.replicas.replica, work.staying):
         try:
-            start = while_it_changes(partial(_read_whole, work.site, replica))
+            start = while_it_changes(partial(_read_whole, work.replicas, replica))
             break
         except CorruptionError as error:
             damaged.append(error)
@@ -167,39 +167,39 @@ def check_stand(work: StandWork) -> tuple[CorruptionError, ...]:
             f"{damaged[0]}; nobody whole would stay: no replica is let go. Run verify --deep --heal, then again"
         )
     if start is None:
-        start = while_it_changes(partial(_start_of_leader, work.site))
+        start = while_it_changes(partial(_start_of_leader, work.replicas))
     if start is not None and work.remote is not None:
         _check_remote(work, work.remote, start)
     return tuple(damaged)
 
 
-def _start_of_leader(site: Site) -> int | None:
+def _start_of_leader(replicas: PartitionReplicas) -> int | None:
     """The leader's local start; what lies below it newcomers can have. None where damage keeps its log from being
     told: it resigns to who is whole as newcomers copy, and before anybody goes all is read anyway."""
     try:
-        log = site.leader.log()
+        log = replicas.leader.log()
     except CorruptionError:
         return None
-    check_stands_for_start(site, site.leader, log)
+    check_stands_for_start(replicas, replicas.leader, log)
     return log.local_start
 
 
-def _read_whole(site: Site, replica: Replica) -> int:
+def _read_whole(replicas: PartitionReplicas, replica: Replica) -> int:
     """The local start of a replica of which every byte was read."""
-    with blaming(replica):
+    with errors_of(replica):
         log = replica.log()
         check_whole(replica, log)
         for link in log.chain:
             verify_bytes(replica.store, link.file)
-        check_stands_for_start(site, replica, log)
+        check_stands_for_start(replicas, replica, log)
         return log.local_start
 
 
 def _check_remote(work: StandWork, remote: RemoteRetention, start: int) -> None:
     """Of what those who go have below ``start``, or, where newcomers begin at its end, of all they have."""
-    logs = [work.site.replica(broker).log() for broker in work.going]
-    low = max(min((log.local_start for log in logs), default=start), work.site.view.log_start_offset)
-    for index, segment in enumerate(agreeing(remote.listed, work.site.leader.log().lineage)):
+    logs = [work.replicas.replica(broker).log() for broker in work.going]
+    low = max(min((log.local_start for log in logs), default=start), work.replicas.view.log_start_offset)
+    for index, segment in enumerate(agreeing(remote.listed, work.replicas.leader.log().lineage)):
         if segment.next_offset > low and (work.from_remote or segment.base_offset < start):
             try:
                 if index >= len(remote.objects):

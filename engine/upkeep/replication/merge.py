@@ -15,20 +15,20 @@ from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replicas.damaged import replace_leaders
 from stratalog.engine.replication.damage import is_damage_of
 from stratalog.engine.replication.leader import leader_log
-from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.upkeep.tiering.remote_logs import ask_for_logs
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import RetriableError
 from stratalog.partitions.merge import MergePolicy, plan_merges
-from stratalog.partitions.replica import blaming
+from stratalog.partitions.replica import errors_of
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import transactions_of
 
 
 @dataclass(frozen=True, slots=True)
-class MergeWork(SiteWork):
+class MergeWork(PartitionWork):
     """Merge one partition on its leader. ``from_offset`` is the end of the remote log: no merge crosses it."""
 
     policy: MergePolicy
@@ -54,16 +54,16 @@ def merge_partition(work: MergeWork) -> MergeResult:
 
 
 def _merge_once(work: MergeWork) -> MergeResult:
-    log = leader_log(work.site)
+    log = leader_log(work.replicas)
     now_ms = work.clock.now_ms()
-    with blaming(work.site.leader):
-        transactions = transactions_of(log, work.site.leader.footer, work.from_offset)
+    with errors_of(work.replicas.leader):
+        transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
     runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
     written = 0
     for run in runs:
         if not work.dry_run:
-            with blaming(work.site.leader):
-                written += merge_run(work.site.leader, run, compression=work.compression) or 0
+            with errors_of(work.replicas.leader):
+                written += merge_run(work.replicas.leader, run, compression=work.compression) or 0
     return MergeResult(
         len(runs), sum(len(run.links) for run in runs), sum(run.size_bytes for run in runs), written
     )
@@ -89,7 +89,7 @@ def plan(
         config = context.topic_config(image, topic)
         works += [
             MergeWork(
-                site=context.site(view),
+                replicas=context.replicas(view),
                 policy=config.merging,
                 from_offset=max(ends[topic.topic_id].get(view.partition, 0), view.log_start_offset),
                 compression=config.compression_type,
@@ -142,8 +142,8 @@ def merge(context: Context, topics: Sequence[str] | None = None, *, dry_run: boo
         context.progress.start("merge", len(works), "partitions")
         failed = _run(context, works, rows)
         if again := [] if dry_run else _under_others(context, failed, notes):
-            moved = {work.site.view.key for work in again}
-            failed = [one for one in failed if one.item.site.view.key not in moved]
+            moved = {work.replicas.view.key for work in again}
+            failed = [one for one in failed if one.item.replicas.view.key not in moved]
             failed += _run(context, again, rows)
         context.progress.finish()
         failures += [Failure.of(one.item, one.error) for one in failed]
@@ -178,9 +178,9 @@ def _run(context: Context, works: Sequence[MergeWork], rows: list[dict[str, Valu
 def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: list[str]) -> list[MergeWork]:
     """The work whose leader was found damaged, under those that lead in its place."""
     damaged = {
-        one.item.site.view.key: (one.item.site.view, one.error)
+        one.item.replicas.view.key: (one.item.replicas.view, one.error)
         for one in failed
-        if is_damage_of(one.item.site.view.leader, one.error)
+        if is_damage_of(one.item.replicas.view.leader, one.error)
     }
     replaced = replace_leaders(context, damaged) if damaged else {}
     if not replaced:
@@ -188,16 +188,16 @@ def _under_others(context: Context, failed: Sequence[Failed[MergeWork]], notes: 
     notes += replaced.values()
     image = context.metadata.image()
     return [
-        replace(one.item, site=context.site(image.view(*key)))
+        replace(one.item, replicas=context.replicas(image.view(*key)))
         for one in failed
-        if (key := one.item.site.view.key) in replaced and key[0] in image.topics
+        if (key := one.item.replicas.view.key) in replaced and key[0] in image.topics
     ]
 
 
 def _row(work: MergeWork, done: MergeResult) -> dict[str, Value]:
     return {
-        "topic": work.site.view.topic,
-        "partition": work.site.view.partition,
+        "topic": work.replicas.view.topic,
+        "partition": work.replicas.view.partition,
         "segments": done.segments,
         "files": done.files,
         "read_bytes": done.read_bytes,

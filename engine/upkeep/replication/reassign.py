@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage, PartitionImage
@@ -83,8 +83,8 @@ def reassign(
         image = context.metadata.image()
         check_plan(image, plan)
         if not dry_run:
-            settled = settle_brokers(context)
-            image, notes = settled.image, [*settled.notes]
+            probed = probe_brokers(context)
+            image, notes = probed.image, [*probed.notes]
             check_plan(image, plan)
         planned = {
             TopicIdPartition(image.topic_ids[topic], partition): _Planned(

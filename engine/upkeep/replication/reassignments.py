@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.sync import leader_offsets
 from stratalog.engine.upkeep.replication.replicate import SyncWork, plan
 from stratalog.partitions.errors import StratalogError
@@ -30,11 +30,11 @@ class Behind:
     error: StratalogError | None = None
 
 
-def look_at_newcomers(work: SyncWork) -> list[Behind]:
+def list_newcomers(work: SyncWork) -> list[Behind]:
     """The task. Raises: errors of listing the leader."""
-    log = work.site.leader.log()
+    log = work.replicas.leader.log()
     found: list[Behind] = []
-    for broker in work.site.view.joining:
+    for broker in work.replicas.view.joining:
         try:
             found.append(_behind(work, broker, log))
         except StratalogError as error:
@@ -43,10 +43,10 @@ def look_at_newcomers(work: SyncWork) -> list[Behind]:
 
 
 def _behind(work: SyncWork, broker: int, log: ReplicaLog) -> Behind:
-    newcomer = work.site.replica(broker)
+    newcomer = work.replicas.replica(broker)
     mine = resolve(newcomer.list(), log.lineage, newcomer.end_of_append)
     origin = fetch_origin(
-        leader_offsets(work.site, log, work.options.remote),
+        leader_offsets(work.replicas, log, work.options.remote),
         fetch_offset=mine.log_end,
         follower_is_empty=not mine.chain,
         last_tiered=work.options.last_tiered,
@@ -67,19 +67,19 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
     with context.measured() as measure:
         image = context.metadata.image()
         chosen = [topic.name for topic in context.topics(image, topics) if any(p.target for p in topic.partitions)]
-        works = [work for work in plan(context, image, chosen, None, None, failures) if work.site.view.target]
-        for outcome in context.tasks.run(look_at_newcomers, works):
+        works = [work for work in plan(context, image, chosen, None, None, failures) if work.replicas.view.target]
+        for outcome in context.tasks.run(list_newcomers, works):
             match outcome:
                 case Failed(work, error):
                     failures.append(Failure.of(work, error))
-                    found = [Behind(broker) for broker in work.site.view.joining]
+                    found = [Behind(broker) for broker in work.replicas.view.joining]
                 case Done(work, found):
                     failures += [
                         Failure.of(f"{work} on broker {one.broker_id}", one.error)
                         for one in found
                         if one.error is not None
                     ]
-            rows += [_row(work.site, one) for one in found]
+            rows += [_row(work.replicas, one) for one in found]
     rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["newcomer"]))
     totals: dict[str, Value] = {
         "partitions": len({(row["topic"], row["partition"]) for row in rows}),
@@ -88,8 +88,8 @@ def reassignments(context: Context, topics: Sequence[str] | None = None) -> Repo
     return Report("reassign --status", rows, failures, totals, False, measure.seconds, measure.counts)
 
 
-def _row(site: Site, behind: Behind) -> dict[str, Value]:
-    view = site.view
+def _row(replicas: PartitionReplicas, behind: Behind) -> dict[str, Value]:
+    view = replicas.view
     return {
         "topic": view.topic,
         "partition": view.partition,
@@ -97,18 +97,18 @@ def _row(site: Site, behind: Behind) -> dict[str, Value]:
         "target": _brokers(view.target),
         "in_sync": _brokers(view.isr),
         "newcomer": behind.broker_id,
-        "state": _state(site, behind.broker_id),
+        "state": _state(replicas, behind.broker_id),
         "records_behind": behind.records,
         "bytes_behind": behind.size_bytes,
     }
 
 
-def _state(site: Site, broker: int) -> str:
-    if site.view.brokers[broker].fenced:
+def _state(replicas: PartitionReplicas, broker: int) -> str:
+    if replicas.view.brokers[broker].fenced:
         return "fenced"
-    if broker in site.view.isr:
+    if broker in replicas.view.isr:
         return "in sync"
-    return "being added" if broker in site.view.adding else "joining"
+    return "being added" if broker in replicas.view.adding else "joining"
 
 
 def _brokers(brokers: Iterable[int]) -> str:

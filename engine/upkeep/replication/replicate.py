@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
@@ -36,7 +36,7 @@ from stratalog.engine.replicas.in_sync import (
     without,
 )
 from stratalog.engine.replication.damage import is_damage_of
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.sync import RemoteTail, Synced, SyncOptions, sync_followers
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.engine.replication.watermark import advance_high_watermark
@@ -55,7 +55,7 @@ _ROUNDS = 6
 
 
 @dataclass(frozen=True, slots=True)
-class SyncWork(SiteWork):
+class SyncWork(PartitionWork):
     """Sync some followers of one partition."""
 
     followers: tuple[int, ...]
@@ -64,7 +64,7 @@ class SyncWork(SiteWork):
 
     def stores_used(self) -> Iterable[Store]:
         remote = [] if self.options.remote is None else [self.options.remote.store]
-        return [*self.site.stores.values(), *remote]
+        return [*self.replicas.stores.values(), *remote]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +82,14 @@ def sync_partition(work: SyncWork) -> SyncResult:
 
     Raises: errors of listing the leader; CorruptionError kinds when the leader is damaged.
     """
-    log, outcomes = sync_followers(work.site, work.followers, work.options)
+    log, outcomes = sync_followers(work.replicas, work.followers, work.options)
     synced: list[Synced] = []
     missed: list[tuple[int, Missed]] = []
     for outcome in outcomes:
         match outcome:
             case Done(_, value):
                 synced.append(value)
-            case Failed(_, error) if is_damage_of(work.site.view.leader, error):
+            case Failed(_, error) if is_damage_of(work.replicas.view.leader, error):
                 raise error
             case Failed(follower, error):
                 # A follower that cannot be looked at holds, as a member, all below the high watermark.
@@ -119,9 +119,9 @@ def replicate(
         for broker in brokers or ():
             image.broker(broker)
         if not dry_run:
-            settled = settle_brokers(context, image)
-            image, elected = elect_uncleanly_where_allowed(context, settled.image)
-            notes += [*settled.notes, *elected]
+            probed = probe_brokers(context, image)
+            image, elected = elect_uncleanly_where_allowed(context, probed.image)
+            notes += [*probed.notes, *elected]
         works = plan(context, image, topics, brokers, throttle, failures)
         if dry_run:
             rows = [_planned(work) for work in works]
@@ -147,9 +147,9 @@ def replicate(
 def _finish_transactions(context: Context, states: Sequence[Progressed], failures: list[Failure]) -> list[str]:
     """Step 7, of the partitions that hold anything; what was done."""
     views = [
-        state.site.view
+        state.replicas.view
         for state in states
-        if state.site.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
+        if state.replicas.view.topic == TRANSACTIONS_TOPIC and state.high_watermark > 0
     ]
     rows, failed = finish_due(context, views)
     failures += failed
@@ -182,13 +182,13 @@ def plan(
         if config.remote_storage_enable and remote_log is None:
             continue
         for view in image.views(topic.name):
-            site = context.site(view)
+            replicas = context.replicas(view)
             tail = None
             if remote_log is not None:
                 store = context.remote_store("the topic is tiered")
                 segments = remote_log.of_partition(view.partition)
                 tail = RemoteTail(store, context.remote_folder(topic), segments[-1] if segments else None)
-            followers = _wanted(site, brokers)
+            followers = _wanted(replicas, brokers)
             if brokers is not None and not followers:
                 continue
             options = SyncOptions(
@@ -198,7 +198,7 @@ def plan(
                 throttle=throttle,
                 snapshots=config.snapshots,
             )
-            works.append(SyncWork(site, followers, options, config.min_insync_replicas))
+            works.append(SyncWork(replicas, followers, options, config.min_insync_replicas))
     return works
 
 
@@ -218,17 +218,17 @@ def _remote_logs(
     return found
 
 
-def _wanted(site: Site, brokers: Sequence[int] | None) -> tuple[int, ...]:
-    return tuple(broker for broker in site.followers if brokers is None or broker in brokers)
+def _wanted(replicas: PartitionReplicas, brokers: Sequence[int] | None) -> tuple[int, ...]:
+    return tuple(broker for broker in replicas.followers if brokers is None or broker in brokers)
 
 
 def _run(
     context: Context, works: Sequence[SyncWork], brokers: Sequence[int] | None, notes: list[str]
 ) -> list[Progressed]:
     began_s = context.clock.monotonic_s()
-    states = {w.site.view.key: Progressed(w.site, w.min_insync_replicas) for w in works}
+    states = {w.replicas.view.key: Progressed(w.replicas, w.min_insync_replicas) for w in works}
     for _ in range(_ROUNDS):
-        present = {key: states[key] for key in (work.site.view.key for work in works)}
+        present = {key: states[key] for key in (work.replicas.view.key for work in works)}
         _sync_all(context, works, present)
         _blame_registers(context, present.values())
         _replace_leaders(context, present)
@@ -249,30 +249,30 @@ def _again(
     notes: list[str],
 ) -> list[SyncWork]:
     """The work that remains under a fresh view. (One that is no other than the stale one helps nobody.)"""
-    settled = settle_brokers(context)
-    notes += settled.notes
+    probed = probe_brokers(context)
+    notes += probed.notes
     remaining: list[SyncWork] = []
     for work in works:
-        key = work.site.view.key
+        key = work.replicas.view.key
         state = states[key]
         if not state.again:
             continue
-        if key[0] not in settled.image.topics:
-            state.begin(state.site)
-            state.notes.append(f"{state.site}: the topic was deleted meanwhile")
+        if key[0] not in probed.image.topics:
+            state.begin(state.replicas)
+            state.notes.append(f"{state.replicas}: the topic was deleted meanwhile")
             continue
-        view = settled.image.view(*key)
-        if view != work.site.view:
-            site = context.site(view)
-            state.begin(site)
-            remaining.append(replace(work, site=site, followers=_wanted(site, brokers)))
+        view = probed.image.view(*key)
+        if view != work.replicas.view:
+            replicas = context.replicas(view)
+            state.begin(replicas)
+            remaining.append(replace(work, replicas=replicas, followers=_wanted(replicas, brokers)))
     return remaining
 
 
 def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[TopicIdPartition, Progressed]) -> None:
     context.progress.start("replicate", len(works), "partitions")
     for outcome in context.tasks.run(sync_partition, works):
-        state = states[outcome.item.site.view.key]
+        state = states[outcome.item.replicas.view.key]
         size_bytes = 0
         match outcome:
             case Done(_, result):
@@ -286,7 +286,7 @@ def _sync_all(context: Context, works: Sequence[SyncWork], states: Mapping[Topic
                     size_bytes += synced.copied_bytes
                 for broker, missed in result.missed:
                     state.missed[broker] = missed
-                    state.fail(f"{state.site} on broker {broker}", missed.error)
+                    state.fail(f"{state.replicas} on broker {broker}", missed.error)
             case Failed(work, error):
                 state.leader_error = error
                 state.fail(work, error)
@@ -300,19 +300,19 @@ def _blame_registers(context: Context, states: Iterable[Progressed]) -> None:
         errors = [state.leader_error, *(missed.error for missed in state.missed.values())]
         if not any(isinstance(error, FencedLeaderEpochError) for error in errors):
             continue
-        view = state.site.view
+        view = state.replicas.view
         for broker, error in ahead_of_metadata(context, view).items():
             if broker == view.leader:
                 state.leader_error = error
             elif broker in state.missed:
                 state.missed[broker] = replace(state.missed[broker], error=error)
-            state.failures.append(Failure.of(f"{state.site} on broker {broker}", error))
+            state.failures.append(Failure.of(f"{state.replicas} on broker {broker}", error))
 
 
 def _replace_leaders(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> None:
     """Leaders that have lost data resign; what they lost is copied to them in the next round."""
     damaged = {
-        key: (state.site.view, state.leader_error)
+        key: (state.replicas.view, state.leader_error)
         for key, state in states.items()
         if isinstance(state.leader_error, CorruptionError)
     }
@@ -329,7 +329,7 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
     now_ms = context.clock.now_ms()
     leaving: dict[TopicIdPartition, list[int]] = {}
     for key, state in states.items():
-        view = state.site.view
+        view = state.replicas.view
         out = [
             broker
             for broker, missed in state.missed.items()
@@ -338,11 +338,11 @@ def _shrink(context: Context, states: Mapping[TopicIdPartition, Progressed]) -> 
         ]
         if out:
             leaving[key] = out
-    for key in propose(context, states, [without(states[key].site.view, out) for key, out in leaving.items()]):
+    for key in propose(context, states, [without(states[key].replicas.view, out) for key, out in leaving.items()]):
         state = states[key]
         for broker in leaving[key]:
             error = state.missed[broker].error
-            state.notes.append(f"{state.site}: broker {broker} left the ISR: {error}")
+            state.notes.append(f"{state.replicas}: broker {broker} left the ISR: {error}")
             # It gets copies of the lost files now that it is out.
             state.again = state.again or isinstance(error, CorruptionError)
 
@@ -355,10 +355,10 @@ def _prove(context: Context, states: Sequence[Progressed]) -> None:
     if not candidates:
         return
     image = context.metadata.image()
-    unchanged = [state for state in candidates if is_current(image, state.site.view)]
+    unchanged = [state for state in candidates if is_current(image, state.replicas.view)]
 
     def write(state: Progressed) -> int:
-        advance_high_watermark(state.site, _proven(state))
+        advance_high_watermark(state.replicas, _proven(state))
         return _proven(state)
 
     for outcome in context.threads.run(write, unchanged):
@@ -366,7 +366,7 @@ def _prove(context: Context, states: Sequence[Progressed]) -> None:
             case Done(state, offset):
                 state.high_watermark = offset
             case Failed(state, error):
-                state.fail(state.site, error)
+                state.fail(state.replicas, error)
 
 
 def _proven(state: Progressed) -> int:
@@ -376,7 +376,7 @@ def _proven(state: Progressed) -> int:
     if state.log_end == 0 or not state.has_min_isr:
         return 0
     ends = [state.log_end]
-    for broker in state.site.acknowledging:
+    for broker in state.replicas.acknowledging:
         if broker not in state.caught_up:
             return 0
         ends.append(state.caught_up[broker].log_end)
@@ -392,30 +392,30 @@ def _expand(
 ) -> None:
     """Let the caught-up followers outside the ISR in, in two commits."""
     newcomers = {
-        key: [broker for broker in state.caught_up if broker not in state.site.view.isr]
+        key: [broker for broker in state.caught_up if broker not in state.replicas.view.isr]
         for key, state in states.items()
         if not state.again
     }
     # 1. *adding*: from here on an append needs them too.
-    wanted = [adding(states[key].site.view, brokers) for key, brokers in newcomers.items() if brokers]
+    wanted = [adding(states[key].replicas.view, brokers) for key, brokers in newcomers.items() if brokers]
     added = propose(context, states, wanted)
     # 2. Whatever was appended before that.
     again: list[SyncWork] = []
     for work in works:
-        key = work.site.view.key
+        key = work.replicas.view.key
         if key in added:
             states[key].caught_up.clear()
-            again.append(replace(work, site=states[key].site, followers=tuple(newcomers[key])))
+            again.append(replace(work, replicas=states[key].replicas, followers=tuple(newcomers[key])))
     if again:
         _sync_all(context, again, states)
     # 3. In the ISR: those that were reached again. The files of replicas that go have been read elsewhere.
     reached = {key: [b for b in newcomers[key] if b in states[key].caught_up] for key in added}
-    joins = {key: (states[key].site, brokers) for key, brokers in reached.items()}
+    joins = {key: (states[key].replicas, brokers) for key, brokers in reached.items()}
     for key, error in check_joins(context, joins, notes):
-        states[key].fail(states[key].site, error)
+        states[key].fail(states[key].replicas, error)
         to_blame = error.broker_id if isinstance(error, CorruptionError) else None
         reached[key] = [broker for broker in reached[key] if to_blame not in (None, broker)]
-    wanted = [joined(states[key].site.view, brokers) for key, brokers in reached.items() if brokers]
+    wanted = [joined(states[key].replicas.view, brokers) for key, brokers in reached.items() if brokers]
     too_few = {key for key, state in states.items() if not state.has_min_isr}
     for key in propose(context, states, wanted):
         state = states[key]
@@ -431,15 +431,15 @@ def _total(rows: Sequence[Mapping[str, Value]], column: str) -> int:
 
 def _planned(work: SyncWork) -> dict[str, Value]:
     return {
-        "topic": work.site.view.topic,
-        "partition": work.site.view.partition,
-        "leader": work.site.view.leader,
+        "topic": work.replicas.view.topic,
+        "partition": work.replicas.view.partition,
+        "leader": work.replicas.view.leader,
         "followers": " ".join(map(str, work.followers)),
     }
 
 
 def _row(state: Progressed) -> dict[str, Value]:
-    view = state.site.view
+    view = state.replicas.view
     return {
         "topic": view.topic,
         "partition": view.partition,

@@ -166,7 +166,7 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
         )
     if tells and end == before.log.log_end:
         states = [
-            context.site(state.view).leader.producers(state.log)
+            context.replicas(state.view).leader.producers(state.log)
             for context, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:

@@ -132,7 +132,7 @@ def plan_restore(
             if config.snapshots:
                 topic = _begun_anew(topic)
             folder = paths.topic_folder(topic.name, topic.topic_id)
-            found = _look_into(remote, folder, topic, log, runner)
+            found = _partitions_of(remote, folder, topic, log, runner)
         except StratalogError as error:
             failures.append(Failure.of(topic.name, error))
             continue
@@ -175,7 +175,7 @@ def _load(topic: TopicDescription, former: str, heir: str, table_of: _TableOf) -
     return log
 
 
-def _look_into(
+def _partitions_of(
     remote: Store, folder: str, topic: TopicDescription, log: RemoteLog, runner: Runner
 ) -> list[RestoredPartition]:
     """Raises: LogGapError; what is wrong with a last segment."""

@@ -68,7 +68,7 @@ def delete_records(
     waiting = dict(wanted)
     with context.measured() as measure:
         for attempt in range(_ATTEMPTS):
-            found, errors = _look(context, context.metadata.image(), waiting)
+            found, errors = _starts(context, context.metadata.image(), waiting)
             bad_call = next((error for error in errors.values() if isinstance(error, InvalidCallError)), None)
             if attempt == 0 and bad_call is not None:
                 raise bad_call
@@ -103,7 +103,7 @@ def _offset(given: object, what: str) -> int:
     return whole(given, what)
 
 
-def _look(
+def _starts(
     context: Context, image: ClusterImage, before: Mapping[TopicPartition, int]
 ) -> tuple[dict[TopicPartition, _Start], dict[TopicPartition, StratalogError]]:
     """Step 1: where the logs are to start, and what is wrong with the others."""
@@ -127,8 +127,8 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
             f"records of {what} cannot be deleted: cleanup.policy is snapshot, and only a snapshot moves the "
             "start of such a log (jobs/snapshot)"
         )
-    site = context.site(image.view(image.topic(topic).topic_id, partition))
-    leader, present = site.leader, site.view.log_start_offset
+    replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
+    leader, present = replicas.leader, replicas.view.log_start_offset
     log = leader.log()
     check_whole(leader, log)
     high_watermark = max(log.high_watermark, present)
@@ -138,7 +138,7 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
             f"records of {what} below offset {before} cannot be deleted: it is committed up to {high_watermark}, "
             f"the high watermark (give {HIGH_WATERMARK} for that one)"
         )
-    return _Start(present, LogStart(site.view.topic_id, partition, wanted, site.epoch))
+    return _Start(present, LogStart(replicas.view.topic_id, partition, wanted, replicas.epoch))
 
 
 def _commit(context: Context, found: Mapping[TopicPartition, _Start]) -> dict[TopicPartition, StratalogError]:

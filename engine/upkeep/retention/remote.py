@@ -42,7 +42,7 @@ def remote_parts(
     if log.rewrite is not None:
         notes.append(f"{topic.name}: {log.rewrite}")
         log = log if dry_run else table.undo_rewrites()
-    log, objects, missing = _look(table, log)
+    log, objects, missing = _load(table, log)
     if missing:
         failures.append(
             Failure.of(
@@ -63,7 +63,7 @@ def remote_parts(
     return parts
 
 
-def _look(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
+def _load(table: DeltaTopicTable, log: RemoteLog) -> tuple[RemoteLog, RemoteObjects, frozenset[str]]:
     """The table, of which ``log`` was just read, and the objects there. A seemingly missing object is looked for
     again: it may have left the table since that was read.
     """
@@ -83,7 +83,7 @@ class Expiry:
     image: ClusterImage
     log_starts: Mapping[TopicIdPartition, int]
     """The log start offsets that this run has committed, or with ``dry_run`` would."""
-    settled: Collection[TopicIdPartition]
+    decided: Collection[TopicIdPartition]
     """The partitions that now start where retention wants them to."""
     dry_run: bool
     failures: list[Failure]
@@ -127,7 +127,7 @@ class Expiry:
         """Everything, of a topic that is not tiered any more (KIP-950), once its log starts on the brokers."""
         table = self.context.remote_table(topic)
         log = table.load()
-        partitions = [p for p in log.segments if (topic.topic_id, p) in self.settled]
+        partitions = [p for p in log.segments if (topic.topic_id, p) in self.decided]
         for partition in partitions:
             for segment in log.of_partition(partition):
                 self._count(topic, segment)

@@ -52,24 +52,28 @@ def retain(context: Context, topics: Sequence[str] | None = None, *, dry_run: bo
         image = context.metadata.image()
         chosen = context.topics(image, topics)
         works = _plan(context, image, chosen, dry_run, failures, notes)
-        sound = {work.site.view.topic_id for work in works}  # topics that have failed are not tried again below
+        sound = {
+            work.replicas.view.topic_id for work in works
+        }  # topics that have failed are not tried again below
         chosen = [topic for topic in chosen if topic.topic_id in sound]
         wanted = _wanted(context, works, failures, notes)
         log_starts = {
-            key: start for key, (work, start) in wanted.items() if start > work.site.view.log_start_offset
+            key: start for key, (work, start) in wanted.items() if start > work.replicas.view.log_start_offset
         }
-        settled = {*wanted}
+        decided = {*wanted}
         if not dry_run and log_starts:
-            settled -= _commit_log_starts(context, wanted, log_starts, failures)
+            decided -= _commit_log_starts(context, wanted, log_starts, failures)
         image = context.metadata.image()
-        removed = Expiry(context, image, log_starts, settled, dry_run, failures).run(chosen)
-        works = [work for work in _plan(context, image, chosen, dry_run, [], []) if work.site.view.key in wanted]
+        removed = Expiry(context, image, log_starts, decided, dry_run, failures).run(chosen)
+        works = [
+            work for work in _plan(context, image, chosen, dry_run, [], []) if work.replicas.view.key in wanted
+        ]
         context.progress.start("retain", len(works), "partitions")
         for outcome in context.tasks.run(drop, works):
             size_bytes = 0
             match outcome:
                 case Done(work, dropped):
-                    rows[work.site.view.key] = _row(work, dropped, log_starts, removed)
+                    rows[work.replicas.view.key] = _row(work, dropped, log_starts, removed)
                     size_bytes = dropped.deleted_bytes
                     failures += [Failure.of(where, error) for where, error in dropped.failed]
                     bad = _still_bad(context, image, work, dropped.bad)
@@ -98,7 +102,7 @@ def _still_bad(
     """
     gone = {path for path, error in bad.items() if isinstance(error, RemoteObjectMissingError)}
     if gone:
-        view = work.site.view
+        view = work.replicas.view
         with suppress(StratalogError):
             log = context.remote_table(image.topics[view.topic_id]).load()
             listed = {segment.path for segment in log.of_partition(view.partition)}
@@ -135,7 +139,7 @@ def _plan(
             continue
         works += [
             RetainWork(
-                site=context.site(view),
+                replicas=context.replicas(view),
                 total=config.retention,
                 local=config.local_retention,
                 remote=remote.get(view.partition),
@@ -166,15 +170,15 @@ def _wanted(
                     failures.append(Failure.of(work, error))
                 case Done(work, wanted):
                     _note(work, wanted, notes)
-                    found[work.site.view.key] = work, wanted.log_start
+                    found[work.replicas.view.key] = work, wanted.log_start
         if not gaps:
             break
         image = context.metadata.image()
-        named = {work.site.view.topic_id: image.topics.get(work.site.view.topic_id) for work in gaps}
+        named = {work.replicas.view.topic_id: image.topics.get(work.replicas.view.topic_id) for work in gaps}
         topics = [topic for topic in named.values() if topic is not None]
-        keys = {work.site.view.key for work in gaps}
+        keys = {work.replicas.view.key for work in gaps}
         planned = _plan(context, image, topics, gaps[0].dry_run, failures, notes)
-        works = [work for work in planned if work.site.view.key in keys]
+        works = [work for work in planned if work.replicas.view.key in keys]
     return found
 
 
@@ -199,7 +203,7 @@ def _commit_log_starts(
 ) -> set[TopicIdPartition]:
     """Step 2. Refused partitions leave ``log_starts``, and are returned."""
     changes = tuple(
-        LogStart(*key, start, wanted[key][0].site.view.leader_epoch) for key, start in log_starts.items()
+        LogStart(*key, start, wanted[key][0].replicas.view.leader_epoch) for key, start in log_starts.items()
     )
     refused: set[TopicIdPartition] = set()
     for answer in context.metadata.submit(AdvanceLogStart(changes)):
@@ -218,12 +222,12 @@ def _row(
     log_starts: dict[TopicIdPartition, int],
     removed: dict[TopicIdPartition, list[RemoteSegment]],
 ) -> dict[str, Value]:
-    view = work.site.view
-    expired = removed.get(work.site.view.key, ())
+    view = work.replicas.view
+    expired = removed.get(work.replicas.view.key, ())
     return {
         "topic": view.topic,
         "partition": view.partition,
-        "log_start": log_starts.get(work.site.view.key, view.log_start_offset),
+        "log_start": log_starts.get(work.replicas.view.key, view.log_start_offset),
         "local_starts": " ".join(f"{broker}:{start}" for broker, start in dropped.local_starts),
         "remote_removed": len(expired),
         "remote_removed_bytes": sum(segment.size_bytes for segment in expired),

@@ -51,7 +51,7 @@ def sweep_roots(
             failures.append(Failure.of(f"broker {broker_id}", error))
     image = context.metadata.image()
     owned = owned_folders(context, image)
-    awaited = {
+    replaced = {
         lost.broker_id
         for topic in image.topics.values()
         for partition in topic.partitions
@@ -66,9 +66,12 @@ def sweep_roots(
             found = read_broker_file(store)
             if registered is None or found is None or found.directory_id != registered.directory_id:
                 continue  # about to be registered, or not there: not ours to judge
-            if broker_id in awaited:
+            if broker_id in replaced:
                 continue  # what an earlier incarnation left may be all that there is of a partition
-            kept = {paths.voter_path(registered.directory_id), paths.schedule_folder(registered.home)}
+            kept = {
+                paths.voter_path(registered.directory_id),
+                paths.schedule_folder(registered.incarnation_folder),
+            }
             litter: dict[str, list[str]] = {}
             for stored in objects:
                 folder = paths.folder_of(stored.name)
@@ -131,7 +134,7 @@ def _needed(
     if view.leader is None:
         return data
     try:
-        leader = context.site(view).leader
+        leader = context.replicas(view).leader
         listing = leader.list()
         lineage = leader.lineage(listing)
         if lineage.latest_epoch != view.leader_epoch:

@@ -21,14 +21,14 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import DataName, LocalStartName, parse_name
 from stratalog.partitions.producers import encode
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.retention import (
     UNLIMITED,
     LogFile,
@@ -60,8 +60,8 @@ class RemoteRetention:
 
 
 @dataclass(frozen=True, slots=True)
-class RetainWork(SiteWork):
-    """One partition: its sites, limits, and what is remote."""
+class RetainWork(PartitionWork):
+    """One partition: its replicas_of, limits, and what is remote."""
 
     total: RetentionLimits
     local: RetentionLimits
@@ -85,11 +85,11 @@ class RetainWork(SiteWork):
         if self.remote is None:
             return ()
         found = agreeing(self.remote.listed[: len(self.remote.objects)], log.lineage)
-        begins_late = found and found[0].base_offset > max(log.local_start, self.site.view.log_start_offset)
+        begins_late = found and found[0].base_offset > max(log.local_start, self.replicas.view.log_start_offset)
         return () if begins_late else found
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.site.stores.values(), *([] if self.remote is None else [self.remote.store])]
+        return [*self.replicas.stores.values(), *([] if self.remote is None else [self.remote.store])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
     Raises: LogGapError when the leader has let go of records that the remote table does not list, at present or
         for good; as ``Replica.log``.
     """
-    leader, view = work.site.leader, work.site.view
+    leader, view = work.replicas.leader, work.replicas.view
     log = leader.log()
     check_whole(leader, log)
     if work.snapshots:
@@ -139,7 +139,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
 
 
 def _check_gap(work: RetainWork, log: ReplicaLog, remote: tuple[RemoteSegment, ...]) -> None:
-    log_start = work.site.view.log_start_offset
+    log_start = work.replicas.view.log_start_offset
     begins, ends = (remote[0].base_offset, remote[-1].next_offset) if remote else (log.local_start, 0)
     if log_start < log.local_start and (begins > log_start or ends < log.local_start):
         held = f"[{begins}, {ends})" if remote else "nothing"
@@ -173,8 +173,8 @@ def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) ->
 def drop(work: RetainWork) -> Dropped:
     """The task of step 4, for every replica whose root can be reached."""
     dropping = _Dropping(work)
-    for broker in work.site.view.replicas:
-        if not work.site.view.brokers[broker].fenced:
+    for broker in work.replicas.view.replicas:
+        if not work.replicas.view.brokers[broker].fenced:
             dropping.on(broker)
     starts, failed = tuple(dropping.starts), tuple(dropping.failed)
     return Dropped(starts, dropping.deleted, dropping.deleted_bytes, failed, dropping.bad)
@@ -204,7 +204,7 @@ class _Dropping:
     def on(self, broker: int) -> None:
         """Move the local start of one replica, and delete what has left its log long enough ago."""
         try:
-            replica = self.work.site.replica(broker)
+            replica = self.work.replicas.replica(broker)
             while_it_changes(lambda: self._drop(broker, replica))
         except StratalogError as error:
             self.failed.append((f"{self.work} on broker {broker}", error))
@@ -229,7 +229,7 @@ class _Dropping:
         self.deleted_bytes += sum(gone)
 
     def _wanted_local_start(self, replica: Replica, log: ReplicaLog) -> int:
-        work, log_start = self.work, self.work.site.view.log_start_offset
+        work, log_start = self.work, self.work.replicas.view.log_start_offset
         if work.snapshots:
             return log.local_start if log_start <= log.local_start else self._snapshot_end(replica, log)
         if not work.tiered:
@@ -242,19 +242,19 @@ class _Dropping:
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
         """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
-        with blaming(replica):
+        with errors_of(replica):
             usable = usable_snapshot(replica, log)
         for _, error in usable.damaged:
             named = CorruptSegmentError(f"{error}; the log that it stands for stays: take a snapshot")
             self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
         held = [] if usable.snapshot is None else [usable.snapshot.snapshot_id]
-        return follower_start_offset(log.local_start, self.work.site.view.log_start_offset, held)
+        return follower_start_offset(log.local_start, self.work.replicas.view.log_start_offset, held)
 
     def _deletable(self, replica: Replica, log: ReplicaLog) -> list[str]:
         """The files whose delay is over, but for those with records whose only other copy, in the remote tier or
         in a snapshot, is now missing or damaged.
         """
-        work, log_start = self.work, self.work.site.view.log_start_offset
+        work, log_start = self.work, self.work.replicas.view.log_start_offset
         names = removable(log, work.clock.now_ms(), work.delay_ms)
         if work.snapshots:
             return self._beside_snapshot(replica, log, names)
@@ -284,7 +284,7 @@ class _Dropping:
         newest = newest_id(log)
         if not below or newest is None or newest.end_offset < log.local_start:
             return names  # else it is retention that has moved the start, before the topic had this policy
-        with blaming(replica):
+        with errors_of(replica):
             held = latest_snapshot(replica, log)
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names
@@ -311,7 +311,7 @@ class _Dropping:
 
     def _relied_upon(self, log: ReplicaLog, wanted: int) -> int:
         """The greatest offset up to ``wanted`` below which the remote copy can be relied upon."""
-        begin = max(log.local_start, self.work.site.view.log_start_offset)
+        begin = max(log.local_start, self.work.replicas.view.log_start_offset)
         for segment in self.work.safe(log):
             if segment.next_offset > begin and segment.base_offset < wanted and not self._is_sound(segment):
                 return segment.base_offset

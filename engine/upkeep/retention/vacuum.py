@@ -155,11 +155,13 @@ class _Vacuum:
     def _lineages(self, image: ClusterImage, topic: TopicImage, partitions: frozenset[int]) -> dict[int, Lineage]:
         """Of the leaders that can be listed, and lead in the epoch that the metadata says."""
         found: dict[int, Lineage] = {}
-        sites = [self.context.site(image.view(topic.topic_id, partition)) for partition in sorted(partitions)]
-        for outcome in self.context.threads.run(lambda site: site.leader.log().lineage, sites):
+        replicas_of = [
+            self.context.replicas(image.view(topic.topic_id, partition)) for partition in sorted(partitions)
+        ]
+        for outcome in self.context.threads.run(lambda replicas: replicas.leader.log().lineage, replicas_of):
             match outcome:
-                case Done(site, lineage) if lineage.latest_epoch == site.epoch:
-                    found[site.view.partition] = lineage
+                case Done(replicas, lineage) if lineage.latest_epoch == replicas.epoch:
+                    found[replicas.view.partition] = lineage
         return found
 
     def _deleted_topic(

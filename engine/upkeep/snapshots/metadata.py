@@ -12,7 +12,7 @@ from stratalog.engine.config.settings import topic_config
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Value
-from stratalog.engine.quorum.upkeep import SnapshotState, Upkeep, due, keep_up, look_at
+from stratalog.engine.quorum.upkeep import SnapshotState, Upkeep, due, keep_up, snapshot_state
 from stratalog.partitions.paths import METADATA_TOPIC
 from stratalog.snapshots.snapshot_id import EMPTY
 
@@ -91,7 +91,7 @@ def metadata_gauges(context: Context) -> list[dict[str, Value]]:
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds.
     """
-    looked = look_at(context.metadata.with_log(lambda log: log.settle()))
+    looked = snapshot_state(context.metadata.with_log(lambda log: log.committed_log()))
     return [
         {"metric": metric, "topic": METADATA_TOPIC, "partition": 0, "value": value}
         for metric, value in ((SIZE, looked.size_bytes), (LAG, looked.lag))

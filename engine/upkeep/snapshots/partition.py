@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.leader import check_not_fenced, leader_log
-from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import (
     checkpoints_of,
     mend,
@@ -32,9 +32,9 @@ from stratalog.partitions.errors import LogGapError, SourceChangedError
 from stratalog.partitions.growth import fitted
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import Link, ReplicaLog
-from stratalog.partitions.producers import settled
+from stratalog.partitions.producers import without_transactions
 from stratalog.partitions.records import RECORD_COLUMNS
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment import read_batches, read_segment
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.transactions import transactions_of
@@ -46,7 +46,7 @@ from stratalog.snapshots.writer import SnapshotWriter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SnapshotWork(SiteWork):
+class SnapshotWork(PartitionWork):
     """One partition of a topic with cleanup.policy=snapshot."""
 
     schema: pa.Schema
@@ -99,10 +99,10 @@ def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
     """The task of a dry run: what ``make_snapshot`` would do, without looking at records."""
 
     def look() -> SnapshotPlan:
-        leader = work.site.leader
+        leader = work.replicas.leader
         log = leader.log()
         check_whole(leader, log)
-        return look_at(work, leader, log)[0]
+        return plan_of(work, leader, log)[0]
 
     return while_it_changes(look)
 
@@ -117,11 +117,11 @@ def make_snapshot(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot |
 
 def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | None]:
     began_s = work.clock.monotonic_s()
-    leader = work.site.leader
-    log, planned, earlier = look_and_mend(work)
+    leader = work.replicas.leader
+    log, planned, earlier = plan_and_mend(work)
     if planned.wait is not None or planned.large:
         return planned, None
-    with blaming(leader):
+    with errors_of(leader):
         content = _content(work, leader, log, earlier, planned.next.end_offset)
         refused = reason_not_to(work, planned, earlier, content.changed)
         if refused is not None:
@@ -132,29 +132,29 @@ def _make_once(work: SnapshotWork) -> tuple[SnapshotPlan, PartitionSnapshot | No
     return planned, PartitionSnapshot(planned.next, records, new, 1000 * (work.clock.monotonic_s() - began_s))
 
 
-def look_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
-    """The leader's log, and as ``look_at``; snapshots of the leader that are damaged or gone are first replaced by
+def plan_and_mend(work: SnapshotWork) -> tuple[ReplicaLog, SnapshotPlan, Snapshot | None]:
+    """The leader's log, and as ``plan_of``; snapshots of the leader that are damaged or gone are first replaced by
     whole copies of other replicas', where there are any.
 
-    Raises: as ``leader_log`` and ``look_at``.
+    Raises: as ``leader_log`` and ``plan_of``.
     """
-    leader = work.site.leader
-    log = leader_log(work.site)
+    leader = work.replicas.leader
+    log = leader_log(work.replicas)
     damaged: tuple[str, ...] = ()
     if log.local_start > 0 and newest_id(log) is None:
-        mend(work.site, leader, log)
-        log = leader_log(work.site)
+        mend(work.replicas, leader, log)
+        log = leader_log(work.replicas)
     try:
-        planned, earlier = look_at(work, leader, log)
+        planned, earlier = plan_of(work, leader, log)
         if not planned.damaged:
             return log, planned, earlier
         damaged = planned.damaged
     except LogGapError:
         pass  # raised again below, unless it can be mended
-    with blaming(leader):
-        mend(work.site, leader, log)
-    log = leader_log(work.site)
-    planned, earlier = look_at(work, leader, log)
+    with errors_of(leader):
+        mend(work.replicas, leader, log)
+    log = leader_log(work.replicas)
+    planned, earlier = plan_of(work, leader, log)
     return log, replace(planned, damaged=damaged), earlier
 
 
@@ -185,7 +185,7 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
         schema=work.schema,
         clock=work.clock,
         compression=work.compression,
-        producers=settled(footer.producers),  # it ends at or below the last stable offset
+        producers=without_transactions(footer.producers),  # it ends at or below the last stable offset
     )
 
 
@@ -195,9 +195,9 @@ def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) 
 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
-    leader = work.site.leader
+    leader = work.replicas.leader
     log = leader.log()
-    check_not_fenced(leader, log.listing, work.site.epoch)
+    check_not_fenced(leader, log.listing, work.replicas.epoch)
     if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
         log.high_watermark < snapshot_id.end_offset
     ):
@@ -227,19 +227,19 @@ def reason_not_to(
     return None if wait is None else replace(planned, wait=wait, large=False)
 
 
-def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
+def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[SnapshotPlan, Snapshot | None]:
     """The plan for the leader's log as it was listed, as far as names tell; and its latest usable snapshot.
 
     Raises: LogGapError when the log starts behind that one.
     """
-    with blaming(leader):
+    with errors_of(leader):
         usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
     # Nobody misses records that retention dropped before the policy was set: the first snapshot, if made by hand.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
-        with blaming(leader):
+        with errors_of(leader):
             raise LogGapError(
                 f"{leader}: the log starts at offset {log.local_start}, and what usable snapshots stand for ends "
                 f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
@@ -262,7 +262,7 @@ def look_at(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     since = _since(work, planned, earlier, changed=0 if earlier is None else earlier.records)
     wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
     large = False
-    if wait is None and work.site.view.topic not in FORMATS:
+    if wait is None and work.replicas.view.topic not in FORMATS:
         size = sum(read_segment(leader.store, link.file).footer.uncompressed_bytes for link in between)
         size += _snapshot_bytes(leader, log, latest)
         large = size > work.memory_bytes
@@ -273,7 +273,7 @@ def _stable_end(leader: Replica, log: ReplicaLog) -> int:
     """Up to where what is in the log is decided; nobody appends to internal topics in transactions."""
     if leader.topic in FORMATS:
         return log.high_watermark
-    with blaming(leader):
+    with errors_of(leader):
         return transactions_of(log, leader.footer).last_stable_offset
 
 
@@ -383,11 +383,11 @@ def committed_batches(
     leader: Replica, log: ReplicaLog, start: int, end: int, columns: list[str]
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     """As ``log_batches``, without markers and records of aborted transactions. ``end`` is stable."""
-    for link, is_settled in committed_links(leader, log, start, end):
+    for link, is_decided in committed_links(leader, log, start, end):
         offset, stop = max(link.start, start), min(link.end, end)
-        wanted = [*columns, "control"] if is_settled else columns
+        wanted = [*columns, "control"] if is_decided else columns
         for batch in read_batches(leader.store, link.file, offset, stop, wanted):
-            runs = committed_runs(batch.column("control")) if is_settled else [(0, batch.num_rows)]
+            runs = committed_runs(batch.column("control")) if is_decided else [(0, batch.num_rows)]
             for first, until in runs:
                 yield offset + first, batch.select(columns).slice(first, until - first)
             offset += batch.num_rows

@@ -12,7 +12,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
 from stratalog.engine.upkeep.snapshots.metadata import metadata_gauges
 from stratalog.engine.upkeep.snapshots.snapshot import snapshot_topics
@@ -20,14 +20,14 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import join
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, values
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
 
 
 @dataclass(frozen=True, slots=True)
-class LocateWork(SiteWork):
+class LocateWork(PartitionWork):
     """Find and verify the latest snapshot of one partition."""
 
     clock: Clock
@@ -55,24 +55,24 @@ def locate_snapshot(work: LocateWork) -> Located | None:
 
 def _locate_once(work: LocateWork) -> Located | None:
     began_s = work.clock.monotonic_s()
-    site = work.site
-    log = site.leader.log()
-    check_whole(site.leader, log)
-    needed = max(log.local_start, site.view.log_start_offset)
-    with blaming(site.leader):
-        found = usable_snapshot(site.leader, log).snapshot
-    holder = site.leader
+    replicas = work.replicas
+    log = replicas.leader.log()
+    check_whole(replicas.leader, log)
+    needed = max(log.local_start, replicas.view.log_start_offset)
+    with errors_of(replicas.leader):
+        found = usable_snapshot(replicas.leader, log).snapshot
+    holder = replicas.leader
     if (0 if found is None else found.snapshot_id.end_offset) < needed:
-        holder, found = _of_a_follower(site, log, needed)
+        holder, found = _of_a_follower(replicas, log, needed)
     if found is None:
         return None
     uri = holder.store.uri_of(join(holder.folder, str(found.snapshot_id.name)))
     return Located(holder.partition, found.snapshot_id, uri, 1000 * (work.clock.monotonic_s() - began_s))
 
 
-def _of_a_follower(site: Site, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:
+def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) -> tuple[Replica, Snapshot]:
     """A whole snapshot of the leader's history that ends at ``needed`` or later, where the leader has none."""
-    for follower in map(site.replica, site.followers):
+    for follower in map(replicas.replica, replicas.followers):
         with suppress(StratalogError):
             found = usable_snapshot(follower, follower.log(), until=log.log_end).snapshot
             if found is None:
@@ -80,10 +80,10 @@ def _of_a_follower(site: Site, log: ReplicaLog, needed: int) -> tuple[Replica, S
             end, epoch = found.snapshot_id.end_offset, found.snapshot_id.epoch
             if end >= needed and log.lineage.epoch_at(end - 1) == epoch:
                 return follower, found
-    with blaming(site.leader):
+    with errors_of(replicas.leader):
         raise LogGapError(
-            f"{site.leader}: the log starts at offset {needed}, and no usable snapshot of any replica that can be "
-            "read ends there or later: bring back a replica that has one"
+            f"{replicas.leader}: the log starts at offset {needed}, and no usable snapshot of any replica "
+            "that can be read ends there or later: bring back a replica that has one"
         )
 
 
@@ -98,7 +98,7 @@ def locate(
     image = context.metadata.image()
     (topic_image,) = snapshot_topics(context, image, [topic])
     chosen = range(len(topic_image.partitions)) if partitions is None else dict.fromkeys(partitions)
-    works = [LocateWork(context.site(image.view(topic_image.topic_id, p)), context.clock) for p in chosen]
+    works = [LocateWork(context.replicas(image.view(topic_image.topic_id, p)), context.clock) for p in chosen]
     found = [located for located in values(context.tasks.run(locate_snapshot, works)) if located is not None]
     for located in found:
         context.snapshot_metrics.add(LOAD_LATENCY, topic, located.partition, located.ms)
@@ -115,17 +115,17 @@ def list_snapshots(context: Context, topics: Sequence[str] | None = None) -> Rep
     failures: list[Failure] = []
     with context.measured() as measure:
         image = context.metadata.image()
-        for site in context.sites(image, snapshot_topics(context, image, topics)):
-            for broker in site.view.replicas:
+        for replicas in context.replicas_of(image, snapshot_topics(context, image, topics)):
+            for broker in replicas.view.replicas:
                 try:
-                    log = site.replica(broker).log()
+                    log = replicas.replica(broker).log()
                 except StratalogError as error:
-                    failures.append(Failure.of(f"{site} on broker {broker}", error))
+                    failures.append(Failure.of(f"{replicas} on broker {broker}", error))
                     continue
                 rows += (
                     {
-                        "topic": site.view.topic,
-                        "partition": site.view.partition,
+                        "topic": replicas.view.topic,
+                        "partition": replicas.view.partition,
                         "broker": broker,
                         "end_offset": name.end_offset,
                         "epoch": name.epoch,
@@ -152,21 +152,26 @@ def metrics(context: Context) -> Report:
 
 
 def _gauges(context: Context, image: ClusterImage, failures: list[Failure]) -> list[dict[str, Value]]:
-    def look(site: Site) -> tuple[int, int]:
-        log = site.leader.log()
+    def look(replicas: PartitionReplicas) -> tuple[int, int]:
+        log = replicas.leader.log()
         latest = newest_id(log)
         if latest is None:
             return 0, log.high_watermark
         return dict(checkpoints_of(log))[latest.name].size_bytes, log.high_watermark - latest.end_offset
 
     found: list[dict[str, Value]] = []
-    for outcome in context.threads.run(look, context.sites(image, snapshot_topics(context, image, None))):
+    for outcome in context.threads.run(look, context.replicas_of(image, snapshot_topics(context, image, None))):
         match outcome:
-            case Done(site, gauges):
+            case Done(replicas, gauges):
                 found += (
-                    {"metric": name, "topic": site.view.topic, "partition": site.view.partition, "value": value}
+                    {
+                        "metric": name,
+                        "topic": replicas.view.topic,
+                        "partition": replicas.view.partition,
+                        "value": value,
+                    }
                     for name, value in zip((SIZE, LAG), gauges, strict=True)
                 )
-            case Failed(site, error):
-                failures.append(Failure.of(site, error))
+            case Failed(replicas, error):
+                failures.append(Failure.of(replicas, error))
     return found

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from stratalog.engine.brokers.probe import settle_brokers
+from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context, TaskRunner
 from stratalog.engine.driver.metrics import GEN_LATENCY, LAG, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
@@ -114,10 +114,10 @@ def snapshot(
         snapshot_topics(context, image, topics)
         works = _works(context, image, topics, by_hand, memory_bytes)
         if works and not dry_run:
-            settled = settle_brokers(context)
-            notes += settled.notes
-            works = _works(context, settled.image, topics, by_hand, memory_bytes)
-        states = {work.site.view.key: _State(work) for work in works}
+            probed = probe_brokers(context)
+            notes += probed.notes
+            works = _works(context, probed.image, topics, by_hand, memory_bytes)
+        states = {work.replicas.view.key: _State(work) for work in works}
         if dry_run:
             _plan(context, states, failures)
         elif states:
@@ -163,7 +163,7 @@ def _works(
         config = context.topic_config(image, topic)
         works += [
             SnapshotWork(
-                site=context.site(view),
+                replicas=context.replicas(view),
                 schema=schema_of(topic.key_schema, topic.value_schema),
                 policy=config.snapshotting,
                 by_hand=by_hand,
@@ -222,10 +222,10 @@ def _each(
     """
     waiting = list(states)
     for last in (*[False] * (VIEWS - 1), True):
-        by_key = {state.work.site.view.key: state for state in waiting}
+        by_key = {state.work.replicas.view.key: state for state in waiting}
         stale: list[tuple[_State, StratalogError]] = []
         for outcome in runner.run(task, [state.work for state in waiting]):
-            state = by_key[outcome.item.site.view.key]
+            state = by_key[outcome.item.replicas.view.key]
             match outcome:
                 case Done(_, value):
                     yield state, value
@@ -235,11 +235,11 @@ def _each(
                     failures.append(Failure.of(state.work, error))
         if not stale:
             return
-        before = {state.work.site.view.key: state.work.site.view for state, _ in stale}
+        before = {state.work.replicas.view.key: state.work.replicas.view for state, _ in stale}
         _refresh(context, [state for state, _ in stale])
         waiting = []
         for state, error in stale:
-            if state.work.site.view == before[state.work.site.view.key]:
+            if state.work.replicas.view == before[state.work.replicas.view.key]:
                 failures.append(Failure.of(state.work, error))
             else:
                 waiting.append(state)
@@ -249,17 +249,17 @@ def _refresh(context: Context, states: Sequence[_State]) -> None:
     """Let the partitions have the present view, those that are still there."""
     image = context.metadata.image()
     for state in states:
-        topic_id, partition = state.work.site.view.key
+        topic_id, partition = state.work.replicas.view.key
         if topic_id in image.topics:
-            state.work = replace(state.work, site=context.site(image.view(topic_id, partition)))
+            state.work = replace(state.work, replicas=context.replicas(image.view(topic_id, partition)))
 
 
 def _expire(context: Context, states: Mapping[TopicIdPartition, _State], failures: list[Failure]) -> None:
     """Step 1."""
-    internal = [state for state in states.values() if state.work.site.view.topic in _EXPIRE]
+    internal = [state for state in states.values() if state.work.replicas.view.topic in _EXPIRE]
 
     def expire(work: SnapshotWork) -> int:
-        return _EXPIRE[work.site.view.topic](context, work.site.view)
+        return _EXPIRE[work.replicas.view.topic](context, work.replicas.view)
 
     for state, count in _each(context, context.threads, expire, internal, failures):
         state.expired = count
@@ -287,7 +287,7 @@ def _make(
     context.progress.finish()
     for state in sound:
         if state.made is not None:
-            view = state.work.site.view
+            view = state.work.replicas.view
             context.snapshot_metrics.add(GEN_LATENCY, view.topic, view.partition, state.made.ms)
     return sound
 
@@ -303,16 +303,18 @@ def _spread(context: Context, states: Sequence[_State], failures: list[Failure])
             spread.append(state)
         refused = _advance(context, spread)
         waiting = [
-            state for state in spread if isinstance(refused.get(state.work.site.view.key), FencedLeaderEpochError)
+            state
+            for state in spread
+            if isinstance(refused.get(state.work.replicas.view.key), FencedLeaderEpochError)
         ]
         failures += [
-            Failure.of(state.work, refused[state.work.site.view.key])
+            Failure.of(state.work, refused[state.work.replicas.view.key])
             for state in spread
-            if state.work.site.view.key in refused and state not in waiting
+            if state.work.replicas.view.key in refused and state not in waiting
         ]
         if not waiting:
             break
-    failures += [Failure.of(state.work, refused[state.work.site.view.key]) for state in waiting]
+    failures += [Failure.of(state.work, refused[state.work.replicas.view.key]) for state in waiting]
     for state in states:
         if state.spread is not None:
             failures += [
@@ -323,9 +325,9 @@ def _spread(context: Context, states: Sequence[_State], failures: list[Failure])
 def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartition, StratalogError]:
     """Step 5; which partitions were refused, and why."""
     wanted = tuple(
-        LogStart(*state.work.site.view.key, state.spread.log_start, state.work.site.epoch)
+        LogStart(*state.work.replicas.view.key, state.spread.log_start, state.work.replicas.epoch)
         for state in states
-        if state.spread is not None and state.spread.log_start > state.work.site.view.log_start_offset
+        if state.spread is not None and state.spread.log_start > state.work.replicas.view.log_start_offset
     )
     if not wanted:
         return {}
@@ -336,14 +338,14 @@ def _advance(context: Context, states: Sequence[_State]) -> dict[TopicIdPartitio
 
 def _clean(context: Context, states: Sequence[_State], failures: list[Failure]) -> None:
     """Step 6."""
-    started = [state for state in states if state.work.site.view.log_start_offset > 0]
+    started = [state for state in states if state.work.replicas.view.log_start_offset > 0]
     for state, cleaned in _each(context, context.tasks, clean_snapshots, started, failures):
         state.cleaned = cleaned
         failures += [Failure.of(f"{state.work} on broker {broker}", error) for broker, error in cleaned.failed]
 
 
 def _row(state: _State, dry_run: bool) -> dict[str, Value]:
-    view, planned, made, spread = state.work.site.view, state.planned, state.made, state.spread
+    view, planned, made, spread = state.work.replicas.view, state.planned, state.made, state.spread
     latest = EMPTY if planned is None else planned.latest
     if made is not None:
         latest = made.snapshot_id

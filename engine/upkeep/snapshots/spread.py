@@ -22,7 +22,7 @@ from stratalog.partitions.errors import (
     UnknownLeaderEpochError,
 )
 from stratalog.partitions.listing import ReplicaLog
-from stratalog.partitions.replica import Replica, blaming
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.store import StoredObject
 from stratalog.snapshots.reader import read_snapshot
 from stratalog.snapshots.snapshot_id import EMPTY, SnapshotId
@@ -58,15 +58,15 @@ def spread_snapshot(work: SnapshotWork) -> Spread:
 
 
 def _spread_once(work: SnapshotWork) -> Spread:
-    leader = work.site.leader
-    log = leader_log(work.site)
+    leader = work.replicas.leader
+    log = leader_log(work.replicas)
     wanted = newest_id(log)
     fetched = [log.log_end]
     failed: list[tuple[int, StratalogError]] = []
     copied = 0
-    for broker in work.site.followers:
+    for broker in work.replicas.followers:
         try:
-            follower = work.site.replica(broker)
+            follower = work.replicas.replica(broker)
             end, size_bytes = while_it_changes(lambda: _bring(work, follower, wanted))  # noqa: B023 - called at once
         except LEADER_CHANGED:
             raise  # nobody else would get anything under this view either
@@ -93,11 +93,11 @@ def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> 
     held = newest_id(log)
     copied = 0
     if wanted is not None and not any(name == wanted.name for name, _ in log.listing.checkpoints):
-        done = fetch_latest(work.site, follower)
+        done = fetch_latest(work.replicas, follower)
         copied = 0 if done is None else done.size_bytes
         log = follower.log()
         held = newest_id(log)
-    if held is None or log.joined_epoch != work.site.epoch:  # whose history its log is, is not known
+    if held is None or log.joined_epoch != work.replicas.epoch:  # whose history its log is, is not known
         return 0, copied
     return min(log.log_end, held.end_offset), copied
 
@@ -105,7 +105,7 @@ def _bring(work: SnapshotWork, follower: Replica, wanted: SnapshotId | None) -> 
 def _log_start(work: SnapshotWork, leader: Replica, log: ReplicaLog, fetched: list[int]) -> int:
     """Only to the end of a snapshot that verifies: what lies below it will be nowhere else."""
     candidates = dict(checkpoints_of(log, log.high_watermark))
-    start = work.site.view.log_start_offset
+    start = work.replicas.view.log_start_offset
     while True:
         wanted = leader_start_offset(
             start,
@@ -143,12 +143,12 @@ def clean_snapshots(work: SnapshotWork) -> Cleaned:
     """
     deleted = deleted_bytes = 0
     failed: list[tuple[int, StratalogError]] = []
-    for broker in work.site.view.replicas:
-        if work.site.view.brokers[broker].fenced:
+    for broker in work.replicas.view.replicas:
+        if work.replicas.view.brokers[broker].fenced:
             continue
         try:
-            replica = work.site.replica(broker)
-            with blaming(replica):
+            replica = work.replicas.replica(broker)
+            with errors_of(replica):
                 litter = while_it_changes(lambda: _litter(work, replica))  # noqa: B023 - called at once
             if litter:
                 replica.store.delete([stored.name for stored in litter])
@@ -162,8 +162,8 @@ def clean_snapshots(work: SnapshotWork) -> Cleaned:
 
 def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     log = replica.log()
-    log_start = work.site.view.log_start_offset
-    settled_ms = work.clock.now_ms() - work.delete_delay_ms
+    log_start = work.replicas.view.log_start_offset
+    delay_over_ms = work.clock.now_ms() - work.delete_delay_ms
     held = {SnapshotId.of(name): stored for name, stored in checkpoints_of(log)}
     doomed = [held[gone] for gone in to_delete(held, log_start)]
     # Of a history that was given up: below the log start it can never be the replica's again.
@@ -175,15 +175,15 @@ def _litter(work: SnapshotWork, replica: Replica) -> list[StoredObject]:
     doomed += [
         stored
         for name, stored in log.listing.chunks
-        if name.end_offset <= log_start and stored.modified_ms <= settled_ms
+        if name.end_offset <= log_start and stored.modified_ms <= delay_over_ms
     ]
     if not doomed:
         return []
     successor = latest_snapshot(replica, log)
     if successor is None or successor.snapshot_id != newest_id(log):  # the later one is damaged
-        mend(work.site, replica, log)
+        mend(work.replicas, replica, log)
         return []  # its copy is as young as the delay asks for at the next run, at the earliest
     if successor is None or successor.snapshot_id.end_offset < log_start:
         return []
     kept = held[successor.snapshot_id]
-    return [stored for stored in doomed if stored.name != kept.name] if kept.modified_ms <= settled_ms else []
+    return [stored for stored in doomed if stored.name != kept.name] if kept.modified_ms <= delay_over_ms else []

@@ -35,19 +35,19 @@ class _Place:
     """The root of one broker."""
 
     store: Store
-    home: str
+    incarnation_folder: str
     key: ClusterKey | None
 
     def versions(self) -> list[int]:
         """The versions that are there, in order. Raises: StratalogError."""
-        folder = paths.schedule_folder(self.home)
+        folder = paths.schedule_folder(self.incarnation_folder)
         names = (paths.name_in(folder, stored.name) for stored in self.store.list(folder))
         found = (paths.parse_schedule_name(name) for name in names)
         return sorted(version for version in found if version is not None)
 
     def read(self, version: int) -> Schedule:
         """One version; an empty list where it is a stranger's. Raises: FileNotFoundError, StratalogError."""
-        path = paths.schedule_path(self.home, version)
+        path = paths.schedule_path(self.incarnation_folder, version)
         body, _, tag = read_bounded(self.store, path, MOST_BYTES).partition(_BEFORE_TAG)
         digest = hashlib.sha256(body).digest()
         if self.key is not None and not self.key.knows(_KIND, path, digest, tag.decode("latin-1")):
@@ -56,7 +56,7 @@ class _Place:
 
     def create(self, version: int, schedule: Schedule) -> bool:
         """Whether this call has written that version. Raises: StratalogError."""
-        path, body = paths.schedule_path(self.home, version), encode(schedule)
+        path, body = paths.schedule_path(self.incarnation_folder, version), encode(schedule)
         tag = b""
         if self.key is not None:
             tag = _BEFORE_TAG + self.key.tag(_KIND, path, hashlib.sha256(body).digest()).encode()
@@ -113,7 +113,10 @@ def _save(
         version = kept.versions[-1] + 1 if kept.versions else 1
         with suppress(OutcomeUnknownError):  # whatever became of it: the next attempt finds out
             if place.create(version, wanted):
-                old = [paths.schedule_path(place.home, version) for version in kept.versions[: 1 - _KEPT]]
+                old = [
+                    paths.schedule_path(place.incarnation_folder, version)
+                    for version in kept.versions[: 1 - _KEPT]
+                ]
                 if old:
                     place.store.delete(old)
                 return
@@ -132,4 +135,4 @@ def _newest(place: _Place) -> StoredSchedule:
 def _places(context: Context, image: ClusterImage) -> Iterator[_Place]:
     for broker_id, broker in sorted(image.brokers.items()):
         if not broker.fenced and broker_id in context.stores:
-            yield _Place(context.stores[broker_id], broker.home, context.key)
+            yield _Place(context.stores[broker_id], broker.incarnation_folder, context.key)

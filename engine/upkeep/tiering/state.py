@@ -13,7 +13,7 @@ from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Value
 from stratalog.engine.metadata.image import TopicImage
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.tasks import PlannedUploads
 from stratalog.partitions.errors import StratalogError
 from stratalog.partitions.identity import TopicIdPartition
@@ -81,7 +81,7 @@ class PartitionTiering:
     """One partition."""
 
     of: TopicTiering
-    site: Site
+    replicas: PartitionReplicas
     entry: Entry
     """As it was on the list before this run."""
     planned: PlannedUploads | None = None
@@ -100,12 +100,12 @@ class PartitionTiering:
     """How many of them by commits of this run: another one may have been faster."""
 
     def __str__(self) -> str:
-        return str(self.site)
+        return str(self.replicas)
 
     @property
     def key(self) -> TopicIdPartition:
         """Which partition it is."""
-        return self.site.view.key
+        return self.replicas.view.key
 
     @property
     def remote_end(self) -> int | None:
@@ -114,7 +114,7 @@ class PartitionTiering:
             return self.committed[-1].segment.next_offset
         if self.of.remote is None:
             return self.entry.remote_end
-        return self.of.remote.end(self.site.view.partition)
+        return self.of.remote.end(self.replicas.view.partition)
 
     @property
     def backlog(self) -> list[Run]:
@@ -124,9 +124,9 @@ class PartitionTiering:
         done = {uploaded.segment.base_offset for uploaded in self.committed}
         return [run for run in self.planned.plan.runs if run.start not in done]
 
-    def begin_again(self, site: Site) -> None:
+    def begin_again(self, replicas: PartitionReplicas) -> None:
         """Begin again under another leader, whose plan is to be made yet. Committed uploads stay so."""
-        self.site, self.planned, self.error, self.excused = site, None, None, False
+        self.replicas, self.planned, self.error, self.excused = replicas, None, None, False
         self.waiting, self.in_flight, self.uploaded = deque(), 0, {}
 
     def hand_over(self) -> None:
@@ -159,8 +159,8 @@ class PartitionTiering:
         backlog = self.backlog
         oldest_ms = min((link.file.object.modified_ms for run in backlog for link in run.links), default=now_ms)
         return {
-            "topic": self.site.view.topic,
-            "partition": self.site.view.partition,
+            "topic": self.replicas.view.topic,
+            "partition": self.replicas.view.partition,
             "uploaded_files": self.made,
             "uploaded_bytes": sum(uploaded.copied_bytes for uploaded in self.committed),
             "planned_bytes": None if plan is None else plan.size_bytes,
@@ -186,5 +186,5 @@ def histories(context: Context, of: TopicTiering, parts: Iterable[PartitionTieri
             return {}
         return {p.partition: Present(p.leader_epoch, p.log_start_offset) for p in topic.partitions}
 
-    lineages = {part.site.view.partition: part.planned.lineage for part in parts if part.planned is not None}
+    lineages = {part.replicas.view.partition: part.planned.lineage for part in parts if part.planned is not None}
     return Histories(lineages, now)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from stratalog.engine.replication.leader import check_agreed, leader_log
-from stratalog.engine.replication.site import SiteWork
+from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.throttle import Throttle
 from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import StoreTimeoutError, StratalogError
@@ -26,7 +26,7 @@ from stratalog.tiering.schedule import Entry
 
 
 @dataclass(frozen=True, slots=True)
-class PlanWork(SiteWork):
+class PlanWork(PartitionWork):
     """Find out what is due of one partition."""
 
     entry: Entry
@@ -64,28 +64,28 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
     Raises: as ``leader_log``, ``check_agreed`` and ``earliest_pending_upload``.
     """
     now_ms = work.clock.now_ms()
-    leader = work.site.leader
+    leader = work.replicas.leader
     if work.entry.seen and now_ms < work.entry.quiet_until_ms and work.segments is not None:
         objects = leader.store.list(leader.folder)
         if _seen(work, parse(leader.folder, objects)) == work.entry.seen:
-            start = work.segments[-1].next_offset if work.segments else work.site.view.log_start_offset
+            start = work.segments[-1].next_offset if work.segments else work.replicas.view.log_start_offset
             entry = work.entry
             plan = UploadPlan(start, ())
             return PlannedUploads(plan, entry.pending_bytes, seen=entry.seen, quiet_until_ms=entry.quiet_until_ms)
-    log = leader_log(work.site)
+    log = leader_log(work.replicas)
 
     def latest_ms(link: Link) -> int:
         return leader.footer(link.file).latest_ms
 
-    log_start, foreign = work.site.view.log_start_offset, False
+    log_start, foreign = work.replicas.view.log_start_offset, False
     if work.segments is None:
         start = max(work.entry.remote_end or 0, log_start, log.local_start)
     else:
         segments = agreeing(work.segments, log.lineage) if len(work.segments) > 1 else work.segments
         foreign = len(segments) < len(work.segments)
         if foreign:
-            check_agreed(work.site, log)
-        start = earliest_pending_upload(log, segments, log_start, str(work.site))
+            check_agreed(work.replicas, log)
+        start = earliest_pending_upload(log, segments, log_start, str(work.replicas))
     plan = plan_uploads(
         log,
         start,
@@ -114,7 +114,7 @@ def plan_partition(work: PlanWork) -> PlannedUploads:
 def _seen(work: PlanWork, listing: Listing) -> str:
     """A digest of all that a plan rests on, but for the time."""
     last = [segment.path for segment in (work.segments or ())[-1:]]
-    view = work.site.view
+    view = work.replicas.view
     rests_on = (
         (view.leader, view.leader_epoch, view.log_start_offset, last, work.policy, work.lag, work.expires_ms),
         sorted((str(file.name), file.object.version) for file in listing.data),
@@ -125,7 +125,7 @@ def _seen(work: PlanWork, listing: Listing) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class UploadWork(SiteWork):
+class UploadWork(PartitionWork):
     """Bring one run of one partition to the remote tier."""
 
     run: Run
@@ -137,7 +137,7 @@ class UploadWork(SiteWork):
     prober: Prober
 
     def stores_used(self) -> Iterable[Store]:
-        return [*self.site.stores.values(), self.remote]
+        return [*self.replicas.stores.values(), self.remote]
 
 
 def upload_run(work: UploadWork) -> Uploaded:
@@ -150,7 +150,7 @@ def upload_run(work: UploadWork) -> Uploaded:
         work.throttle.spend(work.run.size_bytes)
 
     def bring(run: Run) -> Uploaded:
-        return upload(work.site.leader, run, work.remote, work.folder, compression=work.compression)
+        return upload(work.replicas.leader, run, work.remote, work.folder, compression=work.compression)
 
     (outcome,) = work.prober.probe(bring, [work.run], work.deadline_s)
     match outcome:

@@ -142,7 +142,7 @@ def _partitions(
     keys: Sequence[TopicIdPartition],
 ) -> list[PartitionTiering]:
     return [
-        PartitionTiering(tiered[key[0]], context.site(image.view(*key)), schedule.entries[key]) for key in keys
+        PartitionTiering(tiered[key[0]], context.replicas(image.view(*key)), schedule.entries[key]) for key in keys
     ]
 
 
@@ -178,7 +178,7 @@ def _plan(context: Context, parts: Sequence[PartitionTiering], failures: list[Fa
     for part in gaps:
         part.error, part.excused = part.of.error, part.of.error is not None
         if part.key[0] in fresh.topics:
-            part.site = context.site(fresh.view(*part.key))
+            part.replicas = context.replicas(fresh.view(*part.key))
             again.append(part)
     _plan_once(context, again, whole=True)
 
@@ -187,7 +187,7 @@ def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bo
     by_key = {part.key: part for part in parts}
     works = [_plan_work(context, part, whole) for part in parts]
     for outcome in context.tasks.run(plan_partition, works):
-        view = outcome.item.site.view
+        view = outcome.item.replicas.view
         part = by_key[view.key]
         match outcome:
             case Done(_, planned):
@@ -199,9 +199,9 @@ def _plan_once(context: Context, parts: Sequence[PartitionTiering], *, whole: bo
 
 
 def _plan_work(context: Context, part: PartitionTiering, whole: bool) -> PlanWork:
-    remote = None if part.of.remote is None else part.of.remote.of_partition(part.site.view.partition)
+    remote = None if part.of.remote is None else part.of.remote.of_partition(part.replicas.view.partition)
     return PlanWork(
-        site=part.site,
+        replicas=part.replicas,
         entry=part.entry,
         segments=remote if remote is None or whole else remote[-1:],
         policy=part.of.config.merging,
@@ -225,9 +225,9 @@ def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], not
     Where nobody else can lead, the partition has failed.
     """
     damaged = {
-        part.site.view.key: (part.site.view, part.error)
+        part.replicas.view.key: (part.replicas.view, part.error)
         for part in parts
-        if part.error is not None and is_damage_of(part.site.view.leader, part.error)
+        if part.error is not None and is_damage_of(part.replicas.view.leader, part.error)
     }
     replaced = replace_leaders(context, damaged) if damaged else {}
     if not replaced:
@@ -236,7 +236,7 @@ def _upload_from_others(context: Context, parts: Sequence[PartitionTiering], not
     image = context.metadata.image()
     again = [part for part in parts if part.key in replaced and part.key[0] in image.topics]
     for part in again:
-        part.begin_again(context.site(image.view(*part.key)))
+        part.begin_again(context.replicas(image.view(*part.key)))
     _plan_once(context, again)
     return _upload(context, image, again)
 

@@ -97,7 +97,7 @@ class Uploads:
         assert part.of.table is not None
         part.in_flight += 1
         return UploadWork(
-            site=part.site,
+            replicas=part.replicas,
             run=part.waiting.popleft(),
             remote=part.of.table.remote,
             folder=part.of.table.folder,
@@ -110,7 +110,7 @@ class Uploads:
     def _arrived(self, outcome: Outcome[UploadWork, Uploaded]) -> None:
         """One upload has ended."""
         with self._changed:
-            part = self._parts[outcome.item.site.view.key]
+            part = self._parts[outcome.item.replicas.view.key]
             if part.in_flight == LOOKAHEAD and part.waiting:
                 self._turns.append(part)
             part.in_flight -= 1
@@ -179,7 +179,7 @@ class Uploads:
         assert topic.table is not None
         assert topic.remote is not None
         parts = {part.key: part for part, _ in batch}.values()
-        passed = {part.site.view.partition: part.site.view.log_start_offset for part in parts}
+        passed = {part.replicas.view.partition: part.replicas.view.log_start_offset for part in parts}
         done = topic.table.commit(
             [upload for _, upload in batch],
             expired_segments(topic.remote, passed),
@@ -194,8 +194,8 @@ class Uploads:
                     part.made += upload.segment.path in done.made
                 elif part.error is None:
                     part.error = FencedLeaderEpochError(
-                        f"{part}: leader epoch {part.site.epoch}, of which {upload.segment.name} was copied, is "
-                        "over, or the topic is not tiered any more: nothing of it was committed"
+                        f"{part}: leader epoch {part.replicas.epoch}, of which {upload.segment.name} was copied, "
+                        "is over, or the topic is not tiered any more: nothing of it was committed"
                     )
 
     def _failed(self, topic: TopicTiering, batch: Batch, error: StratalogError) -> None:

@@ -18,12 +18,12 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.repair import BadFile, Copy, HeldFile
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.tiering.remote_logs import ask_remote
 from stratalog.engine.upkeep.verification.content import ReadWork, groups_of, read_files
 from stratalog.engine.upkeep.verification.findings import Finding, odd_copies
 from stratalog.engine.upkeep.verification.remote import RemotePartition, RemoteWork, check_remote
-from stratalog.engine.upkeep.verification.structure import LookWork, PartitionStructure, look_at_partition
+from stratalog.engine.upkeep.verification.structure import PartitionStructure, StructureWork, partition_structure
 from stratalog.partitions.errors import RemoteObjectMissingError, StaleMetadataError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.runner import Done, Failed
@@ -37,7 +37,7 @@ _ROUNDS = 5
 class Audited:
     """One partition, and everything that is wrong with it."""
 
-    work: LookWork
+    work: StructureWork
     looked: PartitionStructure | None = None
     remote: RemotePartition | None = None
     """Its segments in the remote table; None where the topic is not tiered, or that cannot be told."""
@@ -51,14 +51,14 @@ class Audited:
     """With ``deep``: the files of replicas that no log uses, of which every byte was read and found right."""
 
     @property
-    def site(self) -> Site:
+    def replicas(self) -> PartitionReplicas:
         """The partition, under the view of the audit."""
-        return self.work.site
+        return self.work.replicas
 
     def store(self, place: int | None) -> Store:
         """The store of a broker, or of the remote tier."""
         if place is not None:
-            return self.site.replica(place).store
+            return self.replicas.replica(place).store
         assert self.remote is not None
         return self.remote.store
 
@@ -86,7 +86,7 @@ def audit(
         if not doubtful:
             break
         image = context.metadata.image()
-        passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.site.view)}
+        passed = {key for key, each in doubtful.items() if not _is_present(image, key, each.replicas.view)}
         if not passed:
             break
         for key in passed:
@@ -95,11 +95,11 @@ def audit(
         only = passed
     else:
         failures += [
-            Failure.of(each.site, StaleMetadataError("it changes faster than it can be looked at; try again"))
+            Failure.of(each.replicas, StaleMetadataError("it changes faster than it can be looked at; try again"))
             for key, each in doubtful.items()
             if key in passed and key[0] in image.topics
         ]
-    return sorted(audits.values(), key=lambda each: (each.site.view.topic, each.site.view.partition))
+    return sorted(audits.values(), key=lambda each: (each.replicas.view.topic, each.replicas.view.partition))
 
 
 def _is_present(image: ClusterImage, key: TopicIdPartition, view: PartitionView) -> bool:
@@ -119,11 +119,11 @@ def _audit_once(
         snapshots = context.topic_config(image, topic).snapshots
         for view in image.views(topic.name):
             if only is None or view.key in only:
-                audits[view.key] = Audited(LookWork(context.site(view), deep, snapshots))
-    _look_until_sure(context, image, audits, failures)
+                audits[view.key] = Audited(StructureWork(context.replicas(view), deep, snapshots))
+    _audit_until_sure(context, image, audits, failures)
     if deep:
         _read(context, audits)
-        _look_for_missing(context, image, audits)
+        _add_missing(context, image, audits)
     return audits
 
 
@@ -134,7 +134,7 @@ def failures_of(audits: Sequence[Audited]) -> list[Failure]:
 
 def rewrites_of(audits: Iterable[Audited]) -> dict[str, str]:
     """Of topics by id, what others have made of their tables."""
-    parts = ((each.site.view.topic_id, each.remote) for each in audits)
+    parts = ((each.replicas.view.topic_id, each.remote) for each in audits)
     return {topic_id: part.rewrite for topic_id, part in parts if part is not None and part.rewrite}
 
 
@@ -146,7 +146,7 @@ def notes_of(audits: Sequence[Audited]) -> list[str]:
 # ------------------------------------------------------------------------------------ structure
 
 
-def _look_until_sure(
+def _audit_until_sure(
     context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failures: list[Failure]
 ) -> None:
     """Steps 1 and 2. Findings that still differ from look to look in the last one are reported all the same."""
@@ -154,7 +154,7 @@ def _look_until_sure(
     said: dict[TopicIdPartition, set[tuple[str, str]]] = {}
     failed: dict[str, Failure] = {}
     for _ in range(_ROUNDS):
-        _look(context, image, unsure, failed)
+        _audit(context, image, unsure, failed)
         before, said = said, {}
         for key, each in unsure.items():
             now = {found.said for found in each.findings if not found.is_sure}
@@ -166,13 +166,13 @@ def _look_until_sure(
     failures += failed.values()
 
 
-def _look(
+def _audit(
     context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited], failed: dict[str, Failure]
 ) -> None:
     """Step 1."""
     context.progress.start("verify", len(audits), "partitions")
-    for outcome in context.tasks.run(look_at_partition, [each.work for each in audits.values()]):
-        each = audits[outcome.item.site.view.key]
+    for outcome in context.tasks.run(partition_structure, [each.work for each in audits.values()]):
+        each = audits[outcome.item.replicas.view.key]
         each.looked, each.remote, each.cold = None, None, ()
         match outcome:
             case Failed(work, error):
@@ -183,12 +183,12 @@ def _look(
     context.progress.finish()
     _load_remote(context, image, audits, failed)
     works = [
-        RemoteWork(each.site, each.remote, None if each.looked is None else each.looked.leader_log)
+        RemoteWork(each.replicas, each.remote, None if each.looked is None else each.looked.leader_log)
         for each in audits.values()
         if each.remote is not None
     ]
     for checked in context.tasks.run(check_remote, works):
-        each = audits[checked.item.site.view.key]
+        each = audits[checked.item.replicas.view.key]
         match checked:
             case Failed(remote, error):
                 each.findings.append(Finding(f"{remote} in the remote tier", error))
@@ -226,7 +226,7 @@ def _load_remote(
                 failed[topic.name] = Failure.of(topic.name, error)
 
 
-def _look_for_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
+def _add_missing(context: Context, image: ClusterImage, audits: Mapping[TopicIdPartition, Audited]) -> None:
     """Remote objects that were gone when they were to be read: retention takes some away while a long run
     lasts. Those that the table does not list any more are not missing.
     """
@@ -255,7 +255,7 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
     context.progress.start("verify --deep", len(works), "groups of files")
     for outcome in context.tasks.run(read_files, works, lambda work: work.size_bytes):
         work = outcome.item
-        each = audits[work.site.view.key]
+        each = audits[work.replicas.view.key]
         match outcome:
             case Failed(_, error):
                 each.findings.append(Finding(work.where, error, work.place))
@@ -266,11 +266,11 @@ def _read(context: Context, audits: Mapping[TopicIdPartition, Audited]) -> None:
         context.progress.advance(work.size_bytes)
     context.progress.finish()
     for each in audits.values():
-        for copy, agreed, error in list(odd_copies(each.good, each.site.view.leader)):
-            held, where = copy.held, f"{each.site} in the remote tier"
+        for copy, agreed, error in list(odd_copies(each.good, each.replicas.view.leader)):
+            held, where = copy.held, f"{each.replicas} in the remote tier"
             damage = BadFile(held.file, held.start, held.end) if agreed else None
             if copy.place is not None:
-                where = str(each.site.replica(copy.place))
+                where = str(each.replicas.replica(copy.place))
             each.findings.append(Finding(where, error, copy.place, damage))
             # Nobody is to copy it, nor, while it is not known which of them is right, any other of that name.
             each.good = [one for one in each.good if one != copy and (agreed or one.held.name != held.name)]
@@ -281,7 +281,7 @@ def _groups(each: Audited) -> Iterator[ReadWork]:
         return
     for look in each.looked.replicas:
         store = each.store(look.broker_id)
-        yield from groups_of(each.site, look.broker_id, store, look.live)
-        yield from groups_of(each.site, look.broker_id, store, look.spare, of_log=False)
+        yield from groups_of(each.replicas, look.broker_id, store, look.live)
+        yield from groups_of(each.replicas, look.broker_id, store, look.spare, of_log=False)
     if each.cold:
-        yield from groups_of(each.site, None, each.store(None), each.cold)
+        yield from groups_of(each.replicas, None, each.store(None), each.cold)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from stratalog.engine.replicas.repair import BadFile, Damage, HeldFile, Missing, Place
-from stratalog.engine.replication.site import Site
+from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.upkeep.verification.findings import Finding, offsets
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -33,7 +33,7 @@ _ATTEMPTS = 5
 class ReadWork:
     """Read some files of one replica, or of the remote tier."""
 
-    site: Site
+    replicas: PartitionReplicas
     place: Place
     store: Store
     files: tuple[HeldFile, ...]
@@ -49,8 +49,8 @@ class ReadWork:
     def where(self) -> str:
         """The replica, as reports name it."""
         if self.place is None:
-            return f"{self.site} in the remote tier"
-        return str(self.site.replica(self.place))
+            return f"{self.replicas} in the remote tier"
+        return str(self.replicas.replica(self.place))
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.context.Work``."""
@@ -69,19 +69,19 @@ class ReadFiles:
 
 
 def groups_of(
-    site: Site, place: Place, store: Store, files: Iterable[HeldFile], of_log: bool = True
+    replicas: PartitionReplicas, place: Place, store: Store, files: Iterable[HeldFile], of_log: bool = True
 ) -> Iterator[ReadWork]:
     """The files in order, in groups that are bounded in bytes and number; at least one file each."""
     group: list[HeldFile] = []
     size = 0
     for held in files:
         if group and (size + held.size_bytes > GROUP_BYTES or len(group) == GROUP_FILES):
-            yield ReadWork(site, place, store, tuple(group), of_log)
+            yield ReadWork(replicas, place, store, tuple(group), of_log)
             group, size = [], 0
         group.append(held)
         size += held.size_bytes
     if group:
-        yield ReadWork(site, place, store, tuple(group), of_log)
+        yield ReadWork(replicas, place, store, tuple(group), of_log)
 
 
 def read_files(work: ReadWork) -> ReadFiles:
@@ -156,7 +156,7 @@ def _present(work: ReadWork, held: HeldFile) -> DataFile | None:
     Raises: LogGapError; errors of listing the replica.
     """
     assert work.place is not None
-    replica = work.site.replica(work.place)
+    replica = work.replicas.replica(work.place)
     try:
         log = replica.log()
     except CorruptionError as error:

@@ -38,11 +38,11 @@ def verify_metadata(context: Context, *, deep: bool) -> tuple[dict[str, Value], 
 
     Raises: NoMajorityError and other RetriableError kinds; CorruptionError kinds when it cannot be read at all.
     """
-    return context.metadata.with_log(lambda log: _look(log, deep))
+    return context.metadata.with_log(lambda log: _check(log, deep))
 
 
-def _look(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
-    state = log.settle().state
+def _check(log: MetadataLog, deep: bool) -> tuple[dict[str, Value], list[Failure]]:
+    state = log.committed_log().state
     failures: list[Failure] = []
     voters = files = size_bytes = 0
     for voter in log.voters:
@@ -101,7 +101,7 @@ def _check_start(log: MetadataLog, listing: VoterListing, start: int, state: Log
     ends = [SnapshotId.of(name) for name in listing.checkpoints]
     committed = state.end
     if start > 0 and max(ends, default=SnapshotId(0, 0)).end_offset > committed:
-        committed = log.settle().state.end
+        committed = log.committed_log().state.end
     check_invariant(start, committed, ends, str(listing.voter))
 
 

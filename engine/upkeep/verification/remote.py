@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from stratalog.engine.replicas.repair import BadFile, HeldFile
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.upkeep.verification.findings import Finding
 from stratalog.partitions import paths
 from stratalog.partitions.errors import (
@@ -42,7 +42,7 @@ class RemotePartition:
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteWork(SiteWork):
+class RemoteWork(PartitionWork):
     """Look at what the remote table lists of one partition."""
 
     part: RemotePartition
@@ -57,13 +57,13 @@ class RemoteWork(SiteWork):
 
 def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]:
     """The task: the objects whose footers are as the table says, and what is wrong with the others."""
-    site, remote = work.site, work.part
-    where = f"{site} in the remote tier"
+    replicas, remote = work.replicas, work.part
+    where = f"{replicas} in the remote tier"
     sound: list[HeldFile] = []
     findings: list[Finding] = []
     for segment in remote.segments:
         try:
-            found = _check(where, site, remote, segment)
+            found = _check(where, replicas, remote, segment)
         except CorruptionError as error:
             bad = BadFile(remote_file(remote.folder, segment), segment.base_offset, segment.next_offset)
             findings.append(Finding(where, error, None, bad))
@@ -72,33 +72,37 @@ def check_remote(work: RemoteWork) -> tuple[tuple[HeldFile, ...], list[Finding]]
         else:
             sound.append(HeldFile(found.file, segment.base_offset, segment.next_offset))
     if work.leader is not None:
-        _check_end(where, site, remote.segments, work.leader, findings)
+        _check_end(where, replicas, remote.segments, work.leader, findings)
     return tuple(sound), findings
 
 
 def _check_end(
-    where: str, site: Site, segments: Sequence[RemoteSegment], leader: ReplicaLog, findings: list[Finding]
+    where: str,
+    replicas: PartitionReplicas,
+    segments: Sequence[RemoteSegment],
+    leader: ReplicaLog,
+    findings: list[Finding],
 ) -> None:
-    log_start = site.view.log_start_offset
+    log_start = replicas.view.log_start_offset
     try:
         if segments and segments[0].base_offset > log_start:
             raise LogGapError(
                 f"{where}: the log starts at offset {log_start}, the remote log at {segments[0].base_offset}: "
                 "the records between were never copied, and stay on the brokers"
             )
-        earliest_pending_upload(leader, segments, log_start, str(site))
+        earliest_pending_upload(leader, segments, log_start, str(replicas))
     except StratalogError as error:
         findings.append(Finding(where, error))
 
 
-def _check(where: str, site: Site, remote: RemotePartition, segment: RemoteSegment) -> Segment:
+def _check(where: str, replicas: PartitionReplicas, remote: RemotePartition, segment: RemoteSegment) -> Segment:
     if segment.path in remote.missing:
         raise RemoteObjectMissingError(
             f"{where}: the table lists {segment.path} with {segment.size_bytes} bytes; the object is not there as "
             "such"
         )
     found = read_remote(remote.store, remote.folder, segment)
-    if found.footer.topic_id != site.view.topic_id:
+    if found.footer.topic_id != replicas.view.topic_id:
         raise CorruptSegmentError(f"{where}: {segment.path} is of topic {found.footer.topic_id}")
     _check_statistics(where, segment, found)
     return found

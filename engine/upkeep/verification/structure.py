@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from stratalog.engine.replicas.registers import lineage_of
 from stratalog.engine.replicas.repair import BadEpoch, BadFile, Copy, HeldFile, Missing
 from stratalog.engine.replication.damage import uncommitted_epoch
-from stratalog.engine.replication.site import Site, SiteWork
+from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.upkeep.verification.findings import Finding, foreign_file, odd_copies, offsets
 from stratalog.engine.upkeep.verification.registers import check_registers
 from stratalog.engine.upkeep.verification.snapshots import check_snapshots, read_snapshots
@@ -40,7 +40,7 @@ _ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class LookWork(SiteWork):
+class StructureWork(PartitionWork):
     """Look at all replicas of one partition."""
 
     deep: bool
@@ -50,7 +50,7 @@ class LookWork(SiteWork):
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.context.Work``."""
-        return self.site.stores.values()
+        return self.replicas.stores.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +94,11 @@ class _SeenReplica:
     log: ReplicaLog | None = None
 
 
-def look_at_partition(work: LookWork) -> PartitionStructure:
+def partition_structure(work: StructureWork) -> PartitionStructure:
     """The task."""
     for _ in range(_ATTEMPTS):
         try:
-            return _look_at_all(work)
+            return _partition_structure(work)
         except SourceChangedError as error:  # retention or a merge took a file away: list all of them again
             changed = error
     vanish = SourceChangedError(
@@ -107,9 +107,9 @@ def look_at_partition(work: LookWork) -> PartitionStructure:
     return PartitionStructure((), (Finding(str(work), vanish),), Lineage(), None)
 
 
-def _look_at_all(work: LookWork) -> PartitionStructure:
+def _partition_structure(work: StructureWork) -> PartitionStructure:
     """Raises: SourceChangedError when a file that was listed is gone."""
-    view = work.site.view
+    view = work.replicas.view
     findings: list[Finding] = []
     seen: dict[int, _SeenReplica] = {}
     # The leader, listed last, is behind none of its followers.
@@ -117,17 +117,17 @@ def _look_at_all(work: LookWork) -> PartitionStructure:
         if view.brokers[broker].fenced:
             continue
         try:
-            replica = work.site.replica(broker)
+            replica = work.replicas.replica(broker)
             seen[broker] = _list(replica, view.leader_epoch, findings)
         except SourceChangedError:
             raise
         except StratalogError as error:
             findings.append(Finding(f"{work} on broker {broker}", error, broker))
-    reference = _reference(work.site, seen)
+    reference = _reference(work.replicas, seen)
     looks: dict[int, ReplicaStructure] = {}
     for broker, found in seen.items():
         try:
-            looks[broker] = _look(found, reference, findings)
+            looks[broker] = _replica_structure(found, reference, findings)
         except SourceChangedError:
             raise
         except StratalogError as error:
@@ -138,8 +138,8 @@ def _look_at_all(work: LookWork) -> PartitionStructure:
             replica, listing = seen[broker].replica, seen[broker].listing
             findings += check_snapshots(replica, listing, look.lineage, look.local_start, committed)
     leader = None if view.leader is None else looks.get(view.leader)
-    _find_short(work.site, seen, looks, leader, reference, findings)
-    findings += _one_file_for_two(work.site, looks.values())
+    _find_short(work.replicas, seen, looks, leader, reference, findings)
+    findings += _one_file_for_two(work.replicas, looks.values())
     if work.deep:
         of_leader = seen.get(view.leader) if view.leader is not None else None
         for found in seen.values():
@@ -148,7 +148,7 @@ def _look_at_all(work: LookWork) -> PartitionStructure:
             )
             findings += read_snapshots(found.replica, found.listing)
     else:
-        _compare_sizes(work.site, looks.values(), findings)
+        _compare_sizes(work.replicas, looks.values(), findings)
     sound = leader is not None and all(finding.broker_id != leader.broker_id for finding in findings)
     log = seen[leader.broker_id].log if leader is not None and sound else None
     return PartitionStructure(tuple(looks.values()), tuple(findings), reference, log)
@@ -162,8 +162,8 @@ def _list(replica: Replica, epoch: int, findings: list[Finding]) -> _SeenReplica
             error: StratalogError = uncommitted_epoch(replica, name.epoch, epoch)
             findings.append(Finding(str(replica), error, replica.broker_id, BadEpoch(name.epoch, needed=False)))
     listing = replace(listing, epochs=tuple(each for each in listing.epochs if each[0].epoch <= epoch))
-    for stranger in listing.strangers:
-        error = foreign_file(replica.store, stranger)
+    for foreign in listing.foreign:
+        error = foreign_file(replica.store, foreign)
         findings.append(Finding(str(replica), error, replica.broker_id, log_is_whole=True))
     try:
         return _SeenReplica(replica, listing, lineage_of(replica, listing))
@@ -179,9 +179,9 @@ def _greatest_epoch(listing: Listing) -> int:
     return max(epochs, default=0)
 
 
-def _reference(site: Site, seen: Mapping[int, _SeenReplica]) -> Lineage:
+def _reference(replicas: PartitionReplicas, seen: Mapping[int, _SeenReplica]) -> Lineage:
     """The leader's lineage; where it cannot be read, the latest one that a member of the ISR has joined."""
-    view = site.view
+    view = replicas.view
     leader = seen.get(view.leader) if view.leader is not None else None
     if leader is not None and leader.lineage is not None:
         return leader.lineage
@@ -190,7 +190,7 @@ def _reference(site: Site, seen: Mapping[int, _SeenReplica]) -> Lineage:
     return Lineage() if lineage is None else lineage
 
 
-def _look(found: _SeenReplica, reference: Lineage, findings: list[Finding]) -> ReplicaStructure:
+def _replica_structure(found: _SeenReplica, reference: Lineage, findings: list[Finding]) -> ReplicaStructure:
     """Raises: SourceChangedError; errors of looking at the replica."""
     replica, listing = found.replica, found.listing
     lineage = found.lineage
@@ -223,7 +223,7 @@ def _look(found: _SeenReplica, reference: Lineage, findings: list[Finding]) -> R
         epochs=frozenset(name.epoch for name, _ in listing.epochs),
         joined_epoch=listing.joined_epoch,
         local_start=log.local_start,
-        high_watermark=max(log.high_watermark, min(log.promised, end)),
+        high_watermark=max(log.high_watermark, min(log.claimed_high_watermark, end)),
         end=end,
         live=tuple(good),
         spare=tuple(_unread(file) for file in (*log.dead, *log.hidden)),
@@ -253,7 +253,7 @@ def _bad(file: DataFile, files: Iterable[DataFile], log: ReplicaLog) -> BadFile:
     base, end = file.name.base_offset, file.name.next_offset
     if end is None:
         later = [other.name.base_offset for other in files if other.name.base_offset > base]
-        end = min(later, default=max(base + 1, log.promised))
+        end = min(later, default=max(base + 1, log.claimed_high_watermark))
     return BadFile(file, base, end)
 
 
@@ -265,7 +265,7 @@ def _said(replica: Replica, bad: BadFile, error: StratalogError) -> CorruptSegme
 
 
 def _find_short(
-    site: Site,
+    replicas: PartitionReplicas,
     seen: Mapping[int, _SeenReplica],
     looks: Mapping[int, ReplicaStructure],
     leader: ReplicaStructure | None,
@@ -276,33 +276,38 @@ def _find_short(
     for broker, found in looks.items():
         replica, log, look = seen[broker].replica, seen[broker].log, found
         assert log is not None
-        must_reach, why = log.promised, "the high watermark reached"
+        must_reach, why = log.claimed_high_watermark, "the high watermark reached"
         if leader is None:
             pass
         elif look is leader:
-            known = max(_known_of(site, seen, looks.values(), leader), default=(0, ""))
+            known = max(_known_of(replicas, seen, looks.values(), leader), default=(0, ""))
             must_reach, why = max((must_reach, why), known, key=lambda each: each[0])
         else:
-            if broker in site.view.isr and leader.high_watermark > max(must_reach, look.end):
+            if broker in replicas.view.isr and leader.high_watermark > max(must_reach, look.end):
                 # It may have passed what was listed of the follower before.
                 try:
-                    look = _look(_SeenReplica(replica, replica.list(), seen[broker].lineage), reference, [])
+                    look = _replica_structure(
+                        _SeenReplica(replica, replica.list(), seen[broker].lineage), reference, []
+                    )
                 except SourceChangedError:
                     raise
                 except StratalogError as unreadable:
                     findings.append(Finding(str(replica), unreadable, broker))
-            if broker in site.view.isr and leader.high_watermark > must_reach:
+            if broker in replicas.view.isr and leader.high_watermark > must_reach:
                 must_reach, why = leader.high_watermark, "it is in sync, and the leader's high watermark is"
             if found.lineage != leader.lineage and found.joined_epoch == leader.joined_epoch:
                 error = CorruptionError(f"{replica} has another lineage than its leader: {found.lineage}")
                 # A member may be the one that is right: nobody takes its register away.
-                damage = None if broker in site.view.isr else BadEpoch(found.joined_epoch)
+                damage = None if broker in replicas.view.isr else BadEpoch(found.joined_epoch)
                 findings.append(Finding(str(replica), error, broker, damage))
         findings += _gaps(replica, look, must_reach, why)
 
 
 def _known_of(
-    site: Site, seen: Mapping[int, _SeenReplica], looks: Iterable[ReplicaStructure], leader: ReplicaStructure
+    replicas: PartitionReplicas,
+    seen: Mapping[int, _SeenReplica],
+    looks: Iterable[ReplicaStructure],
+    leader: ReplicaStructure,
 ) -> Iterator[tuple[int, str]]:
     """Up to where others prove that the leader's log went. All that a follower holds came from the leader once
     both have joined the view's epoch. Before that it may have more, from the leader before, which nobody has
@@ -312,10 +317,10 @@ def _known_of(
         log = seen[other.broker_id].log
         if other is leader or log is None:
             continue
-        if other.joined_epoch == leader.joined_epoch == site.epoch and other.lineage == leader.lineage:
+        if other.joined_epoch == leader.joined_epoch == replicas.epoch and other.lineage == leader.lineage:
             yield other.end, f"broker {other.broker_id} has copied it up to"
-        if other.broker_id in site.view.isr:
-            yield log.promised, f"broker {other.broker_id} knows that the high watermark reached"
+        if other.broker_id in replicas.view.isr:
+            yield log.claimed_high_watermark, f"broker {other.broker_id} knows that the high watermark reached"
 
 
 def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -> list[Finding]:
@@ -342,33 +347,35 @@ def _gaps(replica: Replica, look: ReplicaStructure, must_reach: int, why: str) -
     return found
 
 
-def _one_file_for_two(site: Site, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
+def _one_file_for_two(replicas: PartitionReplicas, looks: Iterable[ReplicaStructure]) -> Iterator[Finding]:
     """Files of two replicas that are one: hard links, or one folder that is mounted in two places. Files of their
     own never share inode and mtime, part of which is drawn. The leader's counts as the one; else the first.
     """
     held: dict[tuple[DataName, str], ReplicaStructure] = {}
-    for look in sorted(looks, key=lambda look: look.broker_id != site.view.leader):
-        replica = site.replica(look.broker_id)
+    for look in sorted(looks, key=lambda look: look.broker_id != replicas.view.leader):
+        replica = replicas.replica(look.broker_id)
         for copy in look.live if replica.store.uri.startswith("file://") else ():
             other = held.setdefault((copy.name, copy.file.object.version), look)
             if other is not look:
                 what = f"{replica.store.uri_of(copy.file.object.name)}: {offsets(copy.start, copy.end)}"
                 error = CorruptSegmentError(
-                    f"{what}: it is the very file that {site.replica(other.broker_id)} has, a hard link or one "
-                    "folder mounted twice: there is one copy less than it seems"
+                    f"{what}: it is the very file that {replicas.replica(other.broker_id)} has, a hard link or "
+                    "one folder mounted twice: there is one copy less than it seems"
                 )
                 bad = BadFile(copy.file, copy.start, copy.end)
                 yield Finding(str(replica), error, look.broker_id, bad)
 
 
-def _compare_sizes(site: Site, looks: Iterable[ReplicaStructure], findings: list[Finding]) -> None:
+def _compare_sizes(
+    replicas: PartitionReplicas, looks: Iterable[ReplicaStructure], findings: list[Finding]
+) -> None:
     copies = [
-        Copy(look.broker_id, site.replica(look.broker_id).store, held, held.size_bytes)
+        Copy(look.broker_id, replicas.replica(look.broker_id).store, held, held.size_bytes)
         for look in looks
         for held in look.live
     ]
-    for copy, agreed, error in odd_copies(copies, site.view.leader):
+    for copy, agreed, error in odd_copies(copies, replicas.view.leader):
         held = copy.held
         damage = BadFile(held.file, held.start, held.end) if agreed else None
-        where = str(site.replica(copy.place)) if copy.place is not None else str(site)
+        where = str(replicas.replica(copy.place)) if copy.place is not None else str(replicas)
         findings.append(Finding(where, error, copy.place, damage))

@@ -62,8 +62,8 @@ def _row(each: Audited) -> dict[str, Value]:
     assert each.looked is not None
     looks = each.looked.replicas
     return {
-        "topic": each.site.view.topic,
-        "partition": each.site.view.partition,
+        "topic": each.replicas.view.topic,
+        "partition": each.replicas.view.partition,
         "replicas": len(looks),
         "files": sum(len(look.live) + len(look.bad) for look in looks),
         "bytes": sum(held.size_bytes for look in looks for held in look.live),

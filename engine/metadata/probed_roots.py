@@ -64,7 +64,7 @@ class ProbedMetadata:
 
 
 @dataclass(frozen=True, slots=True)
-class SettleBrokers:
+class ApplyProbe:
     """Fence, register, and unfence brokers as their roots were found; leave those alone that were fenced by
     hand. Nothing at all changes unless a majority of the metadata voters was found the same: a driver that does
     not reach them is cut off, and metadata that was moved or put back from a copy needs an operator.
@@ -102,7 +102,7 @@ class _Step:
 
 def _step(broker: BrokerImage, finding: Finding) -> _Step:
     who = f"broker {broker.broker_id}"
-    if broker.held:
+    if broker.fenced_by_hand:
         return _Step(note=f"{who} was fenced by hand, and stays fenced{_also(finding)}")
     match finding:
         case Same():
@@ -152,12 +152,12 @@ def _not_trustworthy(image: ClusterImage, found: Sequence[Found]) -> str | None:
         return None
     if any(isinstance(findings.get(broker), Another) for broker in voters):
         return (
-            f"nothing was settled: roots of the metadata voters {_listed(voters)} were moved, or put back from a "
+            f"nothing was changed: roots of the metadata voters {_listed(voters)} were moved, or put back from a "
             "copy. Where they hold all they ever held, bootstrap these brokers with --trust-copy; where the copy "
             "is older, later commits may be lost: bootstrap them without it"
         )
     return (
-        f"nothing was settled: this driver does not reach the roots of a majority of the metadata voters "
+        f"nothing was changed: this driver does not reach the roots of a majority of the metadata voters "
         f"{_listed(voters)}; are their volumes mounted here?"
     )
 

@@ -1,26 +1,26 @@
-"""What is committed when the roots of brokers were found so and so (``stratalog.engine.metadata.settling``)."""
+"""Metadata records that follow from a probe of the brokers' roots."""
 
 from __future__ import annotations
 
 import pytest
 
 from stratalog.engine.metadata.commands import FenceBroker, RegisterBroker, UnregisterBroker
+from stratalog.engine.metadata.probed_roots import (
+    Another,
+    ApplyProbe,
+    Finding,
+    Found,
+    NotOurs,
+    ProbedMetadata,
+    Same,
+    Unreachable,
+)
 from stratalog.engine.metadata.records import (
     FenceBrokerRecord,
     RegisterBrokerRecord,
     UnfenceBrokerRecord,
     VoterId,
     VotersRecord,
-)
-from stratalog.engine.metadata.settling import (
-    Another,
-    Finding,
-    Found,
-    NotOurs,
-    ProbedMetadata,
-    Same,
-    SettleBrokers,
-    Unreachable,
 )
 from stratalog.partitions.errors import BrokerUnreachableError, InconsistentClusterIdError, StaleBrokerError
 from tests.unit.metadata_harness import Metadata, an_id
@@ -42,10 +42,10 @@ def anew(broker_id: int) -> Another:
     return Another(RegisterBroker(broker_id, an_id(7000 + broker_id), None, f"file:///{broker_id}", "root"))
 
 
-def findings(meta: Metadata, **found: Finding) -> SettleBrokers:
+def findings(meta: Metadata, **found: Finding) -> ApplyProbe:
     """These findings (``b2=...``) under the present registrations, all other roots being the same."""
     named = {int(name[1:]): finding for name, finding in found.items()}
-    return SettleBrokers(
+    return ApplyProbe(
         tuple(
             Found(broker_id, broker.broker_epoch, named.get(broker_id, Same()))
             for broker_id, broker in meta.image.brokers.items()
@@ -183,7 +183,7 @@ def test_who_does_not_reach_a_majority_of_the_voters_fences_nobody(
     assert meta.image.brokers[4].fenced == settles
     if not settles:
         (note,) = settled.notes
-        assert "nothing was settled: this driver does not reach" in note
+        assert "nothing was changed: this driver does not reach" in note
 
 
 def test_metadata_that_was_moved_or_restored_is_a_person_s_business() -> None:

@@ -12,7 +12,7 @@ from stratalog.partitions.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class PartitionReplicas:
     """A partition for a task: the view and the replicas. Picklable where its stores are."""
 
     view: PartitionView
@@ -57,7 +57,7 @@ class Site:
             partition=self.view.partition,
             assignment=self.view.assignments[broker_id],
             root=broker.root,
-            home=broker.home,
+            incarnation_folder=broker.incarnation_folder,
         )
 
     @property
@@ -76,14 +76,14 @@ class Site:
 
 
 @dataclass(frozen=True, slots=True)
-class SiteWork:
+class PartitionWork:
     """The work of a task on one partition, named by it."""
 
-    site: Site
+    replicas: PartitionReplicas
 
     def stores_used(self) -> Iterable[Store]:
         """See ``stratalog.engine.driver.context.Work``: those of the partition's brokers."""
-        return self.site.stores.values()
+        return self.replicas.stores.values()
 
     def __str__(self) -> str:
-        return str(self.site)
+        return str(self.replicas)
