@@ -14,10 +14,10 @@ from packaging.requirements import Requirement
 def bare_python(folder: Path, requirements: Iterable[str]) -> Path:
     """An environment in ``folder``; its Python. The packages are links to those of this one."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-    replicas = next(folder.glob("lib/python*/replicas-packages"))
+    packages = next(folder.glob("lib/python*/site-packages"))
     for one in closure(requirements):
         for name in {file.parts[0] for file in one.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            (replicas / name).symlink_to(Path(str(one.locate_file(name))))
+            (packages / name).symlink_to(Path(str(one.locate_file(name))))
     return folder / "bin" / "python"
 
 

@@ -57,10 +57,10 @@ class WatchedLog(MetadataLog):
 
     def committed_log(self) -> CommittedLog:
         known = self.world.history.end
-        settled = super().committed_log()
-        self.world.believed(settled.state, self.who)
-        self.world.history.check_read(settled.state.image, known)
-        return settled
+        log = super().committed_log()
+        self.world.believed(log.state, self.who)
+        self.world.history.check_read(log.state.image, known)
+        return log
 
     def read(self) -> ClusterImage:
         known = self.world.history.end

@@ -90,7 +90,7 @@ class Oracle:
 
     # ------------------------------------------------------------------------------- metadata
 
-    def without_transactions(self, state: LogState) -> None:
+    def committed(self, state: LogState) -> None:
         """A driver takes a state of the metadata log for committed. Raises: Violation (I6)."""
         if state.image.next_offset > self.image.next_offset:
             for name in sorted(state.files - set(self.files.values())):
@@ -149,9 +149,9 @@ class WatchedLog(MetadataLog):
 
     def committed_log(self) -> CommittedLog:
         known = self.oracle.image.next_offset
-        settled = super().committed_log()
-        self._check_read(settled.state.image, known)
-        return settled
+        log = super().committed_log()
+        self._check_read(log.state.image, known)
+        return log
 
     def read(self) -> ClusterImage:
         known = self.oracle.image.next_offset
@@ -172,6 +172,6 @@ class WatchedLog(MetadataLog):
                 f"I6: a read returned offset {image.next_offset}, {known} was committed before it began"
             )
 
-    def _settle(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
-        self.oracle.without_transactions(state)
-        return super()._settle(state, looks)
+    def _mark_committed(self, state: LogState, looks: Iterable[VoterLook]) -> LogState:
+        self.oracle.committed(state)
+        return super()._mark_committed(state, looks)

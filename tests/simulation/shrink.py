@@ -66,7 +66,6 @@ class Shrinker:
             candidates += [replace(known, fault_rate=0.0, crashes=0)] if known.fault_rate else []
             candidates += [replace(known, late_write_rate=0.0)] if known.late_write_rate else []
             candidates += [replace(known, page=0)] if known.page else []
-            candidates += [replace(known, fine_metadata=False)] if getattr(known, "fine_metadata", False) else []
             counts = [range(len(slot)) for slot in known.operations]
             for slot, operations in enumerate(known.operations):
                 for index in range(len(operations)):

@@ -121,7 +121,7 @@ def pip(*argv: str) -> None:
 
 def names_of(python: Path) -> set[str]:
     """What is at the top of the packages of an environment."""
-    return {path.name for path in next(python.parents[1].glob("lib/python*/replicas-packages")).iterdir()}
+    return {path.name for path in next(python.parents[1].glob("lib/python*/site-packages")).iterdir()}
 
 
 def test_the_wheel_is_the_package_that_executors_get(wheel: Path, project: Project) -> None:
