@@ -13,7 +13,7 @@ from bench.uploading import fresh_server
 from stratalog.partitions.store import StoreOptions
 from stratalog.partitions.store.s3 import S3Store
 from stratalog.partitions.store.s3_bucket import KEYS_PER_DELETE
-from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.plan import expired_segments
 
 SEGMENTS = 10_000
 THREADS = 8

@@ -22,7 +22,7 @@ from stratalog.partitions.store import Store, StoreOptions
 from stratalog.partitions.store.local import LocalStore
 from stratalog.tiering.delta_table import DeltaTopicTable
 from stratalog.tiering.divergence import Histories, Present
-from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 
 SIZES = (1_000, 10_000, 100_000)

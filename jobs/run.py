@@ -203,7 +203,7 @@ def explain(error: Exception) -> tuple[str, str, int] | None:
     if "pyspark" in sys.modules:
         from pyspark.errors import AnalysisException, PySparkException, PythonException
 
-        from stratalog.engine.spark.failures import why_given_up
+        from stratalog.engine.spark.runner import why_given_up
 
         if isinstance(error, PySparkException) and not isinstance(error, PythonException):
             message = next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -9,7 +9,7 @@ KIP-405's pieces, and what they are here
     RemoteStorageManager            a ``stratalog.partitions.store.Store``: stage, commit, read, delete
     RemoteLogMetadataManager        the Delta table (``delta_table``): adds and removes, atomic, versioned
     RemoteLogSegmentMetadata        an add action with its statistics (``remote_segment``, ``statistics``)
-    RemoteLogManager's task         ``plan`` (what is due), ``copier`` (bring it there), ``expiry`` (what goes)
+    RemoteLogManager's task         ``plan`` (what is due, what goes), ``copier`` (bring it there)
     unclean leader election         ``divergence``: the remote part of the leader's history, and who may say
     leftovers of failed copies      ``remote_objects``: what of a folder is litter
     none: others write the table    ``foreign_commits``: what that makes of the remote log
@@ -40,7 +40,7 @@ In and out
 
 May not know
     pyspark, the cluster metadata, who leads. Pure modules (``remote_segment``, ``remote_log``,
-    ``statistics``, ``plan``, ``expiry``, the decision in ``bootstrap``) do no I/O and know no clock.
+    ``statistics``, ``plan``, the decision in ``bootstrap``) do no I/O and know no clock.
 
 Where KIP-405 has no counterpart: ``docs/kips.md``.
 """

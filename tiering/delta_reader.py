@@ -27,7 +27,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.store.protocol import Store, StoredObject, StoreOptions
 from stratalog.tiering import delta_options
 from stratalog.tiering.delta_entries import check_log
-from stratalog.tiering.delta_features import check_readable
+from stratalog.tiering.delta_schema import check_readable
 from stratalog.tiering.foreign_commits import ForeignCommit, read_commits, rewrite_of, standing
 from stratalog.tiering.foreign_files import Range, records_in
 from stratalog.tiering.listed_files import files_with, listed_segments, whatever_is_listed

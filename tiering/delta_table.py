@@ -30,9 +30,8 @@ from stratalog.partitions.errors import (
     StorageError,
 )
 from stratalog.tiering import delta_options
-from stratalog.tiering.delta_features import check_writable
 from stratalog.tiering.delta_reader import APPLICATION, CLUSTER_ID, DELETED, TOPIC, TOPIC_ID, DeltaTopicReader
-from stratalog.tiering.delta_schema import delta_schema, grown_fields
+from stratalog.tiering.delta_schema import check_writable, delta_schema, grown_fields
 from stratalog.tiering.divergence import Histories
 from stratalog.tiering.foreign_commits import Rewrite
 from stratalog.tiering.listed_files import listed_files

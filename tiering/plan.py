@@ -1,5 +1,4 @@
-"""The plan of uploads: the part of a leader's log that is due for the remote tier (KIP-405, RLM task, step 2).
-Pure.
+"""The plan of copies to the remote tier and of expiry from it (KIP-405, the RLM task). Pure.
 
 Sealed runs below the high watermark, from the earliest on, one after the other without a gap, from the end
 of the remote log on, as far as the copy lag lets them go (KIP-1241). A run that is one whole file is copied as
@@ -10,14 +9,15 @@ offset, and every segment there says by itself which of its records are committe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.merge import MergePolicy, Run, sealed_runs
 from stratalog.partitions.retention import UNLIMITED, LogFile
 from stratalog.partitions.transactions import LogTransactions
+from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment
 
 LatestMs = Callable[[Link], int]
@@ -181,3 +181,26 @@ def changes_at_ms(
     if expires_ms != UNLIMITED:  # not before the last file has expired
         sealed_ms = min(sealed_ms, latest_ms(left[-1]) + expires_ms + 1)
     return max(now_ms, sealed_ms)
+
+
+def expired_segments(remote: RemoteLog, log_starts: Mapping[int, int]) -> list[RemoteSegment]:
+    """The segments that lie wholly below the log start offset of their partition, in order. One that only
+    begins below it stays, readers skip its first records: files are never cut for retention.
+    """
+    return [
+        segment
+        for partition, log_start in sorted(log_starts.items())
+        for segment in remote.of_partition(partition)
+        if segment.next_offset <= log_start
+    ]
+
+
+def both_tiers(remote: Sequence[RemoteSegment], local: Sequence[LogFile]) -> list[LogFile]:
+    """A partition's whole log as total retention looks at it: every offset once, the remote part first.
+
+    ``local`` are the leader's files in order. Those that the remote holds are left out, one that straddles
+    its end is counted whole from there on.
+    """
+    end = remote[-1].next_offset if remote else 0
+    rest = [replace(extent, start=max(extent.start, end)) for extent in local if extent.end > end]
+    return [*(segment.extent for segment in remote), *rest]

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from stratalog.partitions.lineage import Lineage
 from stratalog.tiering.divergence import Histories
-from stratalog.tiering.expiry import expired_segments
 from stratalog.tiering.foreign_commits import ListedFile
+from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import RemoteSegment, Uploaded
 

@@ -17,8 +17,8 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
+from stratalog.engine.quorum.bootstrap import sign_log
 from stratalog.engine.quorum.inspection import VoterFound, inspect
-from stratalog.engine.quorum.signing import sign_log
 from stratalog.engine.quorum.upkeep import Upkeep
 from stratalog.engine.upkeep.snapshots.metadata import keep_metadata_short, metadata_failures
 from stratalog.partitions.errors import BrokerUnreachableError, InvalidCallError
@@ -83,7 +83,7 @@ def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool =
 
 
 def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
-    """Trust what the voters show, and sign it (``stratalog.engine.quorum.signing``); what became of every voter.
+    """Trust what the voters show, and sign it (``stratalog.engine.quorum.bootstrap``); what became of every voter.
 
     Raises: as ``sign_log``.
     """

@@ -20,12 +20,12 @@ from stratalog.engine.metadata.commands import (
     Decision,
     FenceBroker,
     RegisterBroker,
+    Together,
     UnfenceBroker,
     UnregisterBroker,
 )
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage, PartitionImage
 from stratalog.engine.metadata.probed_roots import Another, Found, NotOurs, Same, Unreachable
-from stratalog.engine.metadata.together import Together
 from stratalog.partitions.errors import InvalidCallError, StratalogError
 
 _NAMED = 5

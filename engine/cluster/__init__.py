@@ -179,7 +179,7 @@ class Cluster(Client):
     ) -> Report:
         """Sign the metadata of a cluster that had no key, or whose key was lost. This trusts the log that a
         majority of the voters shows now, of any author: check it before (``describe``, ``verify``). See
-        ``stratalog.engine.quorum.signing``.
+        ``stratalog.engine.quorum.bootstrap``.
 
         Raises: ClusterKeyError without a key; as ``open``; NoMajorityError.
         """

@@ -16,7 +16,6 @@ Purpose
         reassignment_commands   ... other replicas
         partition_changes       what the commands on partitions share
         dump                    an image as records of a snapshot, and back
-        together                several commands in one commit
         probed_roots            what follows from how the roots of the brokers were found
         placement               replicas over racks
         reassignment_plan       which replicas a reassignment asks for

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+from stratalog.engine.metadata.fold import apply
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage
 from stratalog.engine.metadata.records import (
     FenceBrokerRecord,
@@ -166,3 +167,20 @@ def _check_registration(broker: BrokerImage, broker_epoch: int) -> None:
             f"broker {broker.broker_id} has broker epoch {broker.broker_epoch}, not {broker_epoch}: it was "
             "registered again; read the metadata again"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """All of these or none, each decided on what those before it leave. Answer: the image that they make."""
+
+    commands: tuple[Command[object], ...]
+
+    def decide(self, image: ClusterImage) -> Decision[ClusterImage]:
+        """Raises: what the commands raise."""
+        records: list[MetadataRecord] = []
+        for command in self.commands:
+            decided = command.decide(image).records
+            if decided:
+                image = apply(image, image.next_offset, decided)
+                records += decided
+        return Decision(tuple(records), image)

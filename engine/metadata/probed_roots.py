@@ -11,9 +11,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from stratalog.engine.metadata.commands import Command, Decision, FenceBroker, RegisterBroker, UnfenceBroker
+from stratalog.engine.metadata.commands import (
+    Command,
+    Decision,
+    FenceBroker,
+    RegisterBroker,
+    Together,
+    UnfenceBroker,
+)
 from stratalog.engine.metadata.image import BrokerImage, ClusterImage
-from stratalog.engine.metadata.together import Together
 from stratalog.partitions.errors import StaleBrokerError, StratalogError
 
 

@@ -12,7 +12,6 @@ Purpose
         finding      the greatest log on some roots, of any cluster's voters
         damage       voters whose files cannot be believed, and what a majority shows without them
         electorate   the voters, and looks at a majority of them; why they may change
-        refusals     voters that let this driver read, and not write
         proof        the log that looks prove to be committed, for drivers without the right to write
         patience     how long drivers wait for each other
         claim        an epoch that a driver has claimed, and what it goes on from
@@ -20,7 +19,6 @@ Purpose
         client       what the engine uses: ``image()`` and ``submit(command)``; many commands in one batch
         bootstrap    the first batch of a new cluster, and finding the log of an existing one
         upkeep       take a snapshot, move the log start, delete; why that is safe
-        signing      the log of a cluster that had no key is signed
         cache        what a driver remembers between its runs
         pages        ... with topics that are unpacked when they are asked for
         inspection   what there is on each voter, for people

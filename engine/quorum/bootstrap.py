@@ -9,19 +9,27 @@ order a formatted root outside the voters shows that there was a log once.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 
 from stratalog.engine.metadata.image import ClusterImage
-from stratalog.engine.metadata.records import VoterId, VotersRecord
+from stratalog.engine.metadata.records import NoOpRecord, VoterId, VotersRecord
 from stratalog.engine.quorum.checkpoints import Loading
 from stratalog.engine.quorum.contents import Note
 from stratalog.engine.quorum.finding import Search
 from stratalog.engine.quorum.log import MetadataLog
 from stratalog.engine.quorum.state import LogState
+from stratalog.engine.quorum.upkeep import Upkeep, keep_up
 from stratalog.engine.quorum.voter import Voter
+from stratalog.partitions.clock import Clock
 from stratalog.partitions.cluster_key import ClusterKey
-from stratalog.partitions.errors import InvalidCallError, NoMajorityError, StorageAuthorizationError
+from stratalog.partitions.errors import (
+    InvalidCallError,
+    NoMajorityError,
+    NotControllerError,
+    OutcomeUnknownError,
+    StorageAuthorizationError,
+)
 from stratalog.partitions.root import read_broker_file
 from stratalog.partitions.store.protocol import Store
 
@@ -137,3 +145,24 @@ def find_log(
         Voter(one.broker_id, stores[one.broker_id], one.directory_id, key) for one in state.image.voters
     )
     return FoundLog(voters, state)
+
+
+_SNAPSHOTS = 2
+_NEVER_MS = 1 << 62
+"""So old is no snapshot: the log starts at the second latest."""
+
+
+def sign_log(log: MetadataLog, clock: Clock) -> Upkeep:
+    """Sign the log; the result is that of the second snapshot. ``log`` has a key, and trusts the present log. May
+    be repeated.
+
+    Raises: as ``keep_up``.
+    """
+    done: Upkeep | None = None
+    for _ in range(_SNAPSHOTS):
+        with suppress(NotControllerError, OutcomeUnknownError):  # a faster driver has committed something
+            log.claim()
+            log.commit((NoOpRecord(),))
+        done = keep_up(log, clock, lag_ms=_NEVER_MS)
+    assert done is not None
+    return done

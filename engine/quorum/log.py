@@ -12,7 +12,7 @@ from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import MetadataRecord, NoOpRecord, VoterId, VotersRecord
 from stratalog.engine.quorum.batch import encode_batch
 from stratalog.engine.quorum.checkpoints import Loading
-from stratalog.engine.quorum.claim import Claim
+from stratalog.engine.quorum.claim import Claim, Refusals
 from stratalog.engine.quorum.contents import Contents, Note
 from stratalog.engine.quorum.damage import DAMAGED, check_voter
 from stratalog.engine.quorum.electorate import (
@@ -26,7 +26,6 @@ from stratalog.engine.quorum.electorate import (
 )
 from stratalog.engine.quorum.patience import ClaimBackoff, Patience
 from stratalog.engine.quorum.proof import UnprovenError
-from stratalog.engine.quorum.refusals import Refusals
 from stratalog.engine.quorum.state import LogState, is_majority
 from stratalog.engine.quorum.voter import Voter, VoterListing, VoterLook
 from stratalog.partitions.clock import Clock

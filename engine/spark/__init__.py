@@ -1,6 +1,6 @@
 """The one place of the engine that knows Spark; importing ``engine`` does not import it.
 
-runner     run work on executors, packed into slices by weight
+runner     run work on executors, packed into slices by weight; jobs that Spark gave up for want of machines
 appending  a DataFrame -> one streaming pass of record batches per partition
 append_frame, read_frame, snapshot_frame   a DataFrame appended, a read plan and a snapshot as one
 reducing   snapshots of partitions that are larger than a task's memory
@@ -8,7 +8,6 @@ views      what spark.sql knows a read by
 frames     frames of pandas, polars and Arrow as Spark's
 types      declared schemas -> Spark's types, without Spark's own readers of them
 sql        names and texts in SQL
-failures   jobs that Spark gave up for want of machines
 read_errors what Spark says of files that it cannot read
 scanning   a read plan -> Spark's own Parquet reader over exactly those files
 stream_format  the format of Spark's streams: stream_source reads (stream_columns: what), stream_sink appends

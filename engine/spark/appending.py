@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.types import DataType, StructType
 
-from stratalog.engine.spark.failures import CONNECTION_ERRORS, why_given_up
+from stratalog.engine.spark.runner import CONNECTION_ERRORS, why_given_up
 from stratalog.engine.spark.sql import identifier
 from stratalog.partitions.errors import InvalidRecordError, OutcomeUnknownError, RetriableError, StratalogError
 from stratalog.partitions.growth import ADDED

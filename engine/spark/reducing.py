@@ -23,8 +23,8 @@ from pyspark.sql.types import IntegerType, StructField, StructType
 
 from stratalog.engine.reading.plan import PartitionPieces, file_ranges
 from stratalog.engine.replication.snapshots import checkpoints_of
-from stratalog.engine.spark.failures import CONNECTION_ERRORS, why_given_up
 from stratalog.engine.spark.read_errors import read_errors
+from stratalog.engine.spark.runner import CONNECTION_ERRORS, why_given_up
 from stratalog.engine.spark.scanning import pinned_files, scan
 from stratalog.engine.spark.types import record_schema, spark_type
 from stratalog.engine.state import latest_by_key

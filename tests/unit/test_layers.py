@@ -48,7 +48,7 @@ PURE = (
         )
     ),
     *("partitions/errors.py", "partitions/identity.py", "tiering/plan.py", "tiering/schedule.py"),
-    *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects", "expiry")),
+    *(f"tiering/{name}.py" for name in ("divergence", "remote_log", "remote_change", "remote_objects")),
     "engine/metadata/*.py",
     *(f"snapshots/{name}.py" for name in ("snapshot_id", "policy", "start_offset")),
     *("snapshots/state_machine.py", "engine/state/*.py"),

@@ -333,7 +333,7 @@ def test_a_driver_that_began_before_the_cluster_was_signed_is_fenced() -> None:
 
 def signs(quorum: Quorum, key: ClusterKey = KEY) -> None:
     """As ``stratalog.engine.admin.quorum`` does."""
-    from stratalog.engine.quorum.signing import sign_log
+    from stratalog.engine.quorum.bootstrap import sign_log
 
     sign_log(quorum.log(99, key=key.trusting_what_is_there()), quorum.clock)
     quorum.key = key

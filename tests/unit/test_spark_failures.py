@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from py4j.protocol import Py4JJavaError, Py4JNetworkError
 
-from stratalog.engine.spark.failures import why_given_up
+from stratalog.engine.spark.runner import why_given_up
 
 ABORTED = "Job aborted due to stage failure: Task 0 in stage 5.0 failed 4 times, most recent failure: "
 

@@ -13,7 +13,7 @@ from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.retention import LogFile
-from stratalog.tiering.expiry import both_tiers, expired_segments
+from stratalog.tiering.plan import both_tiers, expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_segment import EARLIEST_MS, LATEST_MS, RemoteSegment
 from tests.unit.tiering_harness import segment

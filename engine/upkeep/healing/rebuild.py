@@ -28,7 +28,7 @@ from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done, Failed
 from stratalog.partitions.transactions import Fate, transactions_of
 from stratalog.tiering.divergence import Histories, Present
-from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.rebuilder import Beside, rebuild, rebuild_from_records
 from stratalog.tiering.remote_change import Rebuilt
 from stratalog.tiering.remote_segment import Uploaded

@@ -15,7 +15,7 @@ from stratalog.partitions.errors import RemoteObjectMissingError, StratalogError
 from stratalog.partitions.identity import TopicIdPartition
 from stratalog.partitions.lineage import Lineage
 from stratalog.tiering.divergence import Histories, Present
-from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.remote_objects import RemoteObjects
 from stratalog.tiering.remote_segment import RemoteSegment

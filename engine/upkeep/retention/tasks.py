@@ -43,7 +43,7 @@ from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.snapshots.start_offset import follower_start_offset
 from stratalog.tiering.divergence import agreeing
-from stratalog.tiering.expiry import both_tiers
+from stratalog.tiering.plan import both_tiers
 from stratalog.tiering.remote_file import verify_remote
 from stratalog.tiering.remote_segment import RemoteSegment
 

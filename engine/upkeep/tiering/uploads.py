@@ -22,7 +22,7 @@ from stratalog.engine.upkeep.tiering.state import PartitionTiering, TopicTiering
 from stratalog.engine.upkeep.tiering.tasks import UploadWork, upload_run
 from stratalog.partitions.errors import CorruptionError, FencedLeaderEpochError, StratalogError
 from stratalog.partitions.runner import Done, Failed, Outcome, values
-from stratalog.tiering.expiry import expired_segments
+from stratalog.tiering.plan import expired_segments
 from stratalog.tiering.remote_segment import Uploaded
 
 Batch = list[tuple[PartitionTiering, Uploaded]]
