@@ -453,8 +453,10 @@ class CorruptionError(StratalogError):
 
     code = "CORRUPT_MESSAGE"
 
-    broker_id: int | None = None
-    """The broker whose storage is to blame, where that is known."""
+    def __init__(self, *args: object, broker_id: int | None = None) -> None:
+        """``broker_id``: the broker whose storage is to blame, where that is known."""
+        super().__init__(*args)
+        self.broker_id = broker_id
 
 
 class CorruptSegmentError(CorruptionError):

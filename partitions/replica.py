@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from stratalog.partitions import paths
 from stratalog.partitions.bounded import read_bounded
@@ -22,7 +24,7 @@ from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.room import Room
 from stratalog.partitions.root import read_broker_file, root_identity
-from stratalog.partitions.segment import read_segment
+from stratalog.partitions.segment import Segment, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store.protocol import Store, StoredObject
 
@@ -34,6 +36,32 @@ remembered_lineages: BoundedCache[tuple[Store, StoredObject], Lineage] = Bounded
 """By the object that a listing saw: one that somebody has put in its place is read."""
 _DECODED = Room(REGISTER_BYTES)
 """Registers that are made lineages at once: that takes many times their bytes."""
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def errors_of(replica: Replica) -> Iterator[None]:
+    """Corruption that is found inside is this replica's, unless it is known to be another's."""
+    try:
+        yield
+    except CorruptionError as error:
+        if error.broker_id is None:
+            error.broker_id = replica.broker_id
+        raise
+
+
+def _own(read: Callable[Concatenate[Replica, P], R]) -> Callable[Concatenate[Replica, P], R]:
+    """Corruption that this method of a replica finds is the replica's."""
+
+    @wraps(read)
+    def reading(replica: Replica, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with errors_of(replica):
+            return read(replica, *args, **kwargs)
+
+    return reading
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +111,7 @@ class Replica:
         """The name of a file of this replica in its store."""
         return paths.join(self.folder, str(name))
 
+    @_own
     def list(self) -> Listing:
         """The replica's files; only then the root is checked, so that what was listed was the
         registered incarnation's.
@@ -117,6 +146,7 @@ class Replica:
                 "the same: an older copy was put back, or the root was moved; register the broker first"
             )
 
+    @_own
     def log(self, end_of_append: Callable[[DataFile], int] | None = None) -> ReplicaLog:
         """The replica's log now: one listing, and what of its contents is not remembered. ``end_of_append`` knows
         the next offset of its last file without reading it here.
@@ -129,6 +159,7 @@ class Replica:
                 return resolve(listing, self.lineage(listing), end_of_append or self.end_of_append)
         raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
 
+    @_own
     def lineage(self, listing: Listing, up_to: int | None = None) -> Lineage:
         """The lineage of the greatest epoch that the replica has joined (at most ``up_to``); empty when none."""
         joined = [(name.epoch, stored) for name, stored in listing.epochs if up_to is None or name.epoch <= up_to]
@@ -160,10 +191,16 @@ class Replica:
             return EndState(dict(footer.producers), footer.last_transactional_offset)
         return EndState(self.producers_at_local_start(log), log.local_start - 1 if log.local_start else None)
 
+    @_own
+    def segment(self, file: DataFile) -> Segment:
+        """A data file of the replica, as its footer describes it."""
+        return read_segment(self.store, file)
+
     def footer(self, file: DataFile) -> SegmentFooter:
         """The footer of a data file of the replica."""
-        return read_segment(self.store, file).footer
+        return self.segment(file).footer
 
+    @_own
     def producers_at_local_start(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
         """The producer state that the ``.local`` register of the local start carries; empty at 0."""
         for name, stored in log.listing.local_starts:
@@ -190,14 +227,3 @@ def _read_lineage(store: Store, register: StoredObject) -> Lineage:
             found = Lineage.from_json(data, what)
         remembered_lineages.put((store, register), found, found.memory_bytes)
     return found
-
-
-@contextmanager
-def errors_of(replica: Replica) -> Iterator[None]:
-    """Corruption that is found inside is this replica's, unless it is known to be another's."""
-    try:
-        yield
-    except CorruptionError as error:
-        if error.broker_id is None:
-            error.broker_id = replica.broker_id
-        raise

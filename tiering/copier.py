@@ -61,8 +61,7 @@ def upload(leader: Replica, run: Run, remote: Store, folder: str, *, compression
     with errors_of(leader):
         staged, expected = _stage(leader, run, remote, name, compression)
     try:
-        with errors_of(leader):
-            check_in_log(leader, run)
+        check_in_log(leader, run)
         created = staged.commit()
     except BaseException:
         with suppress(Exception):
@@ -84,7 +83,7 @@ def _stage(leader: Replica, run: Run, remote: Store, name: str, compression: str
     if not run.is_segment:
         return stage_run(leader.store, run, remote, name, compression=compression)
     file = run.links[0].file
-    segment = read_segment(leader.store, file)
+    segment = leader.segment(file)
     if segment.footer.next_offset != run.end:
         raise CorruptionError(
             f"{leader}: {file.name} ends at offset {segment.footer.next_offset}, in the log it ends at {run.end}"
@@ -113,7 +112,7 @@ def _reused(leader: Replica, run: Run, remote: Store, there: StoredObject) -> Up
     found = verify_bytes(remote, DataFile(run.segment_name, there))
     if run.is_segment and not run.segment_name.merged:  # a merged one may have been uploaded from its appends
         ours = run.links[0].file
-        if found.crc32 != read_segment(leader.store, ours).crc32:
+        if found.crc32 != leader.segment(ours).crc32:
             raise CorruptionError(f"{what} has other bytes than {leader.store.uri_of(ours.object.name)}")
     if found.footer.next_offset != run.end:
         raise CorruptionError(f"{what} ends at offset {found.footer.next_offset}, not at {run.end}")

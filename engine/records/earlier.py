@@ -22,7 +22,6 @@ from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replication.damage import check_whole
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry
-from stratalog.partitions.replica import errors_of
 from stratalog.partitions.runner import Done, values
 
 
@@ -75,7 +74,6 @@ def earlier_tries(
 
 def _entry(context: Context, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
     leader = context.replicas(view).leader
-    with errors_of(leader):
-        log = leader.log()
-        check_whole(leader, log)
-        return leader.end_state(log).producers.get(who.producer_id)
+    log = leader.log()
+    check_whole(leader, log)
+    return leader.end_state(log).producers.get(who.producer_id)

@@ -159,11 +159,11 @@ def load_state(replica: Replica, log: ReplicaLog, form: StateFormat[M, R], end: 
         if snapshot is not None:
             state = load_dump(snapshot.rows(), snapshot.snapshot_id.end_offset, form.codec, form.load)
     if state.next_offset < log.local_start:
-        with errors_of(replica):
-            raise LogGapError(
-                f"{replica}: the log starts at offset {log.local_start}, and what its snapshots stand for ends at "
-                f"{state.next_offset}: restore a later one from another replica"
-            )
+        raise LogGapError(
+            f"{replica}: the log starts at offset {log.local_start}, and what its snapshots stand for ends at "
+            f"{state.next_offset}: restore a later one from another replica",
+            broker_id=replica.broker_id,
+        )
     return state
 
 

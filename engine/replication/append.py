@@ -36,7 +36,7 @@ from stratalog.partitions.producers import (
     earlier_attempt,
     unexpired,
 )
-from stratalog.partitions.replica import EndState, errors_of
+from stratalog.partitions.replica import EndState
 from stratalog.partitions.runner import Failed, Runner
 from stratalog.partitions.segment_footer import TransactionPart
 from stratalog.partitions.segment_writer import SegmentWriter
@@ -227,8 +227,7 @@ def _append_to_leader(
         # 1. The leader's log end, under this epoch.
         log = leader_log(replicas)
         # 2. An earlier attempt of this append: its bytes may not be everywhere yet.
-        with errors_of(leader):
-            state = leader.end_state(log)
+        state = leader.end_state(log)
         earlier = earlier_attempt(state.producers, producer, str(replicas))
         if earlier is not None:
             if (records := source.digested()) is not None:

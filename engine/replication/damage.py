@@ -13,7 +13,7 @@ from stratalog.partitions.errors import CorruptionError, LogGapError, StratalogE
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import Link, Listing, ReplicaLog, claimed_high_watermark_of
 from stratalog.partitions.paths import EpochName, LocalStartName
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica
 
 _EARLIER = 16
 """Earlier registers of a replica that its latest one is compared with."""
@@ -26,34 +26,35 @@ def is_damage_of(broker_id: int | None, error: StratalogError) -> bool:
 
 def check_whole(replica: Replica, log: ReplicaLog) -> None:
     """Raises: LogGapError, CorruptionError when the replica holds less than its own files promise."""
-    with errors_of(replica):
-        written = [file.name.epoch for file in log.listing.data]
-        latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
-        if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
-            raise CorruptionError(
-                f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
-                "epochs between is missing; heal it from another replica"
-            )
-        if log.stranded:
-            raise LogGapError(
-                f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
-                "a file is missing between them; restore it from another replica"
-            )
-        if log.lost_committed:
-            raise CorruptionError(
-                f"{replica}: the high watermark reached {log.claimed_high_watermark}, but the log ends at "
-                f"{log.log_end}: its storage has lost committed records; heal it from another replica"
-            )
+    written = [file.name.epoch for file in log.listing.data]
+    latest = max([*written, *(mark.epoch for mark in log.listing.watermarks)], default=0)
+    if latest > log.joined_epoch:  # a replica joins an epoch before it gets files of it
+        raise CorruptionError(
+            f"{replica} holds files of epoch {latest}, and has joined {log.joined_epoch}: the lineage of the "
+            "epochs between is missing; heal it from another replica",
+            broker_id=replica.broker_id,
+        )
+    if log.stranded:
+        raise LogGapError(
+            f"{replica}: the log ends at offset {log.log_end}, but {log.stranded[0].name} lies behind it: "
+            "a file is missing between them; restore it from another replica",
+            broker_id=replica.broker_id,
+        )
+    if log.lost_committed:
+        raise CorruptionError(
+            f"{replica}: the high watermark reached {log.claimed_high_watermark}, but the log ends at "
+            f"{log.log_end}: its storage has lost committed records; heal it from another replica",
+            broker_id=replica.broker_id,
+        )
 
 
 def uncommitted_epoch(replica: Replica, joined: int, committed: int) -> CorruptionError:
     """The error of a register of an epoch above that of the metadata, which was read after it was listed."""
-    error = CorruptionError(
+    return CorruptionError(
         f"{replica} has the register {EpochName(joined)}, and leader epoch {committed} is the latest that was "
-        "ever committed: stratalog did not write it; run verify --deep --heal"
+        "ever committed: stratalog did not write it; run verify --deep --heal",
+        broker_id=replica.broker_id,
     )
-    error.broker_id = replica.broker_id
-    return error
 
 
 def check_members(
@@ -69,16 +70,16 @@ def check_members(
         foreign = _foreign((leader, log.listing, log.lineage), (member, known.listing, known.lineage))
         if foreign is member:
             continue
-        with errors_of(leader):
-            if foreign is leader:
-                raise _foreign_register(leader, log.joined_epoch, member)
-            if known.joined_epoch == epoch:
-                raise LogGapError(
-                    f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
-                    "leader's storage has lost its files"
-                )
-            if known.claimed_high_watermark > log.log_end:
-                raise _lost_committed(leader, log, member, known.claimed_high_watermark)
+        if foreign is leader:
+            raise _foreign_register(leader, log.joined_epoch, member)
+        if known.joined_epoch == epoch:
+            raise LogGapError(
+                f"{leader} has nothing of leader epoch {epoch}, which {member} has joined already: the "
+                "leader's storage has lost its files",
+                broker_id=leader.broker_id,
+            )
+        if known.claimed_high_watermark > log.log_end:
+            raise _lost_committed(leader, log, member, known.claimed_high_watermark)
 
 
 def check_same_history(follower: Replica, listing: Listing, leader: Replica, log: ReplicaLog) -> None:
@@ -92,8 +93,7 @@ def check_same_history(follower: Replica, listing: Listing, leader: Replica, log
     except CorruptionError:
         return  # an unreadable register tells nothing, and the one that is joined makes up for it
     if _foreign((leader, log.listing, log.lineage), (follower, listing, known)) is leader:
-        with errors_of(leader):
-            raise _foreign_register(leader, log.joined_epoch, follower)
+        raise _foreign_register(leader, log.joined_epoch, follower)
 
 
 _Told = tuple[Replica, Listing, Lineage]
@@ -134,7 +134,8 @@ def _gives_up(replica: Replica, listing: Listing, lineage: Lineage) -> bool:
 def _foreign_register(replica: Replica, epoch: int, member: Replica) -> CorruptionError:
     return CorruptionError(
         f"{replica} has the register {EpochName(epoch)}, which gives up committed records that {member} knows: "
-        "stratalog did not write it; let another lead"
+        "stratalog did not write it; let another lead",
+        broker_id=replica.broker_id,
     )
 
 
@@ -145,11 +146,11 @@ def check_begun(leader: Replica, log: ReplicaLog) -> None:
     """
     start = log.lineage.entries[-1].start_offset
     if start > log.log_end:
-        with errors_of(leader):
-            raise LogGapError(
-                f"{leader}: leader epoch {log.joined_epoch} began at offset {start}, but the log ends at "
-                f"{log.log_end}: its storage has lost records, or stratalog did not write that register; heal it"
-            )
+        raise LogGapError(
+            f"{leader}: leader epoch {log.joined_epoch} began at offset {start}, but the log ends at "
+            f"{log.log_end}: its storage has lost records, or stratalog did not write that register; heal it",
+            broker_id=leader.broker_id,
+        )
 
 
 def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
@@ -159,15 +160,15 @@ def check_claimed_high_watermark(follower: Replica, mine: ReplicaLog, leader: Re
 
     Raises: LogGapError; the leader is to blame.
     """
-    with errors_of(leader):
-        if mine.claimed_high_watermark > log.log_end:
-            raise _lost_committed(leader, log, follower, mine.claimed_high_watermark)
-        marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
-        if (known := max(marks, default=0)) > log.high_watermark:
-            raise LogGapError(
-                f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
-                f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files"
-            )
+    if mine.claimed_high_watermark > log.log_end:
+        raise _lost_committed(leader, log, follower, mine.claimed_high_watermark)
+    marks = (mark.offset for mark in mine.listing.watermarks if mark.epoch == log.joined_epoch)
+    if (known := max(marks, default=0)) > log.high_watermark:
+        raise LogGapError(
+            f"{leader}: its high watermark is {log.high_watermark}, but {follower} knows that it reached "
+            f"{known} under leader epoch {log.joined_epoch}: the leader's storage has lost files",
+            broker_id=leader.broker_id,
+        )
 
 
 def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: ReplicaLog) -> None:
@@ -177,24 +178,24 @@ def check_starts(follower: Replica, mine: ReplicaLog, leader: Replica, log: Repl
     Raises: CorruptionError with whom to blame.
     """
     if mine.local_start > log.log_end:
-        with errors_of(follower):
-            raise CorruptionError(_foreign_start(follower, mine, log.log_end))
+        raise _foreign_start(follower, mine, log.log_end)
     if (mine.chain or mine.claimed_high_watermark) and mine.log_end < log.local_start > log.claimed_high_watermark:
-        with errors_of(leader):
-            raise CorruptionError(_foreign_start(leader, log, mine.log_end))
+        raise _foreign_start(leader, log, mine.log_end)
 
 
-def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> str:
-    return (
+def _foreign_start(replica: Replica, log: ReplicaLog, end: int) -> CorruptionError:
+    return CorruptionError(
         f"{replica} has the register {LocalStartName(log.local_start)}, and the log of a replica that is in sync "
-        f"with it ends at {end}: stratalog did not write it; delete it, or reassign the replica away and back"
+        f"with it ends at {end}: stratalog did not write it; delete it, or reassign the replica away and back",
+        broker_id=replica.broker_id,
     )
 
 
 def _lost_committed(leader: Replica, log: ReplicaLog, member: Replica, claimed_high_watermark: int) -> LogGapError:
     return LogGapError(
         f"{leader}: the log ends at offset {log.log_end}, but {member} knows that the high watermark "
-        f"reached {claimed_high_watermark}: the leader's storage has lost committed records"
+        f"reached {claimed_high_watermark}: the leader's storage has lost committed records",
+        broker_id=leader.broker_id,
     )
 
 

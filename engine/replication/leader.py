@@ -15,7 +15,7 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.listing import Listing, ReplicaLog
 from stratalog.partitions.paths import EpochName
 from stratalog.partitions.register import REGISTER_BYTES
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica
 
 _ATTEMPTS = 5
 
@@ -45,8 +45,7 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
 
 def _own_log(replicas: PartitionReplicas) -> ReplicaLog:
     leader = replicas.leader
-    with errors_of(leader):
-        log = leader.log()
+    log = leader.log()
     check_not_fenced(leader, log.listing, replicas.epoch)
     check_whole(leader, log)
     if log.joined_epoch == replicas.epoch:
@@ -94,9 +93,8 @@ def check_joined(follower: Replica, listing: Listing, leader: Replica, log: Repl
     epoch = log.joined_epoch
     if any(mark.epoch == epoch for mark in listing.watermarks):
         return
-    with errors_of(follower):
-        if follower.lineage(listing) != log.lineage:
-            raise _joined_otherwise(follower, leader, epoch)
+    if follower.lineage(listing) != log.lineage:
+        raise _joined_otherwise(follower, leader, epoch)
 
 
 def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
@@ -112,12 +110,11 @@ def check_agreed(replicas: PartitionReplicas, log: ReplicaLog) -> None:
 
 def _joined_otherwise(follower: Replica, leader: Replica, epoch: int) -> CorruptionError:
     """Two histories of one epoch."""
-    error = CorruptionError(
+    return CorruptionError(
         f"{follower} has joined epoch {epoch} with another lineage than its leader, broker "
-        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run verify --deep --heal"
+        f"{leader.broker_id}: {follower.store.uri_of(follower.path(EpochName(epoch)))}; run verify --deep --heal",
+        broker_id=follower.broker_id,
     )
-    error.broker_id = follower.broker_id
-    return error
 
 
 def check_not_fenced(replica: Replica, listing: Listing, epoch: int) -> None:

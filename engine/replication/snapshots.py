@@ -8,6 +8,7 @@ snapshot's end, and only then copies files.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from stratalog.engine.replication.leader import check_not_fenced
@@ -44,13 +45,14 @@ def usable_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None)
     """The latest snapshot of the replica's log that verifies, with an end offset up to ``until``, and the later
     ones that are damaged. Raises: as ``stratalog.snapshots.reader.latest_usable``.
     """
-    return latest_usable(
-        replica.store,
-        replica.folder,
-        [stored for _, stored in checkpoints_of(log, until)],
-        owner=replica.topic_id,
-        partition=replica.partition,
-    )
+    return _latest_usable(replica, [stored for _, stored in checkpoints_of(log, until)])
+
+
+def _latest_usable(replica: Replica, checkpoints: Sequence[StoredObject]) -> Usable:
+    with errors_of(replica):
+        return latest_usable(
+            replica.store, replica.folder, checkpoints, owner=replica.topic_id, partition=replica.partition
+        )
 
 
 def latest_snapshot(replica: Replica, log: ReplicaLog, until: int | None = None) -> Snapshot | None:
@@ -73,9 +75,7 @@ def snapshot_ahead(replica: Replica, log: ReplicaLog) -> Snapshot | None:
         # A history that the replica has joined since may have given up what the snapshot stands for.
         and (name.epoch > log.joined_epoch or log.lineage.epoch_at(name.end_offset - 1) == name.epoch)
     ]
-    return latest_usable(
-        replica.store, replica.folder, ahead, owner=replica.topic_id, partition=replica.partition
-    ).snapshot
+    return _latest_usable(replica, ahead).snapshot
 
 
 def mend(replicas: PartitionReplicas, replica: Replica, log: ReplicaLog) -> SnapshotId | None:

@@ -31,7 +31,6 @@ from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.runner import Done, Failed, Outcome, Runner, SerialRunner, values
-from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import check_copy
 from stratalog.partitions.store import Staged, Store
 from stratalog.tiering.bootstrap import (
@@ -212,12 +211,12 @@ def _sync_once(
         missing = _missing(leader, follower, mine, log)
         lost = first_lost(mine, log, missing)
         if lost is not None:
-            with errors_of(follower):
-                raise LogGapError(
-                    f"{follower} is in sync and lacks offset {lost}, below the high watermark "
-                    f"{log.high_watermark}: its storage has lost records; they are copied to it again when it "
-                    "has left the ISR"
-                )
+            raise LogGapError(
+                f"{follower} is in sync and lacks offset {lost}, below the high watermark "
+                f"{log.high_watermark}: its storage has lost records; they are copied to it again when it "
+                "has left the ISR",
+                broker_id=follower.broker_id,
+            )
     for group in _groups(missing):
         if options.throttle is not None:
             options.throttle.spend(sum(link.file.object.size_bytes for link in group))
@@ -252,11 +251,11 @@ def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> Non
             continue
         link = log.chain[index]
         if link.start < own.start < link.end and not link.name.merged:
-            with errors_of(leader):
-                raise LogGapError(
-                    f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a "
-                    "follower; restore it from there"
-                )
+            raise LogGapError(
+                f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a "
+                "follower; restore it from there",
+                broker_id=leader.broker_id,
+            )
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
@@ -299,18 +298,17 @@ def _start(
             raise RemoteNotReadyError(f"{follower} cannot start yet: {reason}, then try again")
         case StartOver(offset):
             offset = max(offset, mine.local_start)
-            with errors_of(replicas.leader):
-                state = encode(replicas.leader.producers_at_local_start(log))
+            state = encode(replicas.leader.producers_at_local_start(log))
         case FromRemote(offset):
             state = encode(_producers_at(offset, replicas.leader, log, remote))
         case _:
             assert_never(origin)
     if mine.chain and mine.log_end > log.log_end:
-        with errors_of(replicas.leader):
-            raise LogGapError(
-                f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader "
-                f"holds [{log.local_start}, {log.log_end}): the leader's storage has lost records"
-            )
+        raise LogGapError(
+            f"{follower} holds [{mine.local_start}, {mine.log_end}) of its leader's history, the leader "
+            f"holds [{log.local_start}, {log.log_end}): the leader's storage has lost records",
+            broker_id=replicas.leader.broker_id,
+        )
     if mine.local_start > offset or mine.local_start > log.log_end:
         raise OffsetOutOfRangeError(
             f"{follower} has dropped everything below offset {mine.local_start}, its leader's log ends at "
@@ -356,8 +354,7 @@ def _producers_at(
     Raises: CorruptionError when the remote log is of another history than the leader's; as ``auxiliary_state``.
     """
     if offset == log.local_start or remote is None or remote.last is None:
-        with errors_of(leader):
-            return leader.producers_at_local_start(log)
+        return leader.producers_at_local_start(log)
     state = auxiliary_state(remote.store, remote.folder, remote.last)
     state.check_history(log.lineage, str(leader))
     return state.producers
@@ -381,16 +378,15 @@ def _check_other_size(leader: Replica, follower: Replica, mine: ReplicaLog, link
     """Raises: CorruptSegmentError, unless the follower's file is right too, or not of its log."""
     if not mine.holds(held.name) and _needless(mine, link):
         return  # a zombie may have put it there, where retention or a merge had freed the name
-    with errors_of(leader):
-        read_segment(leader.store, link.file)  # a file that was cut has no footer
-    with errors_of(follower):
-        if held.name.merged:
-            read_segment(follower.store, held)
-            return  # the same records, merged on either with other settings
-        raise CorruptSegmentError(
-            f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
-            f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal"
-        )
+    leader.segment(link.file)  # a file that was cut has no footer
+    if held.name.merged:
+        follower.segment(held)
+        return  # the same records, merged on either with other settings
+    raise CorruptSegmentError(
+        f"{follower}: {link.name} has {held.object.size_bytes} bytes, on the leader it has "
+        f"{link.file.object.size_bytes}: one of the two is damaged; run verify --deep --heal",
+        broker_id=follower.broker_id,
+    )
 
 
 def _needless(mine: ReplicaLog, link: Link) -> bool:
@@ -427,7 +423,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
 
     def stage(link: Link) -> None:
         with errors_of(leader):
-            segment = read_segment(leader.store, link.file)
+            segment = leader.segment(link.file)
             _check_end(leader, link, segment.footer.next_offset)
             copy = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
             staged[link.name] = copy
@@ -435,8 +431,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
 
     try:
         failed = {one.item: one.error for one in copies.run(stage, group) if isinstance(one, Failed)}
-        with errors_of(leader):
-            present = {link.name: link.file.object.version for link in leader.log().chain}
+        present = {link.name: link.file.object.version for link in leader.log().chain}
         for link in group:
             if link in failed:
                 raise failed[link]

@@ -23,9 +23,7 @@ def unreadable(what: str, start: int, end: int | None, why: object) -> CorruptSe
 
 def with_remedy(*errors: CorruptionError) -> CorruptionError:
     """The damage that was found, as one error of the kind of the first, with the remedy."""
-    found = type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}")
-    found.broker_id = errors[0].broker_id
-    return found
+    return type(errors[0])(f"{'; '.join(map(str, errors))}; {REMEDY}", broker_id=errors[0].broker_id)
 
 
 class PassedOver:

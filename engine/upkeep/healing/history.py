@@ -17,7 +17,6 @@ from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.listing import ReplicaLog, resolve
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done, Failed
-from stratalog.partitions.segment import read_segment
 from stratalog.partitions.store import Store
 
 _MAY_COME_BACK = "not yet: it is above the high watermark"
@@ -93,7 +92,7 @@ def log_under(replica: Replica, lineage: Lineage) -> ReplicaLog:
 
 def _relic(replica: Replica, each: Discarded) -> Relic:
     try:
-        return Relic(replica.broker_id, each, read_segment(replica.store, each.file).footer.next_offset)
+        return Relic(replica.broker_id, each, replica.footer(each.file).next_offset)
     except CorruptSegmentError:  # nothing rests on it; verify --deep names it
         return Relic(replica.broker_id, each, each.file.name.next_offset)
 

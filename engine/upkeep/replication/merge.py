@@ -56,8 +56,7 @@ def merge_partition(work: MergeWork) -> MergeResult:
 def _merge_once(work: MergeWork) -> MergeResult:
     log = leader_log(work.replicas)
     now_ms = work.clock.now_ms()
-    with errors_of(work.replicas.leader):
-        transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
+    transactions = transactions_of(log, work.replicas.leader.footer, work.from_offset)
     runs = plan_merges(log, work.policy, work.from_offset, now_ms, transactions)
     written = 0
     for run in runs:

@@ -28,7 +28,7 @@ from stratalog.partitions.errors import CorruptSegmentError, LogGapError, Strata
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import DataName, LocalStartName, parse_name
 from stratalog.partitions.producers import encode
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica
 from stratalog.partitions.retention import (
     UNLIMITED,
     LogFile,
@@ -38,7 +38,6 @@ from stratalog.partitions.retention import (
     removable,
     retained_from,
 )
-from stratalog.partitions.segment import read_segment
 from stratalog.partitions.segment_check import verify_bytes
 from stratalog.partitions.store import Store, StoredObject
 from stratalog.snapshots.start_offset import follower_start_offset
@@ -156,7 +155,7 @@ def local_extents(replica: Replica, log: ReplicaLog, limits: RetentionLimits) ->
     def latest_ms(index: int) -> int:
         if limits.retention_ms == UNLIMITED:
             return 0
-        return read_segment(replica.store, log.chain[index].file).footer.latest_ms
+        return replica.footer(log.chain[index].file).latest_ms
 
     return [
         LogFile(
@@ -215,9 +214,7 @@ class _Dropping:
         wanted = self._relied_upon(log, local_start_for(log, self._wanted_local_start(replica, log)))
         start = local_start_for(log, wanted)
         if start > log.local_start and not work.dry_run:
-            producers = next(
-                read_segment(replica.store, link.file).footer.producers for link in log.chain if link.end == start
-            )
+            producers = next(replica.footer(link.file).producers for link in log.chain if link.end == start)
             replica.store.create(replica.path(LocalStartName(start)), encode(producers))
         names = self._covered(replica, log, self._deletable(replica, log))
         sizes = {str(file.name): file.object.size_bytes for file in log.listing.data}
@@ -242,8 +239,7 @@ class _Dropping:
 
     def _snapshot_end(self, replica: Replica, log: ReplicaLog) -> int:
         """Up to where a snapshot of the replica that is whole stands for its log; one that is not is named."""
-        with errors_of(replica):
-            usable = usable_snapshot(replica, log)
+        usable = usable_snapshot(replica, log)
         for _, error in usable.damaged:
             named = CorruptSegmentError(f"{error}; the log that it stands for stays: take a snapshot")
             self.failed.append((f"{self.work} on broker {replica.broker_id}", named))
@@ -284,8 +280,7 @@ class _Dropping:
         newest = newest_id(log)
         if not below or newest is None or newest.end_offset < log.local_start:
             return names  # else it is retention that has moved the start, before the topic had this policy
-        with errors_of(replica):
-            held = latest_snapshot(replica, log)
+        held = latest_snapshot(replica, log)
         if held is not None and held.snapshot_id.end_offset >= log.local_start:
             return names
         error = CorruptSegmentError(

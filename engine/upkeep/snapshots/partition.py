@@ -35,7 +35,7 @@ from stratalog.partitions.listing import Link, ReplicaLog
 from stratalog.partitions.producers import without_transactions
 from stratalog.partitions.records import RECORD_COLUMNS
 from stratalog.partitions.replica import Replica, errors_of
-from stratalog.partitions.segment import read_batches, read_segment
+from stratalog.partitions.segment import read_batches
 from stratalog.partitions.store import StoredObject
 from stratalog.partitions.transactions import transactions_of
 from stratalog.snapshots.policy import SinceSnapshot, SnapshotPolicy, changed_records, reason_to_wait
@@ -173,7 +173,7 @@ def open_writer(work: SnapshotWork, leader: Replica, log: ReplicaLog, snapshot_i
         latest=newest_id(log, snapshot_id.end_offset - 1) or EMPTY,
     )
     assert last is not None
-    footer = read_segment(leader.store, last.file).footer
+    footer = leader.footer(last.file)
     return SnapshotWriter(
         leader.store,
         leader.folder,
@@ -211,7 +211,7 @@ def tombstone_horizon_us(work: SnapshotWork, leader: Replica, log: ReplicaLog, e
     """
     last = _last_link(log, end)
     assert last is not None
-    return 1000 * (read_segment(leader.store, last.file).footer.created_ms - work.delete_retention_ms)
+    return 1000 * (leader.footer(last.file).created_ms - work.delete_retention_ms)
 
 
 # ------------------------------------------------------------------------------------ the plan
@@ -232,19 +232,18 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
 
     Raises: LogGapError when the log starts behind that one.
     """
-    with errors_of(leader):
-        usable = usable_snapshot(leader, log)
+    usable = usable_snapshot(leader, log)
     earlier = usable.snapshot
     latest = EMPTY if earlier is None else earlier.snapshot_id
     # Nobody misses records that retention dropped before the policy was set: the first snapshot, if made by hand.
     first = work.by_hand and not checkpoints_of(log) and leader.topic not in FORMATS
     if latest.end_offset < log.local_start and not first:
-        with errors_of(leader):
-            raise LogGapError(
-                f"{leader}: the log starts at offset {log.local_start}, and what usable snapshots stand for ends "
-                f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
-                "the first snapshot by hand; else restore one from another replica"
-            )
+        raise LogGapError(
+            f"{leader}: the log starts at offset {log.local_start}, and what usable snapshots stand for ends "
+            f"at {latest.end_offset}. If cleanup.policy was set when the log start had grown already, take "
+            "the first snapshot by hand; else restore one from another replica",
+            broker_id=leader.broker_id,
+        )
     stable = _stable_end(leader, log)
     ends = [link.end for link in log.chain if link.end <= stable]
     following = SnapshotId(ends[-1], log.lineage.epoch_at(ends[-1] - 1) or 0) if ends else EMPTY
@@ -263,7 +262,7 @@ def plan_of(work: SnapshotWork, leader: Replica, log: ReplicaLog) -> tuple[Snaps
     wait = reason_to_wait(work.policy, since, by_hand=work.by_hand)
     large = False
     if wait is None and work.replicas.view.topic not in FORMATS:
-        size = sum(read_segment(leader.store, link.file).footer.uncompressed_bytes for link in between)
+        size = sum(leader.footer(link.file).uncompressed_bytes for link in between)
         size += _snapshot_bytes(leader, log, latest)
         large = size > work.memory_bytes
     return replace(planned, wait=wait, large=large), earlier
@@ -273,8 +272,7 @@ def _stable_end(leader: Replica, log: ReplicaLog) -> int:
     """Up to where what is in the log is decided; nobody appends to internal topics in transactions."""
     if leader.topic in FORMATS:
         return log.high_watermark
-    with errors_of(leader):
-        return transactions_of(log, leader.footer).last_stable_offset
+    return transactions_of(log, leader.footer).last_stable_offset
 
 
 def _since(work: SnapshotWork, planned: SnapshotPlan, earlier: Snapshot | None, changed: int) -> SinceSnapshot:

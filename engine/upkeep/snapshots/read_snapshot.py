@@ -20,7 +20,7 @@ from stratalog.partitions.clock import Clock
 from stratalog.partitions.errors import LogGapError, StratalogError
 from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.paths import join
-from stratalog.partitions.replica import Replica, errors_of
+from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import Done, Failed, values
 from stratalog.snapshots.reader import Snapshot
 from stratalog.snapshots.snapshot_id import SnapshotId
@@ -59,8 +59,7 @@ def _locate_once(work: LocateWork) -> Located | None:
     log = replicas.leader.log()
     check_whole(replicas.leader, log)
     needed = max(log.local_start, replicas.view.log_start_offset)
-    with errors_of(replicas.leader):
-        found = usable_snapshot(replicas.leader, log).snapshot
+    found = usable_snapshot(replicas.leader, log).snapshot
     holder = replicas.leader
     if (0 if found is None else found.snapshot_id.end_offset) < needed:
         holder, found = _of_a_follower(replicas, log, needed)
@@ -80,11 +79,11 @@ def _of_a_follower(replicas: PartitionReplicas, log: ReplicaLog, needed: int) ->
             end, epoch = found.snapshot_id.end_offset, found.snapshot_id.epoch
             if end >= needed and log.lineage.epoch_at(end - 1) == epoch:
                 return follower, found
-    with errors_of(replicas.leader):
-        raise LogGapError(
-            f"{replicas.leader}: the log starts at offset {needed}, and no usable snapshot of any replica "
-            "that can be read ends there or later: bring back a replica that has one"
-        )
+    raise LogGapError(
+        f"{replicas.leader}: the log starts at offset {needed}, and no usable snapshot of any replica "
+        "that can be read ends there or later: bring back a replica that has one",
+        broker_id=replicas.leader.broker_id,
+    )
 
 
 def locate(
