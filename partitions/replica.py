@@ -24,9 +24,10 @@ from stratalog.partitions.producers import ProducerEntry, decode
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.room import Room
 from stratalog.partitions.root import read_broker_file, root_identity
-from stratalog.partitions.segment import Segment, read_segment
+from stratalog.partitions.segment import Segment, end_of_file, read_segment
 from stratalog.partitions.segment_footer import SegmentFooter
 from stratalog.partitions.store.protocol import Store, StoredObject
+from stratalog.partitions.transactions import FooterOf
 
 _ATTEMPTS = 5
 LINEAGES_BYTES = 64 * 1024 * 1024
@@ -147,16 +148,16 @@ class Replica:
             )
 
     @_own
-    def log(self, end_of_append: Callable[[DataFile], int] | None = None) -> ReplicaLog:
-        """The replica's log now: one listing, and what of its contents is not remembered. ``end_of_append`` knows
-        the next offset of its last file without reading it here.
+    def log(self, footer_of: FooterOf | None = None) -> ReplicaLog:
+        """The replica's log now: one listing, and what of its contents is not remembered. ``footer_of`` reads the
+        footer of its last file, which says where that ends, elsewhere than here.
 
         Raises: as ``list``, and CorruptionError, CorruptSegmentError.
         """
         for _ in range(_ATTEMPTS):
             listing = self.list()
             with suppress(SourceChangedError):  # deleted since the listing: list again
-                return resolve(listing, self.lineage(listing), end_of_append or self.end_of_append)
+                return resolve(listing, self.lineage(listing), lambda file: self.end_of_append(file, footer_of))
         raise SourceChangedError(f"{self}: its files vanish faster than they can be listed; try again")
 
     @_own
@@ -174,9 +175,9 @@ class Replica:
             )
         return lineage
 
-    def end_of_append(self, file: DataFile) -> int:
-        """The next offset of an append, from its footer."""
-        return self.footer(file).next_offset
+    def end_of_append(self, file: DataFile, footer_of: FooterOf | None = None) -> int:
+        """The next offset of an append, as ``end_of_file``."""
+        return end_of_file(self.store, file, footer_of or self.footer)
 
     def producers(self, log: ReplicaLog) -> dict[str, ProducerEntry]:
         """The producer state at the log end."""

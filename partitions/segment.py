@@ -86,6 +86,15 @@ class Segment:
 
 
 _remembered: BoundedCache[tuple[Readable, str, int, int, str], Segment] = BoundedCache(REMEMBERED_BYTES)
+_ENDS = 8192
+"""Numbers, under names of ours: these take no more than 8 MB, and outlast the footers that told them."""
+_ends: BoundedCache[tuple[Readable, StoredObject], int] = BoundedCache(_ENDS)
+
+
+def forget() -> None:
+    """Forget all that was read."""
+    _remembered.clear()
+    _ends.clear()
 
 
 def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) -> Segment:
@@ -105,6 +114,25 @@ def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) ->
         found = _read_segment(store, file)
         _remembered.put(key, found, found.memory_bytes)
     return found
+
+
+def end_of_file(
+    store: Readable, file: DataFile, footer_of: Callable[[DataFile], SegmentFooter] | None = None
+) -> int:
+    """The offset after the last record of a data file: by its name, of an append by its footer (``footer_of``,
+    where that is read elsewhere). It is remembered for as long as nothing else takes the object's place.
+
+    Raises: as ``read_segment``.
+    """
+    if file.name.next_offset is not None:
+        return file.name.next_offset
+    end = _ends.get((store, file.object)) if file.object.version else None
+    if end is None:
+        footer = read_segment(store, file).footer if footer_of is None else footer_of(file)
+        end = footer.next_offset
+        if file.object.version:
+            _ends.put((store, file.object), end)
+    return end
 
 
 def _read_segment(store: Readable, file: DataFile) -> Segment:

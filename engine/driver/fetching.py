@@ -30,8 +30,6 @@ REMOTE_THREADS = 10
 """Kafka's remote.log.reader.threads."""
 _REMOTE_LOGS_BYTES = 256 * 1024 * 1024
 """Of remote logs in memory: half a million segments. A log of more is read for each fetch."""
-_ENDS = 8192
-"""Numbers, under names of ours: these take no more than 8 MB."""
 
 K = TypeVar("K", bound=tuple[str, int])
 """Topic and partition."""
@@ -49,8 +47,6 @@ class Fetching:
         self.remote_logs: BoundedCache[str, RemoteLog] = BoundedCache(_REMOTE_LOGS_BYTES)
         """By topic id, without rewrites by others. A remote log grows at its end, and loses segments that the log
         start has passed: an older one is right where it holds an offset whose object is still there."""
-        self.ends: BoundedCache[tuple[str, str, str], int] = BoundedCache(_ENDS)
-        """Where the last appends of leaders end: by store, name and version of the file."""
         self.throttle: Throttle | None = None
         """The budget of their remote reads; see ``stratalog.engine.driver.remote_quota``."""
         self._local = _Lanes(LOCAL_THREADS, "fetch-local")

@@ -11,10 +11,9 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.reading.plan import PartitionPieces, check_end, readable_pieces
 from stratalog.engine.replicas.nearest import footer_nearby
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
-from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.bulk import collector_paused
 from stratalog.partitions.errors import LogGapError, RetriableError, StorageError, UnknownTopicOrPartitionError
 from stratalog.partitions.isolation import Isolation
@@ -171,9 +170,7 @@ def _load(context: Context, topic: TopicImage) -> RemoteLog:
 
 def _look_at_leader(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> SeenLeader:
     replica, footer = replicas.leader, footer_nearby(context, replicas, client)
-    log = replica.log(lambda file: footer(file).next_offset)
-    check_whole(replica, log)
-    log = with_known_watermark(replicas, log)
+    log = look_at_leader(replicas, footer)
     with errors_of(replica):
         transactions = transactions_of(log, footer)
         marked_below = None

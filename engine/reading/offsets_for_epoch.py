@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.replicas.offsets_for_epoch import EpochEndOffset, end_for_consumers
-from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.partitions.errors import FencedLeaderEpochError, UnknownLeaderEpochError
 from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import UnknownOffset
@@ -32,8 +31,4 @@ def offset_for_leader_epoch(
     if current_leader_epoch is not None and current_leader_epoch != replicas.epoch:
         kind = FencedLeaderEpochError if current_leader_epoch < replicas.epoch else UnknownLeaderEpochError
         raise kind(f"{replicas}: the leader epoch is {replicas.epoch}, the call says {current_leader_epoch}")
-    replica = replicas.leader
-    log = replica.log()
-    check_not_fenced(replica, log.listing, replicas.epoch)
-    check_whole(replica, log)
-    return end_for_consumers(str(replicas), log, replicas.epoch, leader_epoch)
+    return end_for_consumers(str(replicas), look_at_leader(replicas), replicas.epoch, leader_epoch)

@@ -43,7 +43,7 @@ from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_
 from stratalog.engine.reading.subscription import Subscription
 from stratalog.engine.replicas.nearest import footer_nearby, nearest
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import (
     InvalidCallError,
@@ -347,8 +347,7 @@ class StreamSource:
         def leader(view: PartitionView) -> _Leader:
             replicas = self._context.replicas(view)
             replica, footer_of = replicas.leader, footer_nearby(self._context, replicas, self._client)
-            log = replica.log(lambda file: footer_of(file).next_offset)
-            check_whole(replica, log)
+            log = look_at_leader(replicas, footer_of)
             start = view.log_start_offset
             log_start = start if view.topic_id in tiered else max(start, log.local_start)
             isolation = self._options.isolation

@@ -20,7 +20,7 @@ from stratalog.engine.brokers.probe import probe_brokers
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.partitions.producers import ProducerAppend, ProducerEntry
 from stratalog.partitions.runner import Done, values
 
@@ -73,7 +73,5 @@ def earlier_tries(
 
 
 def _entry(context: Context, view: PartitionView, who: ProducerAppend) -> ProducerEntry | None:
-    leader = context.replicas(view).leader
-    log = leader.log()
-    check_whole(leader, log)
-    return leader.end_state(log).producers.get(who.producer_id)
+    replicas = context.replicas(view)
+    return replicas.leader.producers(look_at_leader(replicas)).get(who.producer_id)

@@ -18,7 +18,7 @@ from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
 from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state.consumer_offsets import (
     ConsumerOffsets,
     GroupState,
@@ -278,9 +278,7 @@ def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogE
     yet know that.
     """
     replicas = context.replicas(view)
-    replica = replicas.leader
-    log = replica.log()
-    check_whole(replica, log)
+    log = look_at_leader(replicas)
     if known:
         check_knows_end(str(replicas), log, view.leader_epoch)
     return LogEnds(log.local_start, log.log_end, log.high_watermark)

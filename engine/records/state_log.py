@@ -18,7 +18,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicIm
 from stratalog.engine.metadata.topic_commands import CreateTopic
 from stratalog.engine.records.append import append_given
 from stratalog.engine.replicas.nearest import follower_log, footer_nearby
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.snapshots import latest_snapshot
@@ -102,8 +102,7 @@ def _read_once(
 ) -> ReadState[M]:
     replicas = context.replicas(view)
     leader, footer = replicas.leader, footer_nearby(context, replicas, NOWHERE)
-    log = leader.log(lambda file: footer(file).next_offset)
-    check_whole(leader, log)
+    log = look_at_leader(replicas, footer)
     end = log.high_watermark if until is None else min(until, log.high_watermark)
     known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
     usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]

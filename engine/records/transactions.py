@@ -17,7 +17,7 @@ from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.records import coordinator
 from stratalog.engine.records.markers import write_markers
 from stratalog.engine.records.state_log import read_state
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state import transaction_steps as steps
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS, TRANSACTIONS_TOPIC
 from stratalog.engine.state.keyed import TRANSACTIONS
@@ -261,12 +261,11 @@ def _open_in_logs(context: Context, views: Sequence[PartitionView]) -> tuple[lis
     """The open transactions in the leaders' logs of these partitions."""
 
     def look(view: PartitionView) -> list[OpenInLog]:
-        leader = context.replicas(view).leader
-        log = leader.log()
-        check_whole(leader, log)
+        replicas = context.replicas(view)
+        producers = replicas.leader.producers(look_at_leader(replicas))
         return [
             OpenInLog(view, producer_id, entry)
-            for producer_id, entry in sorted(leader.producers(log).items())
+            for producer_id, entry in sorted(producers.items())
             if entry.txn_first_offset is not None
         ]
 

@@ -22,7 +22,7 @@ from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replicas.in_sync import behind_since_ms, lags
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.leader import check_not_fenced
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import (
     ClientMetadata,
@@ -34,7 +34,6 @@ from stratalog.engine.replication.replica_selector import (
     select_replica,
 )
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
-from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
 from stratalog.partitions.listing import DataFile, ReplicaLog, resolve
 from stratalog.partitions.paths import DataName
@@ -105,20 +104,7 @@ def leader_log(context: Context, replicas: PartitionReplicas, client: ClientMeta
         LeaderNotAvailableError; CorruptionError, LogGapError when it holds less than its files promise; as
         ``Replica.log``.
     """
-    leader, footer = replicas.leader, footer_nearby(context, replicas, client)
-
-    def end_of_append(file: DataFile) -> int:
-        key = leader.store.uri, file.object.name, file.object.version
-        end = context.fetching.ends.get(key)
-        if end is None:
-            end = footer(file).next_offset
-            context.fetching.ends.put(key, end)
-        return end
-
-    log = leader.log(end_of_append)
-    check_not_fenced(leader, log.listing, replicas.epoch)
-    check_whole(leader, log)
-    return with_known_watermark(replicas, log)
+    return look_at_leader(replicas, footer_nearby(context, replicas, client))
 
 
 def footer_nearby(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> FooterOf:

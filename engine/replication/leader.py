@@ -1,9 +1,10 @@
-"""Take over: the first act of a new leader epoch (protocol section 2)."""
+"""The leader's log: taken over, the first act of a new leader epoch (protocol section 2); or only looked at."""
 
 from __future__ import annotations
 
 from stratalog.engine.replication.damage import check_begun, check_members, check_same_history, check_whole
 from stratalog.engine.replication.partition import PartitionReplicas
+from stratalog.engine.replication.watermark import with_known_watermark
 from stratalog.partitions.bounded import read_bounded
 from stratalog.partitions.errors import (
     CorruptionError,
@@ -16,6 +17,7 @@ from stratalog.partitions.listing import Listing, ReplicaLog
 from stratalog.partitions.paths import EpochName
 from stratalog.partitions.register import REGISTER_BYTES
 from stratalog.partitions.replica import Replica
+from stratalog.partitions.transactions import FooterOf
 
 _ATTEMPTS = 5
 
@@ -43,13 +45,27 @@ def leader_log(replicas: PartitionReplicas) -> ReplicaLog:
     raise RetriableError(f"{leader}: epoch {replicas.epoch} was created, and yet listings do not show it")
 
 
-def _own_log(replicas: PartitionReplicas) -> ReplicaLog:
+def look_at_leader(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
+    """The leader's log as it is now, to read from or to decide on; nothing is taken over. ``footer_of`` reads the
+    footers of its files, where that is not to be done at the leader.
+
+    Raises: as ``leader_log``; FencedLeaderEpochError: look again, on the metadata as it is then.
+    """
+    return with_known_watermark(replicas, _listed(replicas, footer_of))
+
+
+def _listed(replicas: PartitionReplicas, footer_of: FooterOf | None = None) -> ReplicaLog:
     leader = replicas.leader
-    log = leader.log()
+    log = leader.log(footer_of)
     check_not_fenced(leader, log.listing, replicas.epoch)
     check_whole(leader, log)
+    return log
+
+
+def _own_log(replicas: PartitionReplicas) -> ReplicaLog:
+    log = _listed(replicas)
     if log.joined_epoch == replicas.epoch:
-        check_begun(leader, log)
+        check_begun(replicas.leader, log)
     return log
 
 

@@ -110,7 +110,7 @@ class Work:
         with_key = rng.random() < KEYED
         tree, specimens = self._trees[with_key], self._specimens[with_key]
         tree.fresh()
-        segment._remembered.clear()
+        segment.forget()
         remembered_lineages.clear()
         change = draw_change(rng, tree.now, specimens)
         if with_key:

@@ -178,7 +178,7 @@ def _answer(outcome: object) -> object:
 
 def forget() -> None:
     """Let the product's caches go: they hold the stores of drivers."""
-    segment._remembered.clear()
+    segment.forget()
     replica.remembered_lineages.clear()
 
 

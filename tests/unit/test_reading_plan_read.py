@@ -14,6 +14,7 @@ from stratalog.engine.reading.read_plan import ReadPlan
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.partitions.errors import LogTruncationError, OffsetOutOfRangeError, UnknownTopicOrPartitionError
 from stratalog.partitions.isolation import Isolation
+from stratalog.partitions.segment import forget
 from tests.contexts import context_of
 from tests.unit.cluster_harness import TIERED, LiveCluster
 from tests.unit.faulty_store import Faults
@@ -384,9 +385,7 @@ def test_a_plan_looks_only_into_appends_of_its_range(tmp_path: Path) -> None:
     live.fill("abcdefgh")
     opened: list[str] = []
     faults.before = lambda uri, what, name: opened.append(name) if what in ("open", "read") else None
-    from stratalog.partitions.segment import _remembered
-
-    _remembered.clear()
+    forget()
     live.driver().plan_read("t", 2, 4)
     bases = {
         int(name.rpartition("/")[2].split(".")[0])

@@ -181,10 +181,11 @@ def test_a_planned_batch_is_read_from_a_leader_that_does_not_know_it_to_be_commi
     query = Query(live)
     query.batch(1)
     query.plan(1)
-    (follower, _), store = live.followers(), live.store(live.followers()[0])
-    marks = [one.name for one in store.list("") if one.name.endswith(".hw") and "/t-" in one.name]
-    assert marks
-    store.delete(marks)
+    follower, _ = live.followers()
+    for store in map(live.store, (live.leader(), *live.followers())):  # a leader asks the other members
+        marks = [one.name for one in store.list("") if one.name.endswith(".hw") and "/t-" in one.name]
+        assert marks
+        store.delete(marks)
     live.cluster.elect(leader=follower).raise_for_failures()
     assert live.log(follower).high_watermark == 0
     query.start()

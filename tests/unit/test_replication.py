@@ -25,7 +25,7 @@ from stratalog.partitions.paths import BROKER_FILE, EpochName, LocalStartName
 from stratalog.partitions.producers import ProducerAppend, encode
 from stratalog.partitions.rewrite import merge_run
 from stratalog.partitions.runner import Outcome, SerialRunner
-from stratalog.partitions.segment import _remembered
+from stratalog.partitions.segment import forget
 from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.faulty_store import Faults, FaultyStore
 from tests.unit.harness import SCHEMA, OnePartition, batch
@@ -179,7 +179,7 @@ def test_the_leaders_files_are_looked_into_by_those_who_copy_them() -> None:
     one.change(isr=(1,))
     for value in "abcdef":
         one.append([value])
-    _remembered.clear()
+    forget()
     last = one.replicas.leader.log().chain[-1].file.object.name  # its footer says where the log ends
     runs: list[Any] = []
     opened: list[tuple[str, int]] = []

@@ -21,7 +21,7 @@ from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.partition_commands import AdvanceLogStart, LogStart, RefusedPartition
 from stratalog.engine.reading.positions import spec_of
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.upkeep.tiering.point import describe_first
 from stratalog.partitions.errors import (
     FencedLeaderEpochError,
@@ -128,10 +128,8 @@ def _start(context: Context, image: ClusterImage, one: TopicPartition, before: i
             "start of such a log (jobs/snapshot)"
         )
     replicas = context.replicas(image.view(image.topic(topic).topic_id, partition))
-    leader, present = replicas.leader, replicas.view.log_start_offset
-    log = leader.log()
-    check_whole(leader, log)
-    high_watermark = max(log.high_watermark, present)
+    present = replicas.view.log_start_offset
+    high_watermark = max(look_at_leader(replicas).high_watermark, present)
     wanted = high_watermark if before == HIGH_WATERMARK else before
     if not 0 <= wanted <= high_watermark:
         raise OffsetOutOfRangeError(

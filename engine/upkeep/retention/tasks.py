@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import latest_snapshot, newest_id, usable_snapshot
 from stratalog.partitions.clock import Clock
@@ -122,8 +123,7 @@ def wanted_log_start(work: RetainWork) -> Wanted:
         for good; as ``Replica.log``.
     """
     leader, view = work.replicas.leader, work.replicas.view
-    log = leader.log()
-    check_whole(leader, log)
+    log = look_at_leader(work.replicas)
     if work.snapshots:
         return Wanted(view.log_start_offset)
     now_ms = work.clock.now_ms()

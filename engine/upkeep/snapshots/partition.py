@@ -15,8 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from stratalog.engine.driver.while_it_changes import while_it_changes
-from stratalog.engine.replication.damage import check_whole
-from stratalog.engine.replication.leader import check_not_fenced, leader_log
+from stratalog.engine.replication.leader import leader_log, look_at_leader
 from stratalog.engine.replication.partition import PartitionWork
 from stratalog.engine.replication.snapshots import (
     checkpoints_of,
@@ -99,10 +98,7 @@ def plan_snapshot(work: SnapshotWork) -> SnapshotPlan:
     """The task of a dry run: what ``make_snapshot`` would do, without looking at records."""
 
     def look() -> SnapshotPlan:
-        leader = work.replicas.leader
-        log = leader.log()
-        check_whole(leader, log)
-        return plan_of(work, leader, log)[0]
+        return plan_of(work, work.replicas.leader, look_at_leader(work.replicas))[0]
 
     return while_it_changes(look)
 
@@ -196,8 +192,7 @@ def freeze(work: SnapshotWork, writer: SnapshotWriter, snapshot_id: SnapshotId) 
     Raises: FencedLeaderEpochError, SourceChangedError.
     """
     leader = work.replicas.leader
-    log = leader.log()
-    check_not_fenced(leader, log.listing, work.replicas.epoch)
+    log = look_at_leader(work.replicas)
     if log.lineage.epoch_at(snapshot_id.end_offset - 1) != snapshot_id.epoch or (
         log.high_watermark < snapshot_id.end_offset
     ):

@@ -11,7 +11,7 @@ from stratalog.engine.driver.metrics import LAG, LOAD_LATENCY, SIZE
 from stratalog.engine.driver.report import Failure, Report, Value
 from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
-from stratalog.engine.replication.damage import check_whole
+from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas, PartitionWork
 from stratalog.engine.replication.snapshots import checkpoints_of, newest_id, usable_snapshot
 from stratalog.engine.upkeep.snapshots.metadata import metadata_gauges
@@ -56,8 +56,7 @@ def locate_snapshot(work: LocateWork) -> Located | None:
 def _locate_once(work: LocateWork) -> Located | None:
     began_s = work.clock.monotonic_s()
     replicas = work.replicas
-    log = replicas.leader.log()
-    check_whole(replicas.leader, log)
+    log = look_at_leader(replicas)
     needed = max(log.local_start, replicas.view.log_start_offset)
     found = usable_snapshot(replicas.leader, log).snapshot
     holder = replicas.leader
