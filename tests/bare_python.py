@@ -1,14 +1,51 @@
-"""A Python beside this one that has what somebody declares, in the versions of this one, and nothing else."""
+"""Installations: a wheel in a Python that has what the wheel declares, in the versions of this one, no more."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterable
+from email import message_from_bytes
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 from packaging.requirements import Requirement
+
+
+def wheel_of(source: Path, folder: Path) -> Path:
+    """The wheel of a source tree, made from its sdist, as pip makes it where it finds no wheel. Both are left in
+    ``folder``; the tree is written to.
+    """
+    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, folder], cwd=source, check=True, capture_output=True)
+    _pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(next(folder.glob("*.tar.gz"))))
+    return next(folder.glob("*.whl"))
+
+
+def installed(wheel: Path, folder: Path) -> Path:
+    """An environment in ``folder`` with the wheel; its Python."""
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
+        required = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
+    python = bare_python(folder, [one for one in required if "extra ==" not in one])
+    before = _names(python)
+    _pip("--python", str(python), "install", "--no-compile", str(wheel))
+    assert {name.partition("-")[0] for name in _names(python) - before} == {"stratalog"}, "no other name is taken"
+    return python
+
+
+def run(*command: str | Path, folder: Path, status: int = 0) -> subprocess.CompletedProcess[str]:
+    """A command in a folder, which comes first where Python looks for modules.
+
+    Raises: AssertionError with what the command wrote, for another exit status.
+    """
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STRATALOG_"))}
+    environ["PYTHONPATH"] = str(folder)
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr + done.stdout
+    return done
 
 
 def bare_python(folder: Path, requirements: Iterable[str]) -> Path:
@@ -43,3 +80,16 @@ def closure(requirements: Iterable[str]) -> list[Distribution]:
                 if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in extras)
             ]
     return list(found.values())
+
+
+def _pip(*argv: str) -> None:
+    """Without dependencies, and without a network."""
+    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
+    command = [sys.executable, "-m", "pip", *argv, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def _names(python: Path) -> set[str]:
+    """The names at the top of the packages of an environment."""
+    return {path.name for path in next(python.parents[1].glob("lib/python*/site-packages")).iterdir()}

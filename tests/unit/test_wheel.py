@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from email import message_from_bytes
 from pathlib import Path
 
 import pytest
 
-from tests.bare_python import bare_python
+from tests.bare_python import installed, run, wheel_of
 
 pytestmark = pytest.mark.slow
 
@@ -59,47 +56,25 @@ class Project:
     folder: Path
     python: Path
 
-    def run(self, *command: str | Path, status: int = 0) -> subprocess.CompletedProcess[str]:
-        """What a command says, started in the folder, which comes first where Python looks for modules."""
-        environ = {
-            name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "STRATALOG_"))
-        }
-        environ["PYTHONPATH"] = str(self.folder)
-        done = subprocess.run(command, cwd=self.folder, env=environ, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr + done.stdout
-        return done
-
     def stratalog(self, *argv: str, status: int = 0) -> subprocess.CompletedProcess[str]:
         """What a job says."""
-        return self.run(self.python.with_name("stratalog"), *argv, status=status)
+        return run(self.python.with_name("stratalog"), *argv, folder=self.folder, status=status)
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Made from the sdist, as pip makes it where it finds no wheel. Nothing is written into the checkout."""
+    """Made from a copy: nothing is written into the checkout."""
     folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
     skipped = shutil.ignore_patterns(".*", "tests", "__pycache__", "*.egg-info", "build", "dist")
-    shutil.copytree(ROOT, source, symlinks=True, ignore=skipped)
-    build = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", build, folder], cwd=source, check=True, capture_output=True)
-    pip("wheel", "--no-build-isolation", "--wheel-dir", str(folder), str(next(folder.glob("*.tar.gz"))))
-    return next(folder.glob("*.whl"))
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=skipped)
+    return wheel_of(folder / "source", folder)
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
     """The wheel in an environment that has what it declares, and a project beside it."""
     folder = tmp_path_factory.mktemp("project")
-    with zipfile.ZipFile(wheel) as packed:
-        metadata = next(name for name in packed.namelist() if name.endswith(".dist-info/METADATA"))
-        required = message_from_bytes(packed.read(metadata)).get_all("Requires-Dist", [])
-    python = bare_python(folder / "venv", [one for one in required if "extra ==" not in one])
-    before = names_of(python)
-    pip("--python", str(python), "install", "--no-compile", str(wheel))
-    assert {name.partition("-")[0] for name in names_of(python) - before} == {"stratalog"}, (
-        "no other name is taken"
-    )
+    python = installed(wheel, folder / "venv")
     for package in ("conf", "engine", "jobs"):
         (folder / package).mkdir()
         (folder / package / "__init__.py").write_text('OWNER = "the project"\n')
@@ -109,19 +84,6 @@ def project(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Project:
     (folder / "cluster.toml").write_text(f'[cluster]\nid = "c"\nremote = "remote"\nvoters = [1]\n{brokers}')
     (folder / "pipeline.py").write_text(PIPELINE)
     return Project(folder, python)
-
-
-def pip(*argv: str) -> None:
-    """Without dependencies, and without a network."""
-    options = ["--no-deps", "--no-index", "--disable-pip-version-check", "--quiet"]
-    command = [sys.executable, "-m", "pip", *argv, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-
-
-def names_of(python: Path) -> set[str]:
-    """What is at the top of the packages of an environment."""
-    return {path.name for path in next(python.parents[1].glob("lib/python*/site-packages")).iterdir()}
 
 
 def test_the_wheel_is_the_package_that_executors_get(wheel: Path, project: Project) -> None:
@@ -154,7 +116,7 @@ def test_without_spark_all_runs_that_does_not_compute_with_it(project: Project) 
     options = [part for config in configs for part in ("--config", config)]
     project.stratalog("topics", "create", "t", "--partitions", "2", "--replication-factor", "2", *options, *given)
 
-    said = project.run(project.python, "pipeline.py", "cluster.toml").stdout.splitlines()
+    said = run(project.python, "pipeline.py", "cluster.toml", folder=project.folder).stdout.splitlines()
     assert said[:2] == ["[b'a', b'b', b'a', b'b']", "8"]
     assert said[2].startswith("a type of keys or values is Spark's, and pyspark is not installed")
     assert said[3:] == ["[]"]
