@@ -16,7 +16,7 @@ from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
-from stratalog.engine.metadata.image import ClusterImage, PartitionView
+from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, spec_of
 from stratalog.engine.records.groups import (
@@ -105,7 +105,7 @@ def reset_offsets(
         moved: dict[TopicPartition, tuple[int | None, int]] = {}
         for topic in sorted({topic for topic, _ in found}) if topics is None else dict.fromkeys(topics):
             for state in look(context, topic, partitions)[1]:
-                key = topic, state.view.partition
+                key = topic, state.leader.view.partition
                 record = found.get(key)
                 moved[key] = (
                     None if record is None else record.offset,
@@ -156,22 +156,22 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
 
 def _position(state: PartitionState, spec: OffsetSpec) -> int:
     if spec is OffsetSpec.LATEST:
-        return state.latest(Isolation.READ_UNCOMMITTED)
+        return state.leader.latest(Isolation.READ_UNCOMMITTED)
     found = named_offset(state.positions, spec)
     if isinstance(found, FoundOffset):
         return found.offset
-    raise InvalidCallError(f"{_name(state.view)}: {spec.name} is not known: {found.reason}")
+    raise InvalidCallError(f"{state.leader}: {spec.name} is not known: {found.reason}")
 
 
 def _first_at(state: PartitionState, time_us: int) -> int:
     """The first record at or after a time, or the high watermark where all are earlier."""
     found = first_at_or_after(state.readable.pieces, time_us)
-    return found.offset if isinstance(found, FoundOffset) else state.latest(Isolation.READ_UNCOMMITTED)
+    return found.offset if isinstance(found, FoundOffset) else state.leader.latest(Isolation.READ_UNCOMMITTED)
 
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:
     if record is None:
-        raise InvalidCallError(f"{_name(state.view)}: nothing is committed there that could be shifted")
+        raise InvalidCallError(f"{state.leader}: nothing is committed there that could be shifted")
     return record.offset + records
 
 
@@ -179,17 +179,11 @@ def _within(state: PartitionState, offset: int, notes: list[str]) -> int:
     """The offset, or the end of the log that is nearest to it."""
     start, end = state.positions.log_start, state.positions.high_watermark
     if offset > end:
-        end = state.latest(Isolation.READ_UNCOMMITTED)
+        end = state.leader.latest(Isolation.READ_UNCOMMITTED)
     nearest = min(max(offset, start), end)
     if nearest != offset:
-        notes.append(
-            f"{_name(state.view)}: offset {offset} is not within {start} and {end}: it is set to {nearest}"
-        )
+        notes.append(f"{state.leader}: offset {offset} is not within {start} and {end}: it is set to {nearest}")
     return nearest
-
-
-def _name(view: PartitionView) -> str:
-    return f"{view.topic}-{view.partition}"
 
 
 # ------------------------------------------------------------------------------------ delete

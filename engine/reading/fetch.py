@@ -33,9 +33,17 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.fetching import Remote
 from stratalog.engine.driver.record_reader import READ_COLUMNS
 from stratalog.engine.driver.remote_quota import fetch_throttle
-from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
-from stratalog.engine.reading.look import remote_pieces
-from stratalog.engine.replicas.nearest import Chosen, crosses_racks, follower_log, leader_log, leader_of, nearest
+from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.reading.look import remote_log_pieces
+from stratalog.engine.replicas.nearest import (
+    Chosen,
+    SeenLeader,
+    crosses_racks,
+    follower_log,
+    leader_of,
+    nearest,
+    seen_leader,
+)
 from stratalog.engine.replicas.offsets_for_epoch import check_history
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
@@ -58,7 +66,6 @@ from stratalog.partitions.errors import (
 from stratalog.partitions.growth import widest
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation, isolation_of
-from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.records import schema_of
@@ -108,31 +115,6 @@ class Fetched:
     def cross_rack_bytes(self) -> int:
         """Those of ``read_bytes`` that came from another rack."""
         return self.read_bytes if self.crossed_racks else 0
-
-
-@dataclass(frozen=True, slots=True)
-class _SeenEpoch:
-    """A partition as one look at its leader saw it."""
-
-    topic: TopicImage
-    view: PartitionView
-    log: ReplicaLog
-    tiered: bool
-
-    def __str__(self) -> str:
-        return f"{self.topic.name}-{self.view.partition}"
-
-    @property
-    def log_start(self) -> int:
-        """The first offset that readers get."""
-        first = self.view.log_start_offset
-        return first if self.tiered else max(first, self.log.local_start)
-
-    @property
-    def bounds(self) -> Bounds:
-        """Of what readers get."""
-        first = self.log_start
-        return Bounds(first, max(self.log.high_watermark, first), max(self.log.log_end, first))
 
 
 def fetch(
@@ -249,13 +231,13 @@ class _Fetch:
         seen = self._look(image)
         if self.offset < seen.log.local_start:
             return Remote(lambda: self.until_it_passes(lambda fresh: self._remotely(seen, fresh)))
-        chosen = nearest(self.context, seen.view, seen.log, self.client, self.offset)
+        chosen = nearest(self.context, seen, self.client, self.offset)
         damage = PassedOver()
         if not chosen.is_leader:
             # Whatever keeps it from serving: the leader was chosen by nobody, and can do it all the same.
             with suppress(StratalogError), damage.copy():
                 return self._locally(seen, chosen, damage)
-        leader = leader_of(self.context, seen.view, seen.log)
+        leader = leader_of(seen)
         with damage.copy():
             return self._locally(seen, leader, damage)
         tried = {chosen.replica.broker_id, leader.replica.broker_id}
@@ -266,37 +248,32 @@ class _Fetch:
             raise damage.error
         return Remote(lambda: self.until_it_passes(lambda _: self._remotely_instead(seen, damage)))
 
-    def _of_a_follower(self, seen: _SeenEpoch, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
+    def _of_a_follower(self, seen: SeenLeader, damage: PassedOver, tried: Collection[int] = ()) -> Fetched | None:
         """The records from a follower that knows them to be committed, and whose copy is good; None without such a
         follower besides those in ``tried``."""
-        replicas = self.context.replicas(seen.view)
-        for broker in replicas.followers:
+        for broker in seen.replicas.followers:
             if broker in tried:
                 continue
-            chosen = follower_log(replicas, broker, seen.log)
+            chosen = follower_log(seen.replicas, broker, seen.log)
             if chosen is not None and chosen.log.local_start <= self.offset < chosen.high_watermark:
                 with suppress(StratalogError), damage.copy():
                     return self._locally(seen, chosen, damage)
         return None
 
-    def _remotely_instead(self, seen: _SeenEpoch, damage: PassedOver) -> Fetched:
+    def _remotely_instead(self, seen: SeenLeader, damage: PassedOver) -> Fetched:
         """The remote records, where what brokers have of them is damaged."""
         with suppress(RemoteNotReadyError), damage.copy():  # it may not be tiered yet
             pieces = self._remote_pieces(seen, self._load(seen), self.offset + 1)
             return self._fetched(seen, pieces, None, damage)
         raise damage.error
 
-    def _look(self, image: ClusterImage) -> _SeenEpoch:
+    def _look(self, image: ClusterImage) -> SeenLeader:
         name, partition = self.key
-        topic = image.topic(name)
-        view = image.view(topic.topic_id, partition)
-        replicas = self.context.replicas(view)
-        log = leader_log(self.context, replicas, self.client)
-        tiered = self.context.topic_config(image, topic).remote_storage_enable
-        seen = _SeenEpoch(topic, view, log, tiered)
+        view = image.view(image.topic(name).topic_id, partition)
+        seen = seen_leader(self.context, image, view, self.client)
         if self.leader_epoch is not None:
-            check_history(str(seen), log, self.offset, self.leader_epoch)
-        bounds = seen.bounds
+            check_history(str(seen), seen.log, self.offset, self.leader_epoch)
+        bounds = _bounds(seen)
         match fetch_answer(self.offset, bounds, bounds):
             case FetchAnswer.BELOW_LOG_START | FetchAnswer.BEYOND_LOG_END:
                 raise OffsetOutOfRangeError(
@@ -311,7 +288,7 @@ class _Fetch:
                 )
         return seen
 
-    def _locally(self, seen: _SeenEpoch, chosen: Chosen, damage: PassedOver) -> Fetched:
+    def _locally(self, seen: SeenLeader, chosen: Chosen, damage: PassedOver) -> Fetched:
         end, hidden = chosen.high_watermark, frozenset[DataName]()
         if self.isolation is Isolation.READ_COMMITTED:
             transactions = transactions_of(chosen.log, chosen.replica.footer, self.offset)
@@ -323,7 +300,7 @@ class _Fetch:
         left_out = [(piece.start, piece.end) for piece in pieces if piece.file.name in hidden]
         return self._fetched(seen, pieces, chosen, damage, left_out)
 
-    def _remotely(self, seen: _SeenEpoch, fresh: bool) -> Fetched:
+    def _remotely(self, seen: SeenLeader, fresh: bool) -> Fetched:
         """The remote records; what is damaged there, from a follower that has it still. ``fresh``: go by what the
         table says now."""
         damage = PassedOver()
@@ -334,7 +311,7 @@ class _Fetch:
             raise damage.error
         return found
 
-    def _from_remote(self, seen: _SeenEpoch, fresh: bool, damage: PassedOver) -> Fetched:
+    def _from_remote(self, seen: SeenLeader, fresh: bool, damage: PassedOver) -> Fetched:
         known = None if fresh else self.context.fetching.remote_logs.get(seen.topic.topic_id)
         if known is None or not known.covering(seen.view.partition, self.offset, self.offset + 1):
             known = self._load(seen)
@@ -351,18 +328,16 @@ class _Fetch:
                 ) from error
             raise SourceChangedError(f"{seen}: offset {self.offset} has moved to another file: {error}") from error
 
-    def _load(self, seen: _SeenEpoch) -> RemoteLog:
+    def _load(self, seen: SeenLeader) -> RemoteLog:
         log = self.context.remote_table(seen.topic).load()
         kept = replace(log, rewrite=None)
         self.context.fetching.remote_logs.put(seen.topic.topic_id, kept, kept.memory_bytes)
         return log
 
-    def _remote_pieces(self, seen: _SeenEpoch, remote: RemoteLog, end: int) -> list[FileSlice]:
+    def _remote_pieces(self, seen: SeenLeader, remote: RemoteLog, end: int) -> list[FileSlice]:
         """From the one that holds the offset on, up to the one before ``end``."""
-        store = self.context.remote_store(f"topic {seen.topic.name!r} is tiered")
-        folder = self.context.remote_folder(seen.topic)
         covering = remote.covering(seen.view.partition, self.offset, end)
-        pieces = remote_pieces(store, folder, covering, seen.log.lineage)
+        pieces = remote_log_pieces(self.context, seen, covering)
         if not pieces or not pieces[0].start <= self.offset < pieces[0].end:
             raise RemoteNotReadyError(
                 f"{seen}: offset {self.offset} is not on the leader any more, and not in the remote log; verify "
@@ -372,7 +347,7 @@ class _Fetch:
 
     def _fetched(
         self,
-        seen: _SeenEpoch,
+        seen: SeenLeader,
         pieces: list[FileSlice],
         chosen: Chosen | None,
         damage: PassedOver,
@@ -399,7 +374,7 @@ class _Fetch:
             records = _without(visible(found, self.isolation), left_out).drop_columns(["control"])
             # Its schema may have grown since they were written, and also since this looked.
             records = records.cast(widest([schema, records.schema.remove_metadata()], str(seen)))
-        bounds = seen.bounds
+        bounds = _bounds(seen)
         return Fetched(
             topic=seen.topic.name,
             partition=seen.view.partition,
@@ -422,6 +397,12 @@ class _Fetch:
                 f"{self.key[0]}-{self.key[1]}: offset {self.offset} is remote, and earlier fetches use up "
                 "remote.log.manager.fetch.max.bytes.per.second until the time-out; fetch it later"
             )
+
+
+def _bounds(seen: SeenLeader) -> Bounds:
+    """Of what readers get."""
+    first = seen.log_start
+    return Bounds(first, seen.end(Isolation.READ_UNCOMMITTED), max(seen.log.log_end, first))
 
 
 def _without(records: pa.Table, left_out: Sequence[tuple[int, int]]) -> pa.Table:

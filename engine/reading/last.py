@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from stratalog.engine.reading.look import PartitionState, SeenLeader
+from stratalog.engine.reading.look import PartitionState
+from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.segment import read_row_groups

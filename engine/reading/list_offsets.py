@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.reading.look import PartitionState, SeenLeader, look
+from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Spec, spec_of
+from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.lookup import first_at_or_after, largest_timestamp
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec, UnknownOffset, named_offset
@@ -27,7 +28,7 @@ def list_offsets(
     """
     level, wanted = isolation_of(isolation), spec_of(spec, "spec =")
     _, states = look(context, topic, takes_remote=lambda seen: takes_remote(seen, wanted))
-    return {state.view.partition: position(state, wanted, level) for state in states}
+    return {state.leader.view.partition: position(state, wanted, level) for state in states}
 
 
 def takes_remote(seen: SeenLeader, spec: Spec) -> bool:
@@ -44,7 +45,7 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     Raises: OffsetNotAvailableError for LATEST, and for a time that no known record has reached, while the recently
         elected leader does not yet know the high watermark (KIP-207).
     """
-    end = state.latest(isolation) if spec is OffsetSpec.LATEST else state.end(isolation)
+    end = state.leader.latest(isolation) if spec is OffsetSpec.LATEST else state.leader.end(isolation)
     if isinstance(spec, FirstAt):
         found = first_at_or_after(state.readable.pieces, spec.timestamp_us)
     elif spec is OffsetSpec.MAX_TIMESTAMP:
@@ -54,7 +55,7 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     if isinstance(found, FoundOffset) and found.timestamp_us is not None and found.offset >= end:
         found = UnknownOffset(f"the fate of offset {found.offset} is not decided yet: a transaction is open")
     if isinstance(spec, FirstAt) and isinstance(found, UnknownOffset):
-        state.latest(isolation)  # a record may be that late which the leader does not know to be committed
+        state.leader.latest(isolation)  # a record may be that late which the leader does not know to be committed
     if isinstance(found, FoundOffset):
-        return FoundOffset(found.offset, found.timestamp_us, state.log.lineage.epoch_at(found.offset))
+        return FoundOffset(found.offset, found.timestamp_us, state.leader.log.lineage.epoch_at(found.offset))
     return found

@@ -13,28 +13,27 @@ Readers see what is below the high watermark, those of committed records what is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.reading.bounds import Committed, OffsetBound, ReadQuery
 from stratalog.engine.reading.last import leader_has_last, start_of_last
 from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import (
     PartitionState,
-    SeenLeader,
     check_partitions,
     known_ends,
     local_pieces,
+    look_again,
     partition_states,
 )
 from stratalog.engine.reading.plan import NearPieces, PartitionPieces, check_range, file_ranges, readable_pieces
 from stratalog.engine.reading.positions import FirstAt, Place
 from stratalog.engine.reading.read_plan import PartitionPlan, ReadPlan
 from stratalog.engine.records.groups import existing_group, named
-from stratalog.engine.replicas.nearest import Chosen, nearest
+from stratalog.engine.replicas.nearest import Chosen, SeenLeader, nearest
 from stratalog.engine.replicas.offsets_for_epoch import check_history
 from stratalog.engine.replication.replica_selector import ClientMetadata
 from stratalog.engine.state.consumer_offsets import OffsetCommit
@@ -42,10 +41,8 @@ from stratalog.engine.state.group_commits import check_group
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import (
     InvalidCallError,
-    LogGapError,
     LogTruncationError,
     OffsetOutOfRangeError,
-    SourceChangedError,
     UnknownTopicOrPartitionError,
 )
 from stratalog.partitions.identity import TopicPartition
@@ -53,11 +50,8 @@ from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.lookup import TimeRange
 from stratalog.partitions.offsets import FoundOffset, OffsetSpec
-from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
 from stratalog.partitions.transactions import transactions_of
-
-_LOOKS = 3
 
 
 def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
@@ -68,7 +62,7 @@ def plan_read(context: Context, query: ReadQuery, client: ClientMetadata) -> Rea
         LeaderNotAvailableError, UnknownLeaderEpochError; CorruptionError kinds.
     """
     query.check_times(context.clock.now_ms())
-    return _consistent_plan(lambda: _plan_once(context, query, client))
+    return look_again(lambda: _plan_once(context, query, client))
 
 
 def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> ReadPlan:
@@ -78,11 +72,7 @@ def plan_again(context: Context, plan: ReadPlan, client: ClientMetadata) -> Read
         election has put other records in their place; UnknownTopicOrPartitionError when the topic is not the same;
         as ``plan_read``.
     """
-    return _consistent_plan(lambda: _plan_again_once(context, plan, client))
-
-
-def _consistent_plan(plan: Callable[[], ReadPlan]) -> ReadPlan:
-    return while_it_changes(plan, LogGapError, SourceChangedError, looks=_LOOKS)
+    return look_again(lambda: _plan_again_once(context, plan, client))
 
 
 def _plan_once(context: Context, query: ReadQuery, client: ClientMetadata) -> ReadPlan:
@@ -137,7 +127,7 @@ def _plan_again_once(context: Context, plan: ReadPlan, client: ClientMetadata) -
     reader = _PlanReader(client, plan.isolation, plan.fail_on_data_loss, plan.times)
 
     def again(state: PartitionState) -> PartitionPlan:
-        before = wanted[state.view.topic_id][state.view.partition]
+        before = wanted[state.leader.view.topic_id][state.leader.view.partition]
         if before.start == before.end:  # an empty range stays empty, wherever the log starts now
             return before
         now = _plan_partition(context, state, before.start, before.end, reader)
@@ -162,7 +152,7 @@ def _check_history(before: PartitionPlan, now: PartitionPlan) -> None:
 
 def _in_order(plans: Sequence[PartitionPlan], states: Sequence[PartitionState]) -> tuple[PartitionPlan, ...]:
     found = {(plan.topic_id, plan.partition): plan for plan in plans}
-    return tuple(found[state.view.topic_id, state.view.partition] for state in states)
+    return tuple(found[state.leader.view.topic_id, state.leader.view.partition] for state in states)
 
 
 def check_same_types(topics: Sequence[TopicImage]) -> None:
@@ -213,7 +203,7 @@ class _Query:
             return log_start, log_start
         end = self._resolved(state, "end", self.query.until)
         if end is None:
-            end = state.latest(self.isolation)
+            end = state.leader.latest(self.isolation)
         if self.query.last is not None:
             return start_of_last(state, self.query.last, end, self.isolation), end
         start = self._resolved(state, "start", self.query.first)
@@ -240,7 +230,7 @@ class _Query:
             bound = self.by_partition[name][view.topic].get(view.partition)
         match bound:
             case None:
-                return min(otherwise, seen.transactions.end(self.isolation, seen.log))
+                return min(otherwise, seen.end(self.isolation))
             case Committed(group):
                 commit = self.committed[group].get((view.topic, view.partition))
                 return view.log_start_offset if commit is None else commit.offset
@@ -257,22 +247,20 @@ class _Query:
     def _resolved(self, state: PartitionState, name: str, bound: OffsetBound) -> int | None:
         """The offset of a bound; None without a bound. Raises: OffsetNotAvailableError as ``latest``."""
         if isinstance(bound, Mapping):
-            bound = self.by_partition[name][state.view.topic].get(state.view.partition)
+            bound = self.by_partition[name][state.leader.view.topic].get(state.leader.view.partition)
         match bound:
             case None:
                 return None
             case Committed(group):
-                commit = self.committed[group].get((state.view.topic, state.view.partition))
+                commit = self.committed[group].get((state.leader.view.topic, state.leader.view.partition))
                 return state.positions.log_start if commit is None else self._of_commit(state, commit)
             case OffsetSpec() | FirstAt():
                 found = position(state, bound, self.isolation)
                 if isinstance(found, FoundOffset):
                     return found.offset
                 if isinstance(bound, FirstAt):
-                    return state.latest(self.isolation)  # no record is that late
-                raise OffsetOutOfRangeError(
-                    f"{state.view.topic}-{state.view.partition}: {bound.name} is not known: {found.reason}"
-                )
+                    return state.leader.latest(self.isolation)  # no record is that late
+                raise OffsetOutOfRangeError(f"{state.leader}: {bound.name} is not known: {found.reason}")
             case int():
                 return bound
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
@@ -280,12 +268,11 @@ class _Query:
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
         """Raises: LogTruncationError when the log is not what the group has read (KIP-320)."""
         if commit.leader_epoch is not None:
-            what = f"{state.view.topic}-{state.view.partition}"
-            check_history(what, state.log, commit.offset, commit.leader_epoch)
+            check_history(str(state.leader), state.leader.log, commit.offset, commit.leader_epoch)
         # It may have processed records that are not committed yet: then there is nothing to read.
-        if commit.offset > state.positions.log_end or commit.offset <= state.end(self.isolation):
+        if commit.offset > state.positions.log_end or commit.offset <= state.leader.end(self.isolation):
             return commit.offset
-        return state.latest(self.isolation)
+        return state.leader.latest(self.isolation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,23 +288,22 @@ class _PlanReader:
 def _plan_partition(
     context: Context, state: PartitionState, start: int, end: int, reader: _PlanReader
 ) -> PartitionPlan:
-    view, log_start = state.view, state.positions.log_start
-    what = f"{view.topic}-{view.partition}"
+    seen, view, log_start = state.leader, state.leader.view, state.positions.log_start
     lost = None
     if start < log_start and start <= end and not reader.fail_on_data_loss:
         lost = start, min(end, log_start)
         start, end = log_start, max(end, log_start)
-    if end > state.end(reader.isolation):
-        state.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
-    check_range(what, start, end, log_start, state.end(reader.isolation))
-    leader = context.replicas(view).leader
+    if end > seen.end(reader.isolation):
+        seen.latest(reader.isolation)  # an end that is not known yet is no end that is out of range
+    check_range(str(seen), start, end, log_start, seen.end(reader.isolation))
+    leader = seen.replicas.leader
     served_by = [leader]
     readable = state.readable_by(reader.isolation)
     if start < end:
-        chosen = nearest(context, view, state.log, reader.client, max(start, state.positions.local_start))
+        chosen = nearest(context, seen, reader.client, max(start, state.positions.local_start))
         if not chosen.is_leader:
             served_by.append(chosen.replica)
-            readable = _near(state, leader, chosen, reader.isolation)
+            readable = _near(state, chosen, reader.isolation)
     brokers = {replica.store.uri: replica.broker_id for replica in served_by}
     files = file_ranges(readable, start, end, brokers, reader.times)
     if reader.times is not None:  # the rest is not read, and may be deleted when the plan is made again
@@ -329,7 +315,7 @@ def _plan_partition(
         start=start,
         end=end,
         files=tuple(files),
-        epochs=_epochs(state.log.lineage, start, end),
+        epochs=_epochs(seen.log.lineage, start, end),
         racks=tuple((replica.broker_id, view.brokers[replica.broker_id].rack) for replica in served_by),
         pruned_files=len(readable.pieces) - len(files),
         pruned_bytes=sum(piece.file.object.size_bytes for piece in readable.pieces)
@@ -338,23 +324,22 @@ def _plan_partition(
     )
 
 
-def _near(state: PartitionState, leader: Replica, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
+def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> PartitionPieces:
     """The pieces of a partition, local ones of the chosen follower as far as it serves them: what became of its
     own appends in transactions its own markers tell.
     """
-    readable = state.readable
+    seen, readable = state.leader, state.readable
     transactions = transactions_of(chosen.log, chosen.replica.footer)
     until = min(chosen.high_watermark, transactions.end(isolation, chosen.log))
     near = NearPieces(local_pieces(chosen.replica, chosen.log), until)
-    what = f"{readable.topic}-{readable.partition}"
-    local = local_pieces(leader, state.log)
-    pieces = readable_pieces(what, state.cold, local, readable.log_start, readable.high_watermark, near)
+    local = local_pieces(seen.replicas.leader, seen.log)
+    pieces = readable_pieces(str(seen), state.cold, local, readable.log_start, readable.high_watermark, near)
     return replace(
         readable,
         pieces=pieces,
         remote_until=min(readable.remote_until, chosen.log.local_start),
         ends={**readable.ends, **known_ends(chosen.log)},
-        hidden=state.transactions.hidden(isolation) | transactions.hidden(isolation),
+        hidden=seen.transactions.hidden(isolation) | transactions.hidden(isolation),
     )
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from stratalog.engine.reading.subscription import Subscription
-from stratalog.engine.replicas.offsets_for_epoch import check_knows_end, divergent_offset
+from stratalog.engine.replicas.offsets_for_epoch import divergent_offset
 from stratalog.partitions.errors import InvalidCallError, LogTruncationError, OffsetOutOfRangeError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.listing import ReplicaLog
@@ -139,15 +139,6 @@ class LogBounds:
     log_start: int
     end: int
     log: ReplicaLog
-    leader_epoch: int = 0
-
-    @property
-    def latest(self) -> int:
-        """The end, as a place to begin or stop. Raises: OffsetNotAvailableError while the recently elected leader
-        does not yet know the high watermark (KIP-207).
-        """
-        check_knows_end(self.what, self.log, self.leader_epoch)
-        return self.end
 
     def position(self, offset: int) -> Position:
         """The position at an offset of this log."""

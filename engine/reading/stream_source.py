@@ -14,18 +14,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.reading.admission import Backlog, Extent, admit
 from stratalog.engine.reading.client import client_metadata
 from stratalog.engine.reading.list_offsets import list_offsets
-from stratalog.engine.reading.look import check_partitions, local_pieces, remote_pieces
+from stratalog.engine.reading.look import check_partitions, local_pieces, look_again, remote_log_pieces
 from stratalog.engine.reading.plan import NearPieces, check_end, readable_pieces
 from stratalog.engine.reading.plan_read import check_same_types
 from stratalog.engine.reading.stream_offsets import (
@@ -41,44 +39,22 @@ from stratalog.engine.reading.stream_options import SourceOptions
 from stratalog.engine.reading.stream_read import StreamTask
 from stratalog.engine.reading.stream_tasks import Part, pack, part, split, task_bytes
 from stratalog.engine.reading.subscription import Subscription
-from stratalog.engine.replicas.nearest import footer_nearby, nearest
-from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
-from stratalog.engine.replication.leader import look_at_leader
+from stratalog.engine.replicas.nearest import SeenLeader, nearest, seen_leader
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.partitions.errors import (
     InvalidCallError,
-    LogGapError,
     OffsetNotAvailableError,
     OffsetOutOfRangeError,
 )
 from stratalog.partitions.growth import grew
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.offsets import Answer, FoundOffset, OffsetSpec
 from stratalog.partitions.records import schema_of
-from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
-from stratalog.partitions.transactions import FooterOf, LogTransactions, transactions_of
+from stratalog.partitions.transactions import LogTransactions, transactions_of
 from stratalog.tiering.remote_log import RemoteLog
-
-if TYPE_CHECKING:
-    from stratalog.tiering.delta_table import DeltaTopicTable
-
-_LOOKS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class _Leader:
-    """A partition's leader, as it was listed."""
-
-    view: PartitionView
-    replica: Replica
-    log: ReplicaLog
-    bounds: LogBounds
-    footer_of: FooterOf
-    """The footers of its files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +63,7 @@ class _SeenOffsets:
 
     topics: Mapping[str, TopicImage]
     """By name."""
-    leaders: Mapping[TopicPartition, _Leader]
+    leaders: Mapping[TopicPartition, SeenLeader]
     """Of the partitions that are read."""
 
     @property
@@ -127,18 +103,19 @@ class StreamSource:
         """Where a new query begins.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, InvalidCallError for the options;
-            OffsetNotAvailableError as ``LogBounds.latest``.
+            OffsetNotAvailableError as ``SeenLeader.latest``.
         """
         seen = self._look()
         offsets = self._starts(seen)
-        positions = {key: leader.bounds.position(offsets[key]) for key, leader in seen.leaders.items()}
+        positions = {key: self._bounds(leader).position(offsets[key]) for key, leader in seen.leaders.items()}
         return StreamOffsets(seen.ids, positions, initial=True)
 
     def stop_at_present_end(self) -> None:
         """From now on there is nothing beyond what there is now (``Trigger.AvailableNow``). Raises:
-        OffsetNotAvailableError as ``LogBounds.latest``.
+        OffsetNotAvailableError as ``SeenLeader.latest``.
         """
-        self._target = {key: leader.bounds.latest for key, leader in self._look().leaders.items()}
+        leaders = self._look().leaders
+        self._target = {key: leader.latest(self._options.isolation) for key, leader in leaders.items()}
 
     def latest(self, start: StreamOffsets, max_rows: int | None, max_bytes: int | None) -> StreamOffsets:
         """Where the batch that begins at ``start`` ends; ``start`` itself when there is nothing to read.
@@ -148,13 +125,18 @@ class StreamSource:
         """
         seen = self._look()
         start = self._of_topics(start, seen)
+        bounds = {key: self._bounds(leader) for key, leader in seen.leaders.items()}
         backlogs: dict[TopicPartition, Backlog] = {}
         for key, leader in seen.leaders.items():
-            low = self._resume(start.partitions.get(key, BEGINNING), leader.bounds)
-            end = leader.bounds.end
+            low = resume(
+                start.partitions.get(key, BEGINNING),
+                bounds[key],
+                fail_on_data_loss=self._options.fail_on_data_loss,
+            )
+            end = bounds[key].end
             if self._target is not None:
                 end = min(end, self._target.get(key, low))
-            local = local_pieces(leader.replica, leader.log) if max_bytes is not None else ()
+            local = local_pieces(leader.replicas.leader, leader.log) if max_bytes is not None else ()
             extents = [_extent(piece) for piece in local]
             backlogs[key] = Backlog(low, max(low, end), extents)
         if max_bytes is not None:
@@ -164,12 +146,10 @@ class StreamSource:
         positions = {
             key: start.partitions[key]
             if stands_still(start.partitions.get(key), backlogs[key].start, ends[key])
-            else leader.bounds.position(ends[key])
-            for key, leader in seen.leaders.items()
+            else log.position(ends[key])
+            for key, log in bounds.items()
         }
-        self.latest_seen = StreamOffsets(
-            seen.ids, {key: leader.bounds.position(leader.bounds.end) for key, leader in seen.leaders.items()}
-        )
+        self.latest_seen = StreamOffsets(seen.ids, {key: log.position(log.end) for key, log in bounds.items()})
         if start.initial:
             return StreamOffsets(seen.ids, positions, began=start.partitions)
         if positions == start.partitions:
@@ -179,13 +159,13 @@ class StreamSource:
     def _of_topics(self, offsets: StreamOffsets, seen: _SeenOffsets) -> StreamOffsets:
         return offsets.of_topics(seen.ids, self._options.topics, fail_on_data_loss=self._options.fail_on_data_loss)
 
-    def _resume(self, position: Position, bounds: LogBounds) -> int:
-        return resume(position, bounds, fail_on_data_loss=self._options.fail_on_data_loss)
+    def _bounds(self, leader: SeenLeader) -> LogBounds:
+        return LogBounds(str(leader), leader.log_start, leader.end(self._options.isolation), leader.log)
 
     def _add_remote_extents(
         self,
         topic: TopicImage,
-        leaders: Mapping[TopicPartition, _Leader],
+        leaders: Mapping[TopicPartition, SeenLeader],
         backlogs: dict[TopicPartition, Backlog],
     ) -> None:
         """The sizes of what is to be read from the remote tier: its log is loaded only where there is some."""
@@ -194,14 +174,13 @@ class StreamSource:
             for key, backlog in backlogs.items()
             if key[0] == topic.name and backlog.start < leaders[key].log.local_start
         ]
-        table = self._remote_table(topic) if behind else None
-        if table is None:
+        if not behind or not leaders[behind[0]].tiered:
             return
-        remote = table.load()
+        remote = self._context.remote_table(topic).load()
         for key in behind:
-            backlog, log = backlogs[key], leaders[key].log
-            pieces = remote_pieces(table.remote, table.folder, remote.of_partition(key[1]), log.lineage)
-            cold = [extent for extent in map(_extent, pieces) if extent.end <= log.local_start]
+            backlog, leader = backlogs[key], leaders[key]
+            pieces = remote_log_pieces(self._context, leader, remote.of_partition(key[1]))
+            cold = [extent for extent in map(_extent, pieces) if extent.end <= leader.log.local_start]
             backlogs[key] = Backlog(backlog.start, backlog.end, (*cold, *backlog.extents))
 
     def _starts(self, seen: _SeenOffsets) -> dict[TopicPartition, int]:
@@ -218,21 +197,25 @@ class StreamSource:
         by_time: dict[tuple[str, datetime], Mapping[int, Answer]] = {}
         starts = {}
         for key, at in given.items():
-            log = seen.leaders[key].bounds
+            leader = seen.leaders[key]
+            log = self._bounds(leader)
             if isinstance(at, datetime):
                 if (key[0], at) not in by_time:
                     by_time[key[0], at] = self._at(key[0], at)
                 found = by_time[key[0], at][key[1]]
                 starts[key] = found.offset if isinstance(found, FoundOffset) else log.end
             else:
-                starts[key] = _named(at, log) if isinstance(at, OffsetSpec) else at
+                starts[key] = self._named(at, leader) if isinstance(at, OffsetSpec) else at
             if log.end < starts[key] <= log.log.log_end:
-                check_knows_end(log.what, log.log, log.leader_epoch)
+                leader.latest(self._options.isolation)
             if not log.log_start <= starts[key] <= log.end:
                 raise OffsetOutOfRangeError(
                     f"{log.what}: startingOffsets says {at}, the log has [{log.log_start}, {log.end})"
                 )
         return starts
+
+    def _named(self, spec: OffsetSpec, leader: SeenLeader) -> int:
+        return leader.log_start if spec is OffsetSpec.EARLIEST else leader.latest(self._options.isolation)
 
     def _at(self, topic: str, time: datetime) -> Mapping[int, Answer]:
         if time.timestamp() * 1000 > self._context.clock.now_ms():
@@ -251,8 +234,7 @@ class StreamSource:
         began = end.began if start.initial and end.began is not None else start.partitions
         if dict(began) == dict(end.partitions):
             return []
-        # Records wander from the leader to the remote while both are looked at.
-        return while_it_changes(lambda: self._plan_once(began, end), LogGapError, looks=_LOOKS)
+        return look_again(lambda: self._plan_once(began, end))
 
     def _plan_once(self, began: Mapping[TopicPartition, Position], end: StreamOffsets) -> list[StreamTask]:
         seen = self._look(also=end.partitions)
@@ -261,19 +243,20 @@ class StreamSource:
             key: planned_range(
                 began.get(key, BEGINNING),
                 position,
-                leaders[key].bounds,
+                self._bounds(leaders[key]),
                 fail_on_data_loss=self._options.fail_on_data_loss,
             )
             for key, position in end.partitions.items()
         }
         ranges = {key: (low, high) for key, (low, high) in ranges.items() if low < high}
-        tables = {name: self._remote_table(topic) for name, topic in seen.topics.items()}
+        tiered = {name for (name, _), leader in leaders.items() if leader.tiered}
+        tables = {name: self._context.remote_table(seen.topics[name]) for name in sorted(tiered)}
         behind = {key[0] for key, (low, _) in ranges.items() if low < leaders[key].log.local_start}
-        remotes = {name: table.load() for name, table in tables.items() if table is not None and name in behind}
+        remotes = {name: table.load() for name, table in tables.items() if name in behind}
 
         def parts_of(key: TopicPartition) -> tuple[str, list[Part]]:
             low, high = ranges[key]
-            return key[0], self._parts(leaders[key], low, high, tables[key[0]], remotes.get(key[0]))
+            return key[0], self._parts(leaders[key], low, high, remotes.get(key[0]))
 
         threads = self._context.threads
         parts = [(topic, one) for topic, some in values(threads.run(parts_of, list(ranges))) for one in some]
@@ -285,38 +268,35 @@ class StreamSource:
             smaller.sort(key=lambda one: (one.partition, one.piece.start))
             for task in pack(smaller, most):
                 partitions = sorted({one.partition for one in task})
-                replicas_of = {p: self._context.replicas(leaders[topic, p].view) for p in partitions}
-                tasks.append(StreamTask(topic, tuple(task), replicas_of, tables[topic], self._options.isolation))
+                replicas_of = {p: leaders[topic, p].replicas for p in partitions}
+                table = tables.get(topic)
+                tasks.append(StreamTask(topic, tuple(task), replicas_of, table, self._options.isolation))
         return tasks
 
-    def _parts(
-        self, leader: _Leader, low: int, high: int, table: DeltaTopicTable | None, remote: RemoteLog | None
-    ) -> list[Part]:
+    def _parts(self, leader: SeenLeader, low: int, high: int, remote: RemoteLog | None) -> list[Part]:
         """The files of ``[low, high)`` of a partition. All of it was committed when the batch was planned: a
         leader that was elected since has it, but may not know that, nor the fates of transactions in it.
         """
-        what = leader.bounds.what
-        if high > leader.bounds.end and self._options.isolation is Isolation.READ_COMMITTED:
+        end = leader.end(self._options.isolation)
+        if high > end and self._options.isolation is Isolation.READ_COMMITTED:
             raise OffsetNotAvailableError(
-                f"{what}: offsets up to {high} are to be read, and the recently elected leader only knows offsets "
-                f"up to {leader.bounds.end} to be committed; try again after an append, or run replicate"
+                f"{leader}: offsets up to {high} are to be read, and the recently elected leader only knows "
+                f"offsets up to {end} to be committed; try again after an append, or run replicate"
             )
         cold: list[FileSlice] = []
-        if table is not None and remote is not None:
-            segments = remote.of_partition(leader.view.partition)
-            cold = remote_pieces(table.remote, table.folder, segments, leader.log.lineage)
+        if remote is not None:
+            cold = remote_log_pieces(self._context, leader, remote.of_partition(leader.view.partition))
         ends = transactions_of(leader.log, leader.footer_of, low)
         hidden = ends.hidden(self._options.isolation)
-        pieces = readable_pieces(
-            what, cold, local_pieces(leader.replica, leader.log), low, high, self._near(leader, low, ends)
-        )
+        local = local_pieces(leader.replicas.leader, leader.log)
+        pieces = readable_pieces(str(leader), cold, local, low, high, self._near(leader, low, ends))
         for piece in pieces:
-            check_end(what, piece)
+            check_end(str(leader), piece)
         return [part(leader.view.partition, piece) for piece in pieces if piece.file.name not in hidden]
 
-    def _near(self, leader: _Leader, low: int, ends: LogTransactions) -> NearPieces | None:
+    def _near(self, leader: SeenLeader, low: int, ends: LogTransactions) -> NearPieces | None:
         """The closest replica (KIP-392). Only the leader knows about undecided transactions."""
-        chosen = nearest(self._context, leader.view, leader.log, self._client, low)
+        chosen = nearest(self._context, leader, self._client, low)
         if chosen.is_leader or ends.fates:
             return None
         if transactions_of(chosen.log, chosen.replica.footer, low).fates:
@@ -331,11 +311,6 @@ class StreamSource:
         reads = self._options.topics
         topics = {topic.name: topic for topic in topics_of(image, reads)}
         self._check_types(list(topics.values()))
-        tiered = {
-            topic.topic_id
-            for topic in topics.values()
-            if self._context.topic_config(image, topic).remote_storage_enable
-        }
         views = [
             image.view(topic.topic_id, one.partition)
             for topic in topics.values()
@@ -344,19 +319,10 @@ class StreamSource:
             or (topic.name, one.partition) in also
         ]
 
-        def leader(view: PartitionView) -> _Leader:
-            replicas = self._context.replicas(view)
-            replica, footer_of = replicas.leader, footer_nearby(self._context, replicas, self._client)
-            log = look_at_leader(replicas, footer_of)
-            start = view.log_start_offset
-            log_start = start if view.topic_id in tiered else max(start, log.local_start)
-            isolation = self._options.isolation
-            end = log.high_watermark
-            if isolation is Isolation.READ_COMMITTED:
-                end = transactions_of(log, footer_of).end(isolation, log)
-            end = max(end, log_start)
-            what = f"{view.topic}-{view.partition}"
-            return _Leader(view, replica, log, LogBounds(what, log_start, end, log, view.leader_epoch), footer_of)
+        def leader(view: PartitionView) -> SeenLeader:
+            seen = seen_leader(self._context, image, view, self._client)
+            seen.end(self._options.isolation)  # footers that take a read are read here, in a thread
+            return seen
 
         leaders = {
             (one.view.topic, one.view.partition): one for one in values(self._context.threads.run(leader, views))
@@ -376,15 +342,6 @@ class StreamSource:
                 or grew(pa.struct(list(now)), pa.struct(list(then)))
             ):
                 check_same_types([first, topic])
-
-    def _remote_table(self, topic: TopicImage) -> DeltaTopicTable | None:
-        image = self._context.metadata.last_known.image
-        tiered = self._context.topic_config(image, topic).remote_storage_enable
-        return self._context.remote_table(topic) if tiered else None
-
-
-def _named(spec: OffsetSpec, bounds: LogBounds) -> int:
-    return bounds.log_start if spec is OffsetSpec.EARLIEST else bounds.latest
 
 
 def _listed(keys: Iterable[TopicPartition]) -> str:

@@ -33,9 +33,10 @@ from stratalog.engine.reading.bounds import Bound, Committed, ReadQuery, check_s
 from stratalog.engine.reading.fetch import MAX_BYTES, TIMEOUT_S, Fetched, fetch_many
 from stratalog.engine.reading.last import leader_has_last, start_of_last
 from stratalog.engine.reading.list_offsets import position, takes_remote
-from stratalog.engine.reading.look import PartitionState, SeenLeader, TakesRemote, check_partitions, look
+from stratalog.engine.reading.look import PartitionState, check_partitions, look
 from stratalog.engine.reading.positions import RESETS, FirstAt, Place, place_of
 from stratalog.engine.records.groups import committed, existing_group
+from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.engine.replicas.offsets_for_epoch import check_history
 from stratalog.engine.replication.replica_selector import NOWHERE, ClientMetadata
 from stratalog.engine.state.group_commits import OffsetAndMetadata
@@ -148,15 +149,13 @@ class Tail:
         check_some(partitions)
         isolation = Isolation(options.isolation)
         where = _where(topic, start, last, context.clock.now_ms())
-        states = _look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
-        self._image = context.metadata.last_known.image
+        self._image, states = look(context, topic, partitions, lambda seen: where.takes_remote(seen, isolation))
         self._read_s = context.clock.monotonic_s()
         self._topic_id = self._image.topic(topic).topic_id
-        begin = _begin(context, self._image.topic(topic), states, where, isolation)
-        self._positions = {
-            state.view.partition: _in_range(state, begin[state.view.partition], options) for state in states
-        }
-        self._ends = {} if options.follow else {state.view.partition: state.latest(isolation) for state in states}
+        begin = _begin(context, self._image, self._image.topic(topic), states, where, isolation)
+        leaders = {state.leader.view.partition: state for state in states}
+        self._positions = {p: _in_range(state, begin[p], options) for p, state in leaders.items()}
+        self._ends = {} if options.follow else {p: state.leader.latest(isolation) for p, state in leaders.items()}
 
     @property
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -268,7 +267,7 @@ class Tail:
         if isinstance(error, LogTruncationError):
             self._positions[partition] = OffsetAndMetadata(error.divergent_offset)
             return True
-        (state,) = _look(self._context, self._topic, [partition])
+        (state,) = look(self._context, self._topic, [partition], _leader_alone)[1]
         self._positions[partition] = _in_range(state, self._positions[partition], self._options)
         return True
 
@@ -286,8 +285,8 @@ class Tail:
             )
         if self._chosen is None and self._options.follow:
             fresh = [p.partition for p in topic.partitions if p.partition not in self._positions]
-            for state in _look(self._context, self._topic, fresh) if fresh else ():
-                self._positions[state.view.partition] = OffsetAndMetadata(state.positions.log_start)
+            for state in look(self._context, self._topic, fresh, _leader_alone)[1] if fresh else ():
+                self._positions[state.leader.view.partition] = OffsetAndMetadata(state.positions.log_start)
         self._read_s = self._context.clock.monotonic_s()
 
     def _wait(self, pause_s: float) -> None:
@@ -322,16 +321,9 @@ def _partition(image: ClusterImage, topic_id: str, partition: int) -> PartitionI
     return image.topics[topic_id].partitions[partition]
 
 
-def _look(
-    context: Context,
-    topic: str,
-    partitions: Sequence[int] | None,
-    takes_remote: TakesRemote = lambda _: False,
-) -> list[PartitionState]:
-    """The partitions; without the remote tier where the leaders tell all that is asked, such as both ends."""
-    if partitions is not None:
-        check_partitions(context.metadata.image().topic(topic), partitions)
-    return look(context, topic, partitions, takes_remote)[1]
+def _leader_alone(_: SeenLeader) -> bool:
+    """Both ends of a log are asked: no remote tier is needed to tell."""
+    return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +344,7 @@ class _Where:
     def takes_remote(self, seen: SeenLeader, isolation: Isolation) -> bool:
         """Whether the leader alone cannot tell where that is. (What lies there is fetched from where it is.)"""
         if self.last is not None:
-            end = min(seen.log.high_watermark, seen.transactions.end(isolation, seen.log))
-            return not leader_has_last(seen, self.last, end, isolation)
+            return not leader_has_last(seen, self.last, seen.end(isolation), isolation)
         place = self.of(seen.view.partition)
         return isinstance(place, OffsetSpec | FirstAt) and takes_remote(seen, place)
 
@@ -382,6 +373,7 @@ def _where(topic: str, start: Start, last: int | None, now_ms: int) -> _Where:
 
 def _begin(
     context: Context,
+    image: ClusterImage,
     topic: TopicImage,
     states: Sequence[PartitionState],
     where: _Where,
@@ -393,14 +385,14 @@ def _begin(
     """
     name, known = topic.name, where.known
     if where.group is not None:
-        existing_group(context, context.metadata.last_known.image, where.group)
+        existing_group(context, image, where.group)
         known = committed(context, where.group, [name])
     check_partitions(topic, where.bounds)
     found: dict[int, OffsetAndMetadata] = {}
     for state in states:
-        partition = state.view.partition
+        partition = state.leader.view.partition
         if where.last is not None:
-            begin = start_of_last(state, where.last, state.latest(isolation), isolation)
+            begin = start_of_last(state, where.last, state.leader.latest(isolation), isolation)
             found[partition] = OffsetAndMetadata(begin)
         elif (name, partition) in known:
             found[partition] = known[name, partition]
@@ -418,7 +410,7 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
     positions, reset = state.positions, options.auto_offset_reset
     if at.leader_epoch is not None and not options.follow:
         try:
-            check_history(f"{state.view.topic}-{state.view.partition}", state.log, at.offset, at.leader_epoch)
+            check_history(str(state.leader), state.leader.log, at.offset, at.leader_epoch)
         except LogTruncationError as error:
             if reset == "none":
                 raise
@@ -427,11 +419,11 @@ def _in_range(state: PartitionState, at: OffsetAndMetadata, options: TailOptions
         return at
     if reset == "none":
         raise OffsetOutOfRangeError(
-            f"{state.view.topic}-{state.view.partition}: offset {at.offset} is not in [{positions.log_start}, "
+            f"{state.leader}: offset {at.offset} is not in [{positions.log_start}, "
             f"{positions.high_watermark}], the log start offset and the high watermark"
         )
     return OffsetAndMetadata(
-        positions.log_start if reset == "earliest" else state.latest(Isolation(options.isolation))
+        positions.log_start if reset == "earliest" else state.leader.latest(Isolation(options.isolation))
     )
 
 
@@ -443,9 +435,9 @@ def _offset(state: PartitionState, bound: Place | None, isolation: Isolation) ->
         case None:
             return state.positions.log_start
         case OffsetSpec.LATEST:
-            return state.latest(isolation)
+            return state.leader.latest(isolation)
         case OffsetSpec() | FirstAt():
             answer = position(state, bound)
-            return answer.offset if isinstance(answer, FoundOffset) else state.latest(isolation)
+            return answer.offset if isinstance(answer, FoundOffset) else state.leader.latest(isolation)
         case _:
             return bound

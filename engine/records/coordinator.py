@@ -56,7 +56,7 @@ def init_producer(context: Context, transactional_id: str, timeout_ms: int = 60_
     timeout_ms = whole(timeout_ms, f"transactional id {transactional_id!r}: timeout_ms")
     image = context.metadata.image()
     config = context.cluster_config(image)
-    topic = ensure_topic(context, image, transactions_topic(config))
+    topic = ensure_topic(context, image, transactions_topic(config)).topic(TRANSACTIONS_TOPIC)
     producer_id = context.new_id()
 
     def take_over(present: Transaction | None) -> Transaction | None:
@@ -189,11 +189,12 @@ def end_overdue(context: Context, view: PartitionView) -> int:
 
 
 def _topic(context: Context) -> TopicImage:
-    image = context.metadata.last_known.image
-    if TRANSACTIONS_TOPIC in image.topic_ids:  # it is never deleted
+    image = context.metadata.last_known.image  # an older one will do: it is never deleted
+    if TRANSACTIONS_TOPIC in image.topic_ids:
         return image.topic(TRANSACTIONS_TOPIC)
     image = context.metadata.image()
-    return ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
+    image = ensure_topic(context, image, transactions_topic(context.cluster_config(image)))
+    return image.topic(TRANSACTIONS_TOPIC)
 
 
 def _who(producer: Transaction) -> tuple[str, str, int]:
@@ -275,7 +276,7 @@ def _following(
     """The state after a record that was acknowledged right behind ``before``; None when it stands elsewhere, or
     the leader has changed since ``before``, whose end may have been another history's: then it is to be read.
     """
-    image = context.metadata.last_known.image
+    image = context.metadata.last_known.image  # the append has just read it, or committed to it
     if topic.topic_id not in image.topics or offset != before.state.next_offset:
         return None
     if image.view(topic.topic_id, partition).leader_epoch != before.epoch:

@@ -316,7 +316,8 @@ def commit_records(
 def append_to_group(context: Context, image: ClusterImage, group: str, records: Iterable[OffsetsRecord]) -> int:
     """Append to the group's partition of ``__consumer_offsets``, which is created where it is not there; the
     offset of the first record. Raises: as ``append_state`` and ``ensure_topic``."""
-    topic = ensure_topic(context, image, offsets_topic(context.cluster_config(image)))
+    image = ensure_topic(context, image, offsets_topic(context.cluster_config(image)))
+    topic = image.topic(OFFSETS_TOPIC)
     return append_state(context, topic, partition_for(group, len(topic.partitions)), OFFSETS, records)
 
 

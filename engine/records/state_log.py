@@ -17,10 +17,9 @@ from stratalog.engine.driver.while_it_changes import while_it_changes
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.metadata.topic_commands import CreateTopic
 from stratalog.engine.records.append import append_given
-from stratalog.engine.replicas.nearest import follower_log, footer_nearby
+from stratalog.engine.replicas.nearest import follower_log, footers_nearby
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
-from stratalog.engine.replication.replica_selector import NOWHERE
 from stratalog.engine.replication.snapshots import latest_snapshot
 from stratalog.engine.state.internal_topics import InternalTopic
 from stratalog.engine.state.keyed import KeyedMachine, StateFormat
@@ -48,13 +47,13 @@ _COLUMNS = ["key", "value"]
 _log = logging.getLogger(__name__)
 
 
-def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> TopicImage:
-    """The internal topic, which is created where it is not there yet.
+def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -> ClusterImage:
+    """The metadata with the internal topic, which is created where ``image`` has none.
 
     Raises: InvalidReplicationFactorError on too few brokers.
     """
     if wanted.name in image.topic_ids:
-        return image.topic(wanted.name)
+        return image
     command = CreateTopic(
         name=wanted.name,
         topic_id=context.new_id(),
@@ -71,7 +70,7 @@ def ensure_topic(context: Context, image: ClusterImage, wanted: InternalTopic) -
             f"{wanted.name} is needed for the first time, and cannot be created: {error}; or set "
             f"{wanted.factor_config} on the cluster"
         ) from error
-    return context.metadata.image().topic(wanted.name)
+    return context.metadata.image()
 
 
 def read_state(
@@ -101,8 +100,7 @@ def _read_once(
     since: ReadState[M] | None,
 ) -> ReadState[M]:
     replicas = context.replicas(view)
-    leader, footer = replicas.leader, footer_nearby(context, replicas, NOWHERE)
-    log = look_at_leader(replicas, footer)
+    log = look_at_leader(replicas, footers_nearby(replicas))
     end = log.high_watermark if until is None else min(until, log.high_watermark)
     known: ReadState[M] | None = context.states.get(view.topic_id, view.partition)
     usable = [read.state for read in (known, since) if read is not None and _fits(read, log, end)]
@@ -116,7 +114,7 @@ def _read_once(
         return replay(replica, held, form, state, end)
 
     try:
-        state = read_from(leader, log)
+        state = read_from(replicas.leader, log)
     except CorruptionError as error:
         found = _of_a_follower(replicas, log, end, read_from)
         if found is None:

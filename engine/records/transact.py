@@ -27,7 +27,7 @@ from stratalog.engine.records.groups import commit_pending
 from stratalog.engine.records.markers import MarkersWritten
 from stratalog.engine.records.state_log import ensure_topic
 from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
-from stratalog.engine.state.internal_topics import check_not_internal, offsets_topic, partition_for
+from stratalog.engine.state.internal_topics import OFFSETS_TOPIC, check_not_internal, offsets_topic, partition_for
 from stratalog.engine.state.transaction_state import Transaction
 from stratalog.partitions.errors import (
     FencedError,
@@ -103,8 +103,8 @@ class BatchTransaction:
         """
         check_group(group)
         image = self._context.metadata.image()
-        topic = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
-        image = self._context.metadata.last_known.image  # with that topic
+        image = ensure_topic(self._context, image, offsets_topic(self._context.cluster_config(image)))
+        topic = image.topic(OFFSETS_TOPIC)
         key = TopicIdPartition(topic.topic_id, partition_for(group, len(topic.partitions)))
         with self._appending(image, [key]):
             self._offsets += commit_pending(self._context, group, offsets, self.producer_id, self.producer_epoch)

@@ -1,4 +1,4 @@
-"""The replica that a reader reads from (KIP-392, "Finding the preferred follower").
+"""The leader as a reader sees it, and the replica that it reads from (KIP-392, "Finding the preferred follower").
 
     1. the leader has been listed, as for every read: it says what is committed
     2. the followers that the selector could select are listed; those drop out that are fenced, that have been out
@@ -15,16 +15,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
 from stratalog.engine.replicas.in_sync import behind_since_ms, lags
+from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
 from stratalog.engine.replicas.out_of_range import Bounds, FetchAnswer, fetch_answer
 from stratalog.engine.replication.damage import check_whole
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.replication.partition import PartitionReplicas
 from stratalog.engine.replication.replica_selector import (
+    NOWHERE,
     ClientMetadata,
     LeaderSelector,
     RackAwareReplicaSelector,
@@ -35,11 +37,92 @@ from stratalog.engine.replication.replica_selector import (
 )
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
+from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.listing import DataFile, ReplicaLog, resolve
 from stratalog.partitions.paths import DataName
-from stratalog.partitions.replica import Replica
+from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_footer import SegmentFooter
-from stratalog.partitions.transactions import FooterOf
+from stratalog.partitions.transactions import FooterOf, LogTransactions, transactions_of
+
+
+@dataclass(frozen=True)
+class SeenLeader:
+    """A partition's leader as one look has listed it, to read from."""
+
+    image: ClusterImage
+    """The metadata that the look went by."""
+    replicas: PartitionReplicas
+    log: ReplicaLog
+    footer_of: FooterOf
+    """The footers of its files, by ``footers_nearby``."""
+    tiered: bool
+    """Whether the topic has a remote log."""
+
+    def __str__(self) -> str:
+        return str(self.replicas)
+
+    @property
+    def view(self) -> PartitionView:
+        """The partition, in the metadata."""
+        return self.replicas.view
+
+    @property
+    def topic(self) -> TopicImage:
+        """The topic, in the metadata."""
+        return self.image.topics[self.view.topic_id]
+
+    @property
+    def log_start(self) -> int:
+        """The first offset that readers get, in either tier."""
+        start = self.view.log_start_offset
+        return start if self.tiered else max(start, self.log.local_start)
+
+    @cached_property
+    def transactions(self) -> LogTransactions:
+        """Those of the leader's log; footers say so. Raises: as ``transactions_of``."""
+        with errors_of(self.replicas.leader):
+            return transactions_of(self.log, self.footer_of)
+
+    @cached_property
+    def marked_below(self) -> int | None:
+        """Where the last append of a transaction begins, and behind it; None: the local log does not know."""
+        if not self.log.chain:
+            return None
+        with errors_of(self.replicas.leader):
+            last = self.footer_of(self.log.chain[-1].file).last_transactional_offset
+        return 0 if last is None else last + 1
+
+    def end(self, isolation: Isolation) -> int:
+        """Where such a reader stops: at the high watermark, or at the last stable offset."""
+        end = self.log.high_watermark
+        if isolation is Isolation.READ_COMMITTED:
+            end = self.transactions.last_stable_offset
+        return max(end, self.log_start)
+
+    def latest(self, isolation: Isolation) -> int:
+        """The same, as an answer to a caller that asks for the end of the log: it never goes back (KIP-207).
+
+        Raises: OffsetNotAvailableError while the recently elected leader does not yet know the high watermark.
+        """
+        check_knows_end(str(self), self.log, self.view.leader_epoch)
+        return self.end(isolation)
+
+
+def seen_leader(
+    context: Context, image: ClusterImage, view: PartitionView, client: ClientMetadata = NOWHERE
+) -> SeenLeader:
+    """The leader of a partition of ``image``, listed now. Files that it has in common with followers in the
+    client's rack are looked into there.
+
+    Raises: as ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
+    """
+    replicas = context.replicas(view)
+    able = _selectable(context.selector.of(image.configs), view, replicas.followers, client)
+    near = [broker for broker in able if _rack(view, broker) == client.rack]
+    footer_of = footers_nearby(replicas, near)
+    log = look_at_leader(replicas, footer_of)
+    tiered = context.topic_config(image, image.topics[view.topic_id]).remote_storage_enable
+    return SeenLeader(image, replicas, log, footer_of, tiered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +139,16 @@ class Chosen:
     is_leader: bool
 
 
-def nearest(
-    context: Context, view: PartitionView, leader: ReplicaLog, client: ClientMetadata, offset: int
-) -> Chosen:
+def nearest(context: Context, seen: SeenLeader, client: ClientMetadata, offset: int) -> Chosen:
     """The replica from which this client reads the partition from ``offset`` on, up to ``Chosen.high_watermark``;
-    read anything above it from the leader. ``leader`` is the leader's log, listed under ``view``. A follower that
-    is chosen holds the offset, and knows that it is committed.
+    read anything above it from the leader. A follower that is chosen holds the offset, and knows that it is
+    committed.
 
     Raises: LeaderNotAvailableError; InvalidConfigError for a selector that cannot be loaded or raises.
     """
-    replicas = context.replicas(view)
-    image = context.metadata.last_known.image  # the view came with it, or with an older one
-    selector = context.selector.of(image.configs)
-    by_leader = leader_of(context, view, leader)
+    replicas, view, leader = seen.replicas, seen.view, seen.log
+    selector = context.selector.of(seen.image.configs)
+    by_leader = leader_of(seen)
     followers = _selectable(selector, view, replicas.followers, client)
     if offset >= leader.high_watermark or not followers:
         return by_leader
@@ -78,7 +158,7 @@ def nearest(
         if chosen is not None
     }
     leaders = _replica_view(by_leader, view, 0)
-    lag_ms = context.cluster_config(image).replica_lag_time_max_ms
+    lag_ms = context.cluster_config(seen.image).replica_lag_time_max_ms
     views = [leaders, *_eligible(view, leader, able.values(), offset, context.clock.now_ms(), lag_ms)]
     if len(views) == 1:
         return by_leader
@@ -86,9 +166,10 @@ def nearest(
     return able.get(selected.broker, by_leader)
 
 
-def leader_of(context: Context, view: PartitionView, leader: ReplicaLog) -> Chosen:
+def leader_of(seen: SeenLeader) -> Chosen:
     """The leader, with its log."""
-    return Chosen(context.replicas(view).leader, leader, leader.high_watermark, _rack(view, view.leader), True)
+    rack = _rack(seen.view, seen.view.leader)
+    return Chosen(seen.replicas.leader, seen.log, seen.log.high_watermark, rack, True)
 
 
 def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
@@ -96,30 +177,13 @@ def crosses_racks(client: ClientMetadata, chosen: Chosen) -> bool:
     return bool(client.rack) and chosen.rack is not None and chosen.rack != client.rack
 
 
-def leader_log(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> ReplicaLog:
-    """The leader's log, to read from: its listing, and where its last append ends, which its footer tells
-    (``footer_nearby``).
-
-    Raises: FencedLeaderEpochError when the leader has joined a later epoch than the view's;
-        LeaderNotAvailableError; CorruptionError, LogGapError when it holds less than its files promise; as
-        ``Replica.log``.
-    """
-    return look_at_leader(replicas, footer_nearby(context, replicas, client))
-
-
-def footer_nearby(context: Context, replicas: PartitionReplicas, client: ClientMetadata) -> FooterOf:
-    """Footers of the leader's files, read from a follower in the reader's rack that has the same files, otherwise
+def footers_nearby(replicas: PartitionReplicas, near: Sequence[int] = ()) -> FooterOf:
+    """Footers of the leader's files, read from one of the followers ``near`` that has the same files, otherwise
     from the leader: a small append's footer is the whole file, which then does not cross racks. A footer that is
     damaged on the leader is read from any follower that has the same file.
     """
     leader = replicas.leader
-    selector = context.selector.of(context.metadata.last_known.image.configs)
-    near = [
-        replicas.replica(broker)
-        for broker in _selectable(selector, replicas.view, replicas.followers, client)
-        if _rack(replicas.view, broker) == client.rack and broker in replicas.stores
-    ]
-
+    nearer = [replicas.replica(broker) for broker in near if broker in replicas.stores]
     others = [replicas.replica(broker) for broker in replicas.followers if broker in replicas.stores]
 
     @cache
@@ -138,7 +202,7 @@ def footer_nearby(context: Context, replicas: PartitionReplicas, client: ClientM
         return None
 
     def footer(file: DataFile) -> SegmentFooter:
-        found = of_one(near, file)
+        found = of_one(nearer, file)
         if found is not None:
             return found
         try:

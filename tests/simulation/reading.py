@@ -30,11 +30,11 @@ def read_topic(world: World, context: Context) -> str:
     _, states = look(context, TOPIC)
     count = 0
     for state in states:
-        key = state.view.topic_id, state.view.partition
+        key = state.leader.view.topic_id, state.leader.view.partition
         history = world.oracle.history(key)
-        assert state.view.leader is not None
-        folder = f"{state.view.leader}/{context.replicas(state.view).replica(state.view.leader).folder}"
-        _note_watermark(history, folder, state.log.high_watermark, before.get(key, {}))
+        assert state.leader.view.leader is not None
+        folder = f"{state.leader.view.leader}/{state.leader.replicas.replica(state.leader.view.leader).folder}"
+        _note_watermark(history, folder, state.leader.log.high_watermark, before.get(key, {}))
         position = state.readable.log_start
         for piece in state.readable.pieces:
             if piece.start != position:

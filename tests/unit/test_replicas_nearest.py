@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stratalog.engine.replicas.nearest import Chosen, nearest
+from stratalog.engine.metadata.image import PartitionView
+from stratalog.engine.replicas.nearest import Chosen, SeenLeader, nearest
 from stratalog.engine.replication.replica_selector import (
     KEY,
     ClientMetadata,
@@ -36,10 +37,16 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> LiveCluster:
     return racked(tmp_path_factory.mktemp("shared"), Faults())
 
 
+def seen(live: LiveCluster, broker: int, view: PartitionView | None = None) -> SeenLeader:
+    """The leader, which is that broker."""
+    context = context_of(live.cluster)
+    replicas = live.replicas() if view is None else context.replicas(view)
+    return SeenLeader(context.metadata.image(), replicas, live.log(broker), replicas.leader.footer, tiered=False)
+
+
 def chosen(live: LiveCluster, rack: str | None, offset: int = 0) -> Chosen:
     """By the driver of ``live``, which has read the metadata just now."""
-    view, log = live.replicas().view, live.log(live.leader())
-    return nearest(context_of(live.cluster), view, log, ClientMetadata(rack), offset)
+    return nearest(context_of(live.cluster), seen(live, live.leader()), ClientMetadata(rack), offset)
 
 
 def serves(live: LiveCluster, rack: str | None, offset: int = 0) -> tuple[int, int]:
@@ -69,9 +76,9 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
     live.cluster.topics.alter_configs(None, {KEY: None})
     asked: Counter[str] = Counter()
     faults.before = lambda uri, what, name: asked.update([uri])
-    view, log = live.replicas().view, live.log(1)
+    leader = seen(live, 1)
     asked.clear()
-    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0).is_leader
+    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0).is_leader
     assert not asked
 
 
@@ -79,19 +86,19 @@ def test_by_default_everybody_reads_from_the_leader_and_nobody_else_is_asked(
 def test_only_replicas_that_could_be_chosen_are_listed(
     live: LiveCluster, faults: Faults, rack: str | None, asked: set[int]
 ) -> None:
-    seen: set[str] = set()
-    view, log = live.replicas().view, live.log(1)
-    faults.before = lambda uri, what, name: seen.add(uri)
-    nearest(context_of(live.cluster), view, log, ClientMetadata(rack), 0)
-    assert seen == {f"memory://b{broker}" for broker in asked}
+    asked_of: set[str] = set()
+    leader = seen(live, 1)
+    faults.before = lambda uri, what, name: asked_of.add(uri)
+    nearest(context_of(live.cluster), leader, ClientMetadata(rack), 0)
+    assert asked_of == {f"memory://b{broker}" for broker in asked}
 
 
 def test_at_the_high_watermark_there_is_nothing_to_look_for_elsewhere(live: LiveCluster, faults: Faults) -> None:
-    seen: set[str] = set()
-    view, log = live.replicas().view, live.log(1)
-    faults.before = lambda uri, what, name: seen.add(uri)
-    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 6).is_leader
-    assert not seen
+    asked_of: set[str] = set()
+    leader = seen(live, 1)
+    faults.before = lambda uri, what, name: asked_of.add(uri)
+    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 6).is_leader
+    assert not asked_of
 
 
 # --------------------------------------------------------------------------------- who is not chosen
@@ -124,7 +131,7 @@ def test_of_two_replicas_in_the_rack_the_next_best_is_chosen(live: LiveCluster, 
     view = replace(view, brokers={**view.brokers, **in_b})
 
     def chosen_now() -> int:
-        return nearest(context_of(live.cluster), view, live.log(1), ClientMetadata("b"), 0).replica.broker_id
+        return nearest(context_of(live.cluster), seen(live, 1, view), ClientMetadata("b"), 0).replica.broker_id
 
     assert chosen_now() == 3
 
@@ -173,11 +180,11 @@ def test_a_replica_of_another_history_is_not_chosen_beyond_what_it_has_in_common
 
 def test_a_replica_that_knows_a_later_leader_is_not_chosen(live: LiveCluster) -> None:
     """The leader that was listed is none any more: its listing says nothing of what others hold by now."""
-    view, log = live.replicas().view, live.log(1)
+    leader = seen(live, 1)
     live.cluster.elect("t", leader=3).raise_for_failures()
     live.append(["g"]).raise_for_failures()
-    assert live.log(2).joined_epoch > log.joined_epoch
-    assert nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0).is_leader
+    assert live.log(2).joined_epoch > leader.log.joined_epoch
+    assert nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0).is_leader
 
 
 # ------------------------------------------------------------------------------------ up to where
@@ -195,9 +202,9 @@ def test_a_replica_serves_up_to_its_own_high_watermark(live: LiveCluster) -> Non
 def test_a_replica_that_knows_more_than_a_new_leader_serves_no_more_than_it(live: LiveCluster) -> None:
     """What readers see is the leader's high watermark, wherever they read it."""
     unaware(live, 1)
-    view, log = live.replicas().view, live.log(1)
-    assert (log.high_watermark, live.log(2).high_watermark) == (6, 7)
-    found = nearest(context_of(live.cluster), view, log, ClientMetadata("b"), 0)
+    leader = seen(live, 1)
+    assert (leader.log.high_watermark, live.log(2).high_watermark) == (6, 7)
+    found = nearest(context_of(live.cluster), leader, ClientMetadata("b"), 0)
     assert (found.replica.broker_id, found.high_watermark) == (2, 6)
 
 
@@ -244,13 +251,13 @@ def test_a_selector_sees_the_reader_and_every_replica_that_could_serve(live: Liv
     live.cluster.brokers.fence(3).raise_for_failures()
     unaware(live, 2)
     SEEN.clear()
-    view, log = live.replicas().view, live.log(1)
+    leader = seen(live, 1)
     client = ClientMetadata(None, "loader", "me", "here")
-    assert nearest(context_of(live.cluster), view, log, client, 0).replica.broker_id == 2
-    leader = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
+    assert nearest(context_of(live.cluster), leader, client, 0).replica.broker_id == 2
+    first = ReplicaView(1, "a", "memory://b1", 7, 0, 0)
     ((topic_partition, told, replicas),) = SEEN
     assert (topic_partition, told) == (("t", 0), client)
-    assert replicas == Replicas(leader, (leader, ReplicaView(2, "b", "memory://b2", 7, 0, 0)))
+    assert replicas == Replicas(first, (first, ReplicaView(2, "b", "memory://b2", 7, 0, 0)))
 
 
 def test_a_selector_that_fails_fails_the_read(live: LiveCluster) -> None:

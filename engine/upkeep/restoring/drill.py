@@ -164,9 +164,9 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
             f"the leader epochs below offset {end} are {found.to_json().decode()}, of the living cluster "
             f"{wanted.to_json().decode()}"
         )
-    if tells and end == before.log.log_end:
+    if tells and end == before.leader.log.log_end:
         states = [
-            context.replicas(state.view).leader.producers(state.log)
+            state.leader.replicas.leader.producers(state.leader.log)
             for context, state in ((living, before), (copied, after))
         ]
         if states[0] != states[1]:
@@ -188,7 +188,7 @@ def compare(living: Context, copied: Context, one: RestoredPartition, deep: bool
 
 
 def _below(state: PartitionState, end: int) -> Lineage:
-    return Lineage(entry for entry in state.log.lineage if entry.start_offset < end)
+    return Lineage(entry for entry in state.leader.log.lineage if entry.start_offset < end)
 
 
 def _same(living: Context, copied: Context, one: RestoredPartition, start: int, end: int) -> int:
