@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from stratalog.partitions.errors import CorruptionError
+from stratalog.partitions.errors import CorruptionError, LogGapError
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.paths import (
     CheckpointName,
@@ -229,6 +229,49 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
         hidden=tuple(file for file in unused if file.name.base_offset < position),
         stranded=tuple(file for file in unused if file.name.base_offset >= position),
     )
+
+
+# Where an append ends is inferred from the file that follows it; of the last one, the footer tells
+# (``segment.end_of_file``). So nobody believes a listing alone: the reader of a file compares its footer, and logs
+# of one history are compared with each other.
+
+
+def missing_file(what: str, end: int, start: int) -> LogGapError:
+    """The error of an append ``what`` that ends at ``end``, by its footer, before the next file, at ``start``."""
+    return LogGapError(
+        f"{what} ends at offset {end}, the next file starts at {start}: a file is missing between them; restore "
+        "it from another replica"
+    )
+
+
+def check_same_ends(what: str, log: ReplicaLog, leader: ReplicaLog) -> None:
+    """An append that is in the leader's log too ends where it ends there. ``what`` names the replica.
+
+    Raises: LogGapError.
+    """
+    ends = {link.name: link.end for link in leader.chain}
+    for link in log.chain:
+        if ends.get(link.name, link.end) != link.end:
+            raise LogGapError(f"{what}: {link.name} is followed by offset {link.end}, and ends before it")
+
+
+def check_boundaries(what: str, leader: ReplicaLog, log: ReplicaLog) -> None:
+    """No file of the log of a follower begins inside an append of the leader, named ``what``: there the leader has
+    lost the one that began at that offset.
+
+    Raises: LogGapError.
+    """
+    starts = [link.start for link in leader.chain]
+    for own in log.chain:
+        index = bisect_right(starts, own.start) - 1
+        if own.name.merged or index < 0:
+            continue
+        link = leader.chain[index]
+        if link.start < own.start < link.end and not link.name.merged:
+            raise LogGapError(
+                f"{what}: offset {own.start} is missing, where {own.file.object.name} begins on a follower; "
+                "restore it from there"
+            )
 
 
 def _coverage(merged: list[DataFile]) -> Callable[[int], bool]:

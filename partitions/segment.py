@@ -97,16 +97,16 @@ def forget() -> None:
     _ends.clear()
 
 
-def read_segment(store: Readable, file: DataFile, *, remembered: bool = True) -> Segment:
-    """The footers of a data file, by one ranged read of its end in the common case. They are remembered for
-    the next call, unless it asks for what storage holds now (``remembered`` False).
+def read_segment(store: Readable, file: DataFile, *, remembered: bool | None = None) -> Segment:
+    """The footers of a data file, by one ranged read of its end in the common case. They are remembered for the
+    next call, where the object's version tells it from another of its name, or the caller knows that there never
+    is one (``remembered`` True), unless the call asks for what storage holds now (False).
 
     Raises: CorruptSegmentError for a truncated or foreign file, a missing footer, or one that does
         not fit the file's name; SourceChangedError when the file is gone.
     """
     stored = file.object
-    # Where nothing tells the object from another of its name: look every time.
-    if not remembered or not stored.version:
+    if remembered is False or (remembered is None and not stored.version):
         return _read_segment(store, file)
     key = store, stored.name, stored.size_bytes, stored.modified_ms, stored.version  # of what is written once
     found = _remembered.get(key)

@@ -1,7 +1,7 @@
 """Reading some records in this process, without Spark: whole row groups, by one ranged request each.
 
-Footers and row groups stay in memory, within a bound, for the next fetch: each takes as many records of a row
-group as it wants.
+Row groups stay in memory, within a bound, for the next fetch: each takes as many records of one as it wants.
+(Footers are remembered where they are read, ``stratalog.partitions.segment``.)
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ READ_COLUMNS = ["partition", "offset", "timestamp", "key", "value", "headers"]
 """The columns of a record that readers see."""
 _COLUMNS = [*READ_COLUMNS, "control"]
 
-FOOTER_BYTES = 128 * 1024 * 1024
 _KEPT_BYTES = 1024 * 1024
 """Most memory that a part may keep besides its own records."""
 ROW_GROUP_BYTES = 256 * 1024 * 1024
-"""Bounds of the cache, in bytes of memory: footers, and row groups. (Kafka keeps up to
-1 GiB of indexes of remote segments, remote.log.index.file.cache.total.size.bytes.)"""
+"""Bound of the cache, in bytes of memory. (Kafka keeps up to 1 GiB of indexes of remote segments,
+remote.log.index.file.cache.total.size.bytes.)"""
 
 _File = tuple[str, str, int, str]
 """Store, name, size, version: names in the remote tier, which have no version, are never used again."""
@@ -44,8 +43,7 @@ def free(size_bytes: int) -> None:
 class RecordReader:
     """Reads records of files, and remembers what it has read. Thread-safe."""
 
-    def __init__(self, footer_bytes: int = FOOTER_BYTES, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
-        self._footers: BoundedCache[_File, Segment] = BoundedCache(footer_bytes)
+    def __init__(self, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._groups: BoundedCache[tuple[_File, int], pa.Table] = BoundedCache(row_group_bytes)
 
     def read(
@@ -94,7 +92,7 @@ class RecordReader:
 
     def _row_groups(self, what: str, piece: FileSlice) -> list[tuple[int, int, int]]:
         """Index and offsets ``[first, end)`` of each row group."""
-        segment = self._segment(piece.store, piece.file)
+        segment = _segment(piece)
         if segment.footer.next_offset < piece.end:
             raise LogGapError(
                 f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset "
@@ -102,25 +100,21 @@ class RecordReader:
             )
         return [(index, *offsets) for index, offsets in enumerate(pairwise(segment.row_group_offsets))]
 
-    def _segment(self, store: Store, file: DataFile) -> Segment:
-        key = _key(store, file)
-        found = self._footers.get(key)
-        if found is None:
-            found = read_segment(store, file)
-            self._footers.put(key, found, found.memory_bytes)
-        return found
-
     def _row_group(self, piece: FileSlice, index: int, pay: Pay) -> pa.Table:
         key = _key(piece.store, piece.file), index
         found = self._groups.get(key)
         if found is None:
-            segment = self._segment(piece.store, piece.file)
+            segment = _segment(piece)
             group = segment.row_groups[index]
             pay(group.stop - group.start)
             whole = read_row_group(piece.store, segment, index)
             found = whole.select(_COLUMNS)
             self._groups.put(key, found, found.nbytes)
         return found
+
+
+def _segment(piece: FileSlice) -> Segment:
+    return read_segment(piece.store, piece.file, remembered=True)  # also of the remote tier: see ``_File``
 
 
 def _key(store: Store, file: DataFile) -> _File:

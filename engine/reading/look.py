@@ -27,7 +27,6 @@ from stratalog.partitions.listing import ReplicaLog
 from stratalog.partitions.lookup import FileSlice
 from stratalog.partitions.numbers import whole
 from stratalog.partitions.offsets import OffsetSpec, Positions
-from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica
 from stratalog.partitions.runner import values
 from stratalog.partitions.store import Store
@@ -168,15 +167,9 @@ def _state(context: Context, seen: SeenLeader, remote: RemoteLog | None) -> Part
         high_watermark=high_watermark,
         pieces=readable_pieces(str(seen), cold, local, readable_from, high_watermark),
         remote_until=log.local_start,
-        ends=known_ends(log),
         marked_below=high_watermark if seen.marked_below is None else seen.marked_below,
     )
     return PartitionState(seen, positions, readable, cold)
-
-
-def known_ends(log: ReplicaLog) -> dict[DataName, int]:
-    """The end of the last file of a replica's log, which is known since the log was resolved."""
-    return {log.chain[-1].name: log.log_end} if log.chain else {}
 
 
 def local_pieces(replica: Replica, log: ReplicaLog) -> list[FileSlice]:

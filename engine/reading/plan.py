@@ -5,14 +5,16 @@ Pure, but for the footers of appends, whose names do not say where they end.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
 from stratalog.partitions.errors import CorruptSegmentError, LogGapError, OffsetOutOfRangeError
+from stratalog.partitions.listing import missing_file
 from stratalog.partitions.lookup import FileSlice, TimeRange
 from stratalog.partitions.paths import DataName
+from stratalog.partitions.segment import end_of_file
 
 
 class FileRange(msgspec.Struct, frozen=True, gc=False):
@@ -51,8 +53,6 @@ class PartitionPieces:
     pieces: Sequence[FileSlice]
     remote_until: int
     """Pieces below this offset are remote."""
-    ends: Mapping[DataName, int] = field(default_factory=dict)
-    """Where appends end whose footers were looked into already."""
     hidden: frozenset[DataName] = frozenset()
     """Files of which the reader gets nothing: markers, and appends of aborted transactions."""
     marked_below: int = 0
@@ -145,7 +145,7 @@ def file_ranges(
                     start=max(piece.start, start),
                     end=min(piece.end, end),
                     file_start=name.base_offset,
-                    file_end=partition.ends.get(name) or check_end(what, piece),
+                    file_end=check_end(what, piece),
                     size_bytes=piece.file.object.size_bytes,
                     remote=remote,
                     broker=None if remote or brokers is None else brokers.get(piece.store.uri),
@@ -177,16 +177,10 @@ def check_end(what: str, piece: FileSlice) -> int:
 
     Raises: LogGapError; CorruptSegmentError naming the partition and its offsets.
     """
-    name = piece.file.name
-    if name.next_offset is not None:
-        return name.next_offset
     try:
-        end = piece.segment.footer.next_offset
+        end = end_of_file(piece.store, piece.file)
     except CorruptSegmentError as error:
         raise with_remedy(unreadable(what, piece.start, piece.end, error)) from error
     if end < piece.end:
-        raise LogGapError(
-            f"{what}: {piece.store.uri_of(piece.file.object.name)} ends at offset {end}, the next file starts at "
-            f"{piece.end}: a file is missing between them; restore it from another replica"
-        )
+        raise missing_file(f"{what}: {piece.store.uri_of(piece.file.object.name)}", end, piece.end)
     return end

@@ -24,7 +24,6 @@ from stratalog.engine.reading.list_offsets import position, takes_remote
 from stratalog.engine.reading.look import (
     PartitionState,
     check_partitions,
-    known_ends,
     local_pieces,
     look_again,
     partition_states,
@@ -338,7 +337,6 @@ def _near(state: PartitionState, chosen: Chosen, isolation: Isolation) -> Partit
         readable,
         pieces=pieces,
         remote_until=min(readable.remote_until, chosen.log.local_start),
-        ends={**readable.ends, **known_ends(chosen.log)},
         hidden=seen.transactions.hidden(isolation) | transactions.hidden(isolation),
     )
 

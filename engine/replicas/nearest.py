@@ -36,9 +36,9 @@ from stratalog.engine.replication.replica_selector import (
     select_replica,
 )
 from stratalog.engine.replication.unreadable import unreadable, with_remedy
-from stratalog.partitions.errors import CorruptSegmentError, LogGapError, StratalogError
+from stratalog.partitions.errors import CorruptSegmentError, StratalogError
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.listing import DataFile, ReplicaLog, resolve
+from stratalog.partitions.listing import DataFile, ReplicaLog, check_same_ends, resolve
 from stratalog.partitions.paths import DataName
 from stratalog.partitions.replica import Replica, errors_of
 from stratalog.partitions.segment_footer import SegmentFooter
@@ -243,23 +243,11 @@ def follower_log(replicas: PartitionReplicas, broker: int, leader: ReplicaLog) -
         if log.lineage != leader.lineage:  # what it has beyond their common history is as good as gone
             log = resolve(log.listing, leader.lineage, replica.end_of_append)
         check_whole(replica, log)
-        _check_ends(replica, log, leader)
+        check_same_ends(str(replica), log, leader)
     except StratalogError:
         return None  # whatever is wrong with it, others tell; this read has other replicas
     high_watermark = min(log.high_watermark, leader.high_watermark)
     return Chosen(replica, log, high_watermark, _rack(replicas.view, broker), False)
-
-
-def _check_ends(replica: Replica, log: ReplicaLog, leader: ReplicaLog) -> None:
-    """The end of an append is inferred from the file that follows it; where the leader has the same append, it has
-    to end there as well. (Of the others the reader finds out, from their footers.)
-
-    Raises: LogGapError.
-    """
-    ends = {link.name: link.end for link in leader.chain}
-    for link in log.chain:
-        if ends.get(link.name, link.end) != link.end:
-            raise LogGapError(f"{replica}: {link.name} is followed by offset {link.end}, and ends before it")
 
 
 def _eligible(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,7 +25,15 @@ from stratalog.partitions.errors import (
     RemoteNotReadyError,
     SourceChangedError,
 )
-from stratalog.partitions.listing import DataFile, Link, Listing, ReplicaLog, resolve
+from stratalog.partitions.listing import (
+    DataFile,
+    Link,
+    Listing,
+    ReplicaLog,
+    check_boundaries,
+    missing_file,
+    resolve,
+)
 from stratalog.partitions.paths import DataName, LocalStartName
 from stratalog.partitions.producers import ProducerEntry, encode
 from stratalog.partitions.replica import Replica, errors_of
@@ -196,7 +203,8 @@ def _sync_once(
     check_claimed_high_watermark(follower, mine, leader, log)
     if follower_id in replicas.view.isr:
         check_starts(follower, mine, leader, log)
-    _check_boundaries(leader, log, mine)
+    with errors_of(leader):
+        check_boundaries(str(leader), log, mine)
 
     # 3. Where to start.
     mine, avoided = _start(replicas, follower, mine, log, options)
@@ -236,26 +244,6 @@ def _sync_once(
         copied_bytes=0,
         avoided_bytes=avoided,
     )
-
-
-def _check_boundaries(leader: Replica, log: ReplicaLog, mine: ReplicaLog) -> None:
-    """A listing infers the end of an append from the file that follows it. Where a follower has a file that
-    begins inside an append of the leader, the leader has lost the one that began there.
-
-    Raises: LogGapError.
-    """
-    starts = [link.start for link in log.chain]
-    for own in mine.chain:
-        index = bisect_right(starts, own.start) - 1
-        if own.name.merged or index < 0:
-            continue
-        link = log.chain[index]
-        if link.start < own.start < link.end and not link.name.merged:
-            raise LogGapError(
-                f"{leader}: offset {own.start} is missing, where {own.file.object.name} begins on a "
-                "follower; restore it from there",
-                broker_id=leader.broker_id,
-            )
 
 
 def leader_offsets(replicas: PartitionReplicas, log: ReplicaLog, remote: RemoteTail | None) -> LeaderOffsets:
@@ -424,7 +412,9 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
     def stage(link: Link) -> None:
         with errors_of(leader):
             segment = leader.segment(link.file)
-            _check_end(leader, link, segment.footer.next_offset)
+            end = segment.footer.next_offset
+            if not link.name.merged and end != link.end:
+                raise missing_file(f"{leader}: {link.name}", end, link.end)
             copy = follower.store.stage_copy(leader.store, link.file.object, follower.path(link.name))
             staged[link.name] = copy
             check_copy(leader.store, segment, copy)
@@ -442,15 +432,3 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
         for left in staged.values():
             with suppress(Exception):
                 left.abort()
-
-
-def _check_end(leader: Replica, link: Link, end: int) -> None:
-    """The listing inferred where an append ends from what follows it; its footer says ``end`` and must agree.
-
-    Raises: LogGapError when a file between them is missing.
-    """
-    if not link.name.merged and end != link.end:
-        raise LogGapError(
-            f"{leader}: {link.name} ends at offset {end}, the next file starts at {link.end}: a file "
-            "is missing between them; restore it from another replica"
-        )

@@ -105,7 +105,7 @@ def test_on_s3_a_row_group_is_one_ranged_get(s3_endpoint: S3Endpoint, tmp_path: 
     one = OnePartition(stores=[store])
     one.append([f"{number}" for number in range(10_000)])
     piece, reader = piece_of(one), RecordReader()
-    reader._segment(piece.store, piece.file)
+    read_segment(piece.store, piece.file)
     before = store.counts.snapshot()
     found = reader.read("t-0", [piece], 5000, 10**6)
     assert found is not None
