@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import SupportsIndex
 
 from stratalog.engine.brokers.probe import with_leaders
@@ -17,6 +17,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage
+from stratalog.engine.reading.list_offsets import offset_at
 from stratalog.engine.reading.look import PartitionState, look
 from stratalog.engine.reading.positions import FirstAt, Place, spec_of
 from stratalog.engine.records.groups import (
@@ -40,9 +41,8 @@ from stratalog.engine.state.group_commits import OffsetAndMetadata, check_group
 from stratalog.partitions.errors import InvalidCallError, NonEmptyGroupError, UnknownTopicOrPartitionError
 from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
-from stratalog.partitions.lookup import first_at_or_after
 from stratalog.partitions.numbers import whole
-from stratalog.partitions.offsets import FoundOffset, OffsetSpec, named_offset
+from stratalog.partitions.offsets import OffsetSpec, UnknownOffset
 
 ResetTo = Place | datetime | str
 """Where a group is moved to: a named position, an offset, or the first record at or after a time."""
@@ -132,10 +132,8 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
     if sum(given is not None for given in (to, shift_by, by_duration)) != 1:
         raise InvalidCallError("say where to reset offsets to, once: to, shift_by, or by_duration")
     match to, shift_by, by_duration:
-        case OffsetSpec() as spec, _, _ if spec is not OffsetSpec.MAX_TIMESTAMP:
-            return lambda state, _: _position(state, spec)
-        case FirstAt() as first, _, _:
-            return lambda state, _: _first_at(state, first.timestamp_us)
+        case (OffsetSpec() | FirstAt()) as place, _, _ if place is not OffsetSpec.MAX_TIMESTAMP:
+            return lambda state, _: _at(state, place)
         case datetime() | str(), _, _:
             return _target(context, spec_of(to, "to ="), None, None)
         case SupportsIndex(), _, _ if not isinstance(to, OffsetSpec | bool):
@@ -145,8 +143,9 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
             records = operator.index(shift_by)  # however large: it ends where the log does
             return lambda state, record: _shifted(state, record, records)
         case _, _, timedelta() as ago if ago >= timedelta(0):
-            since_us = context.clock.now_ms() * 1000 - ago // timedelta(microseconds=1)
-            return lambda state, _: _first_at(state, since_us)
+            now = datetime.fromtimestamp(context.clock.now_ms() / 1000, UTC)
+            since = FirstAt(now - min(ago, now - datetime.min.replace(tzinfo=UTC)))
+            return lambda state, _: _at(state, since)
     raise InvalidCallError(
         f"to={to!r}, shift_by={shift_by!r}, by_duration={by_duration!r}: to takes an offset, an OffsetSpec "
         "such as EARLIEST, a time with a zone, or the text of one of the two; shift_by a number of records; "
@@ -154,19 +153,11 @@ def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_durat
     )
 
 
-def _position(state: PartitionState, spec: OffsetSpec) -> int:
-    if spec is OffsetSpec.LATEST:
-        return state.leader.latest(Isolation.READ_UNCOMMITTED)
-    found = named_offset(state.positions, spec)
-    if isinstance(found, FoundOffset):
-        return found.offset
-    raise InvalidCallError(f"{state.leader}: {spec.name} is not known: {found.reason}")
-
-
-def _first_at(state: PartitionState, time_us: int) -> int:
-    """The first record at or after a time, or the high watermark where all are earlier."""
-    found = first_at_or_after(state.readable.pieces, time_us)
-    return found.offset if isinstance(found, FoundOffset) else state.leader.latest(Isolation.READ_UNCOMMITTED)
+def _at(state: PartitionState, place: Place) -> int:
+    found = offset_at(state, place, Isolation.READ_UNCOMMITTED)
+    if isinstance(found, UnknownOffset):
+        raise InvalidCallError(found.reason)
+    return found
 
 
 def _shifted(state: PartitionState, record: OffsetCommit | None, records: int) -> int:

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.reading.look import PartitionState, look
-from stratalog.engine.reading.positions import FirstAt, Spec, spec_of
+from stratalog.engine.reading.positions import FirstAt, Place, Spec, spec_of
 from stratalog.engine.replicas.nearest import SeenLeader
 from stratalog.partitions.isolation import Isolation, isolation_of
 from stratalog.partitions.lookup import first_at_or_after, largest_timestamp
@@ -59,3 +59,19 @@ def position(state: PartitionState, spec: Spec, isolation: Isolation = Isolation
     if isinstance(found, FoundOffset):
         return FoundOffset(found.offset, found.timestamp_us, state.leader.log.lineage.epoch_at(found.offset))
     return found
+
+
+def offset_at(state: PartitionState, place: Place, isolation: Isolation) -> int | UnknownOffset:
+    """The offset of a place in a partition, as such a reader sees it; of a time that no record has reached, where
+    the reader stops.
+
+    Raises: as ``position``.
+    """
+    if not isinstance(place, OffsetSpec | FirstAt):
+        return place
+    found = position(state, place, isolation)
+    if isinstance(found, FoundOffset):
+        return found.offset
+    if isinstance(place, FirstAt):
+        return state.leader.latest(isolation)
+    return UnknownOffset(f"{state.leader}: {place.name} is not known: {found.reason}")

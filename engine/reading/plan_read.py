@@ -20,7 +20,7 @@ from stratalog.engine.driver.context import Context
 from stratalog.engine.metadata.image import ClusterImage, TopicImage
 from stratalog.engine.reading.bounds import Committed, OffsetBound, ReadQuery
 from stratalog.engine.reading.last import leader_has_last, start_of_last
-from stratalog.engine.reading.list_offsets import position, takes_remote
+from stratalog.engine.reading.list_offsets import offset_at, takes_remote
 from stratalog.engine.reading.look import (
     PartitionState,
     check_partitions,
@@ -48,7 +48,7 @@ from stratalog.partitions.identity import TopicPartition
 from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.lineage import Lineage
 from stratalog.partitions.lookup import TimeRange
-from stratalog.partitions.offsets import FoundOffset, OffsetSpec
+from stratalog.partitions.offsets import OffsetSpec, UnknownOffset
 from stratalog.partitions.runner import values
 from stratalog.partitions.transactions import transactions_of
 
@@ -253,15 +253,11 @@ class _Query:
             case Committed(group):
                 commit = self.committed[group].get((state.leader.view.topic, state.leader.view.partition))
                 return state.positions.log_start if commit is None else self._of_commit(state, commit)
-            case OffsetSpec() | FirstAt():
-                found = position(state, bound, self.isolation)
-                if isinstance(found, FoundOffset):
-                    return found.offset
-                if isinstance(bound, FirstAt):
-                    return state.leader.latest(self.isolation)  # no record is that late
-                raise OffsetOutOfRangeError(f"{state.leader}: {bound.name} is not known: {found.reason}")
-            case int():
-                return bound
+            case int() | FirstAt():
+                found = offset_at(state, bound, self.isolation)
+                if isinstance(found, UnknownOffset):
+                    raise OffsetOutOfRangeError(found.reason)
+                return found
         raise InvalidCallError(f"{name} = {bound!r} is no bound of a read")
 
     def _of_commit(self, state: PartitionState, commit: OffsetCommit) -> int:
