@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Report, Value
-from stratalog.engine.records.groups import all_groups, lag_rows, list_ends
+from stratalog.engine.records.groups import all_groups, lag_rows, list_leaders
 
 RECORDS_LAG = "records-lag"
 
@@ -21,11 +21,11 @@ def lag_metrics(context: Context) -> Report:
     with context.measured() as measure:
         image = context.metadata.image()
         found, unread = all_groups(context, image)
-        ends, unlisted = list_ends(context, image, found.values())
+        leaders, unlisted = list_leaders(context, image, found.values())
         rows = [
             _row(name, row)
             for name, group in sorted(found.items())
-            for row in lag_rows(context, image, group, ends)
+            for row in lag_rows(image, group, leaders)
             if row["lag"] is not None
         ]
         failures = [*unread, *unlisted]

@@ -9,7 +9,6 @@ one thing: whether a newer member of the group was faster. The log decides that,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 from stratalog.engine.brokers.probe import with_leaders
 from stratalog.engine.driver.context import Context
@@ -17,7 +16,7 @@ from stratalog.engine.driver.report import Failure, Report, Value, utc_text
 from stratalog.engine.driver.state_cache import ReadState
 from stratalog.engine.metadata.image import ClusterImage, PartitionView
 from stratalog.engine.records.state_log import append_state, ensure_topic, read_state
-from stratalog.engine.replicas.offsets_for_epoch import check_knows_end
+from stratalog.engine.replicas.nearest import SeenLeader, seen_leader
 from stratalog.engine.replication.leader import look_at_leader
 from stratalog.engine.state.consumer_offsets import (
     ConsumerOffsets,
@@ -43,20 +42,11 @@ from stratalog.partitions.errors import (
     UnstableOffsetCommitError,
 )
 from stratalog.partitions.identity import TopicPartition
+from stratalog.partitions.isolation import Isolation
 from stratalog.partitions.runner import Done, Failed, Outcome, values
 from stratalog.partitions.spelling import did_you_mean
 
-
-@dataclass(frozen=True, slots=True)
-class LogEnds:
-    """A partition's leader, as it was listed."""
-
-    local_start: int
-    log_end: int
-    high_watermark: int
-
-
-EndsOf = Mapping[TopicPartition, Outcome[PartitionView, LogEnds]]
+LeadersOf = Mapping[TopicPartition, Outcome[PartitionView, SeenLeader]]
 """By partition: its leader, or what kept it from being listed."""
 
 
@@ -188,40 +178,44 @@ def lag(context: Context, group: str) -> Report:
     with context.measured() as measure:
         image = context.metadata.image()
         state = existing_group(context, image, group)[1]
-        ends, failures = list_ends(context, image, [state])
-        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(context, image, state, ends)]
+        leaders, failures = list_leaders(context, image, [state])
+        rows = [{**row, "expires": utc_text(state.expires_ms)} for row in lag_rows(image, state, leaders)]
     total = sum(int(row["lag"] or 0) for row in rows)
     return Report("lag", rows, failures, {"group": group, "lag": total}, False, measure.seconds, measure.counts)
 
 
-def list_ends(context: Context, image: ClusterImage, groups: Iterable[GroupState]) -> tuple[EndsOf, list[Failure]]:
-    """List the leaders of all partitions of the topics that these groups have committed for, each once; and the
-    failures of those that cannot be."""
+def list_leaders(
+    context: Context, image: ClusterImage, groups: Iterable[GroupState]
+) -> tuple[LeadersOf, list[Failure]]:
+    """The leaders of all partitions of the topics that these groups have committed for, each listed once; and the
+    failures of those that cannot be, or were elected recently and do not yet know the high watermark."""
+
+    def look(view: PartitionView) -> SeenLeader:
+        seen = seen_leader(context, image, view)
+        seen.latest(Isolation.READ_UNCOMMITTED)
+        return seen
+
     topics = sorted({topic for group in groups for (topic, _), _ in named(image, group)})
     views = [view for topic in topics for view in image.views(topic)]
-    outcomes = list(context.threads.run(lambda view: _ends(context, view, known=True), views))
+    outcomes = list(context.threads.run(look, views))
     failures = [Failure.of(context.replicas(one.item), one.error) for one in outcomes if isinstance(one, Failed)]
     return {(one.item.topic, one.item.partition): one for one in outcomes}, failures
 
 
-def lag_rows(context: Context, image: ClusterImage, group: GroupState, ends: EndsOf) -> list[dict[str, Value]]:
-    """How far a group is behind ``ends``, which has all partitions of the topics that it has committed for: a row
-    for each, by topic and partition."""
+def lag_rows(image: ClusterImage, group: GroupState, leaders: LeadersOf) -> list[dict[str, Value]]:
+    """How far a group is behind ``leaders``, which has all partitions of the topics that it has committed for: a
+    row for each, by topic and partition."""
     found = dict(named(image, group))
     rows: list[dict[str, Value]] = []
     for topic in sorted({topic for topic, _ in found}):
-        tiered = context.topic_config(image, image.topic(topic)).remote_storage_enable
         for view in image.views(topic):
             key = topic, view.partition
-            listed = ends[key]
-            leader = listed.value if isinstance(listed, Done) else None
-            rows.append(_lag_row(view, found.get(key), leader, tiered=tiered))
+            listed = leaders[key]
+            rows.append(_lag_row(view, found.get(key), listed.value if isinstance(listed, Done) else None))
     return rows
 
 
-def _lag_row(
-    view: PartitionView, record: OffsetCommit | None, ends: LogEnds | None, *, tiered: bool
-) -> dict[str, Value]:
+def _lag_row(view: PartitionView, record: OffsetCommit | None, leader: SeenLeader | None) -> dict[str, Value]:
     row: dict[str, Value] = {
         "topic": view.topic,
         "partition": view.partition,
@@ -232,11 +226,10 @@ def _lag_row(
         "leader_epoch": None if record is None else record.leader_epoch,
         "metadata": None if record is None else record.metadata,
     }
-    if ends is not None:
-        start = view.log_start_offset if tiered else max(view.log_start_offset, ends.local_start)
-        processed = start if record is None else record.offset
-        row |= {"log_end": ends.log_end, "high_watermark": ends.high_watermark}
-        row["lag"] = max(0, ends.high_watermark - processed)
+    if leader is not None:
+        processed = leader.log_start if record is None else record.offset
+        row |= {"log_end": leader.log.log_end, "high_watermark": leader.log.high_watermark}
+        row["lag"] = max(0, leader.log.high_watermark - processed)
     return row
 
 
@@ -263,7 +256,7 @@ def _records(
     views = [image.view(image.topic(topic).topic_id, partition) for topic, partition in wanted]
 
     def check(view: PartitionView) -> None:
-        offset, end = wanted[view.topic, view.partition].offset, _ends(context, view).log_end
+        offset, end = wanted[view.topic, view.partition].offset, look_at_leader(context.replicas(view)).log_end
         if offset > end:
             raise OffsetOutOfRangeError(
                 f"{view.topic}-{view.partition}: offset {offset} cannot be committed: the log ends at {end}"
@@ -271,17 +264,6 @@ def _records(
 
     values(context.threads.run(check, views))
     return commit_records(context, image, group, wanted, member_epoch)
-
-
-def _ends(context: Context, view: PartitionView, *, known: bool = False) -> LogEnds:
-    """``known``: also the high watermark. Raises: OffsetNotAvailableError while a recently elected leader does not
-    yet know that.
-    """
-    replicas = context.replicas(view)
-    log = look_at_leader(replicas)
-    if known:
-        check_knows_end(str(replicas), log, view.leader_epoch)
-    return LogEnds(log.local_start, log.log_end, log.high_watermark)
 
 
 # --------------------------------------------------------------------------- the group's partition

@@ -117,8 +117,10 @@ def seen_leader(
     Raises: as ``look_at_leader``; InvalidConfigError for a selector that cannot be loaded.
     """
     replicas = context.replicas(view)
-    able = _selectable(context.selector.of(image.configs), view, replicas.followers, client)
-    near = [broker for broker in able if _rack(view, broker) == client.rack]
+    near: list[int] = []
+    if client.rack:
+        able = _selectable(context.selector.of(image.configs), view, replicas.followers, client)
+        near = [broker for broker in able if _rack(view, broker) == client.rack]
     footer_of = footers_nearby(replicas, near)
     log = look_at_leader(replicas, footer_of)
     tiered = context.topic_config(image, image.topics[view.topic_id]).remote_storage_enable
