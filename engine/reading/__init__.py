@@ -4,8 +4,8 @@
     bounds, read_plan      pure: the question of a batch read, and its plan
     plan                   a replica's log and the remote log -> the exact files and their parts
     client                 the reader, and its rack
-    look                   leaders listed, remote logs loaded: what a partition holds now, in both tiers
-    list_offsets           ListOffsets: named positions, and positions by time
+    look                   leaders seen, remote logs loaded: what a partition holds now, in both tiers
+    list_offsets           ListOffsets: named positions, and positions by time; the offset of a place
     last                   where the last n records begin
     offsets_for_epoch      OffsetsForLeaderEpoch, as consumers ask it
     plan_read              a batch: a pinned plan of file ranges

@@ -6,7 +6,7 @@ repair, registers  the kinds of damage of a replica, and their repairs; the cont
 mend               ... carried out
 former             folders that replicas have left behind
 logs               the logs of all replicas, as a task finds them
-nearest            the replica that a reader reads from (KIP-392)
+nearest            the leader as a reader sees it, and the replica that it reads from (KIP-392)
 out_of_range       pure: the answer to a fetch at an offset, from the logs of replica and leader
 offsets_for_epoch  pure: where a leader epoch ends, and whether a log is what a consumer has read
 
