@@ -64,7 +64,7 @@ demo: setup ## real data through the whole life of a log, in a terminal; on a re
 kafka: setup .cache/jars/.kafka ## the same scripts on the engine and on a real Kafka broker, which is fetched and started
 	@$(BIN)/python -m pytest -m kafka tests/kafka
 
-bench: setup ## throughput on this machine: make bench BYTES=1GiB PARTITIONS=8
+bench: setup ## throughput on this machine, into docs/performance.md: make bench BYTES=1GiB PARTITIONS=8
 	@$(BIN)/python -m bench $(ARGS)
 
 docs: $(DOCS)/.installed ## the documentation as pages in .cache/site, links checked; each page as Markdown, too

@@ -1,4 +1,5 @@
-"""``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes.
+"""``make bench``: how fast this log is on this machine, against the plainest tools for the same bytes. The figures
+are printed, and written into docs/performance.md in the place of earlier ones.
 
 Settings come from the environment (or ``make bench NAME=value``):
 
@@ -17,7 +18,6 @@ Settings come from the environment (or ``make bench NAME=value``):
 from __future__ import annotations
 
 import os
-import platform
 import shutil
 import sys
 from collections.abc import Callable
@@ -36,6 +36,7 @@ from bench import (
     kafka,
     large_cluster,
     opening,
+    page,
     planning,
     quorum,
     ranges,
@@ -106,7 +107,7 @@ def main() -> int:
         return SOMETHING_FAILED
     finally:
         shutil.rmtree(options.folder, ignore_errors=True)
-    print(render(lines))
+    print(render([line for measured in lines.values() for line in measured]))
     for why in failed:
         print(f"bench: {why}", file=sys.stderr)
     return SOMETHING_FAILED if failed else ALL_DONE
@@ -119,7 +120,8 @@ def _settings(options: BenchOptions) -> dict[str, str]:
     return {"spark.driver.extraClassPath": os.pathsep.join([class_path(jar_folder()), connector_class_path()])}
 
 
-def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
+def _measure(options: BenchOptions, failed: list[str]) -> dict[str, list[Line]]:
+    """The lines of each benchmark; those of one that did not fail are on the page as soon as it ends."""
     if {"tier", "remote_log", "quorum"} & set(options.only):
         uploading.reach_servers()
     sessions: list[Bench] = []
@@ -128,17 +130,16 @@ def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
     bench = sessions[0]
     print(
         f"{options.records:,} records of 1 KiB, {size_text(options.bytes)}, {options.partitions} partitions, in "
-        f"{options.folder}\n{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python "
-        f"{platform.python_version()}, Spark {bench.spark.version}; zstd at level 1 on both sides; {TURNS} turns "
-        "of each, one beside the other: their medians, in brackets from where to where\nthe session started in "
-        f"{started:.1f} s, apart from "
-        "everything below\n",
+        f"{options.folder}\n{page.machine(bench.spark.version)}; zstd at level 1 on both sides; {TURNS} turns of "
+        "each, one beside the other: their medians, in brackets from where to where\nthe session started in "
+        f"{started:.1f} s, apart from everything below\n",
         flush=True,
     )
-    lines: list[Line] = []
+    lines: dict[str, list[Line]] = {}
     for name in (name for name in _BENCHMARKS if name in options.only):
         if name in ("pruned", "bootstrap"):
             bench.remove_filled()
+        lines[name], failures = [], len(failed)
         for benchmark in _BENCHMARKS[name]:
             try:
                 measured = benchmark(bench)
@@ -148,7 +149,11 @@ def _measure(options: BenchOptions, failed: list[str]) -> list[Line]:
                 continue
             for line in measured:
                 bench.say("  ".join(filter(None, (cell.strip() for cell in line.cells))))
-            lines += measured
+            lines[name] += measured
+        if lines[name] and len(failed) == failures:
+            said = f"`{page.command(name, os.environ)}`, {page.machine(bench.spark.version)}"
+            text = page.filled(page.PAGE.read_text(encoding="utf-8"), name, said, lines[name])
+            page.PAGE.write_text(text, encoding="utf-8")
     bench.spark.stop()
     return lines
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from bench import __main__ as bench_job
-from bench import checkpointing, large_cluster, opening, replaying
+from bench import checkpointing, large_cluster, opening, page, replaying
 from bench.bench import Bench
 from bench.measuring import Spread, in_turn
 from bench.memory import own_peak
@@ -151,6 +151,21 @@ def test_the_table_is_markdown_with_notes_below_it() -> None:
         "",
         "[1] The disk.",
     ]
+
+
+def test_a_run_fills_its_place_on_the_page_and_every_other_figure_stays() -> None:
+    """Each benchmark has a place, with a command; a second run takes the place of the first."""
+    text = page.PAGE.read_text(encoding="utf-8")
+    for name in NAMES:
+        said = page.command(name, {"BYTES": "1GB", "ONLY": "scan", "KAFKA": ""})
+        assert said == f"make bench ONLY={name} BYTES=1GB"
+        assert f"`make bench ONLY={name}" in text.partition(page.begin(name))[2].partition(page.END)[0]
+        once = page.filled(text, name, f"`{said}`", [Line("one", "1 s", "2 s", 2.0)])
+        assert once.count("| one  | 1 s") == 1
+        assert once.count(page.END) == text.count(page.END) == len(NAMES)
+        assert page.filled(once, name, f"`{said}`", [Line("one", "1 s", "2 s", 2.0)]) == once
+    with pytest.raises(InvalidCallError, match="has no place for walk"):
+        page.filled(text, "walk", "", [])
 
 
 # --------------------------------------------------------------------------------- the metadata

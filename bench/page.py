@@ -1,0 +1,44 @@
+"""The figures of ``docs/performance.md``: a run fills the places of what it measured. Every other figure stays."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.table import Line, render
+from stratalog.partitions.errors import InvalidCallError
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "performance.md"
+END = "\n<!-- end -->\n"
+_SETTINGS = ("BYTES", "PARTITIONS", "IDLE_PARTITIONS", "METADATA_PARTITIONS", "COMMITS", "KAFKA")
+
+
+def begin(name: str) -> str:
+    """The mark before the figures of a benchmark."""
+    return f"<!-- bench {name} -->\n"
+
+
+def command(name: str, environ: Mapping[str, str]) -> str:
+    """The command that measures one benchmark as it was measured."""
+    settings = [f"{setting}={environ[setting]}" for setting in _SETTINGS if environ.get(setting)]
+    return " ".join(["make bench", f"ONLY={name}", *settings])
+
+
+def machine(spark: str) -> str:
+    """The machine and the versions that figures depend on."""
+    python = platform.python_version()
+    return f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {python}, Spark {spark}"
+
+
+def filled(page: str, name: str, said: str, lines: Sequence[Line]) -> str:
+    """The page with the figures of one benchmark. ``said`` stands above them.
+
+    Raises: InvalidCallError where the page has no place for them.
+    """
+    before, found, rest = page.partition(begin(name))
+    _, ended, after = rest.partition(END)
+    if not found or not ended:
+        raise InvalidCallError(f"{PAGE.name} has no place for {name}: write {begin(name)!r} and {END!r} into it")
+    return f"{before}{begin(name)}\n{said}:\n\n{render(lines)}\n{END}{after}"
