@@ -277,7 +277,7 @@ def test_replaying_is_measured_at_any_size(tmp_path: Path) -> None:
     assert line.cells[1:] == ("0.250 s, 1 kB", "5.0 s, 2 kB", "20.0", ">= 10", "ok")
 
 
-def test_a_benchmark_that_fails_is_named_and_stops_no_other(
+def test_a_benchmark_that_fails_is_named_stops_no_other_and_leaves_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def failing(_: Bench) -> list[Line]:
@@ -288,9 +288,14 @@ def test_a_benchmark_that_fails_is_named_and_stops_no_other(
     measured = {"plan": (failing,), "calls": (lambda _: [Line("calls", "7", "7", 1.0)],)}
     monkeypatch.setattr(bench_job, "_BENCHMARKS", measured)
     monkeypatch.setattr(sys, "argv", ["bench"])
+    figures = tmp_path / "performance.md"
+    figures.write_text("".join(f"{page.begin(name)}{name} before\n{page.END}" for name in measured))
+    monkeypatch.setattr(page, "PAGE", figures)
     monkeypatch.setenv("BENCH_DIR", str(tmp_path / "data"))
     monkeypatch.setenv("ONLY", "plan,calls")
     assert bench_job.main() == bench_job.SOMETHING_FAILED
     said = capsys.readouterr()
     assert "| calls" in said.out
     assert said.err.endswith("bench: plan: KAFKA_STORAGE_ERROR: the disk is full\n")
+    assert "plan before" in figures.read_text()
+    assert "calls before" not in figures.read_text()
