@@ -21,6 +21,7 @@ RUN_WITH_SPARK = ("README.md", "docs/tutorial.md")  # tests/spark/test_pages.py
 
 _LINK = re.compile(r"\[[^]]*\]\(([^)\s]+)\)")
 _PACKAGES = "partitions|tiering|snapshots|engine|jobs|tests"
+_TEST = re.compile(r"`(test_\w+)`")
 _MODULE = re.compile(rf"`(?:stratalog\.)?((?:{_PACKAGES})(?:[./]\w+)*(?:\.py|/)?)`")
 LONGEST_README = 150
 
@@ -82,6 +83,8 @@ def test_every_module_that_is_named_is_there(page: Path) -> None:
     for named in _MODULE.findall(page.read_text(encoding="utf-8")):
         path = ROOT / (named if "/" in named else named.replace(".", "/"))
         assert path.exists() or path.with_suffix(".py").exists(), named
+    for named in _TEST.findall(page.read_text(encoding="utf-8")):
+        assert [*(ROOT / "tests").rglob(f"{named}.py")], named
 
 
 def test_the_readme_is_short() -> None:
