@@ -32,8 +32,8 @@ def parse_json(text: Text, kind: Any) -> Any: ...
 def parse_json(text: Text, kind: Any = Any) -> Any:
     """A JSON text as a value of the type ``kind``; by default, of whatever types it says.
 
-    Raises: ValueError for what is no JSON (NaN and the infinities, bytes that are no UTF-8, halves of surrogate
-        pairs among it), is of another type, or nests too deeply.
+    Raises: ValueError for a text that is no JSON (NaN and the infinities, bytes that are no UTF-8, halves of
+        surrogate pairs among it), is of another type, or nests too deeply.
     """
     try:
         return _decoder(kind).decode(text)

@@ -176,9 +176,8 @@ def is_live(name: DataName, lineage: Lineage, local_start: int) -> bool:
 def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFile], int]) -> ReplicaLog:
     """The log of a listing under ``lineage``.
 
-    ``end_of_append`` gives the next offset of an append from its footer; it is asked for at most one
-    file, the last of the chain: all other ends follow from the next base, for the bases of one epoch
-    are true boundaries.
+    ``end_of_append`` reads the next offset of an append from its footer. It is called for the last file of the
+    chain at most: bases of one epoch are true boundaries, so every other append ends at the next base.
     """
     local_start = listing.local_start
     live: list[DataFile] = []
@@ -187,6 +186,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
         (live if is_live(file.name, lineage, local_start) else dead).append(file)
     merged = sorted((f for f in live if f.name.merged), key=lambda f: f.name.base_offset)
     covered = _coverage(merged)
+    # A merged segment holds the records of the appends inside it: the chain goes by the segment alone.
     appends = {f.name.base_offset: f for f in live if not f.name.merged and not covered(f.name.base_offset)}
     bases = sorted({*appends, *(f.name.base_offset for f in merged)})
 
@@ -194,6 +194,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     position = local_start
     reaching: list[tuple[int, int, DataFile]] = []  # merged segments that start at or below the position
     upcoming = 0
+    # In each round ``chain`` covers [local_start, position) without a gap or an overlap.
     while True:
         while upcoming < len(merged) and merged[upcoming].name.base_offset <= position:
             file = merged[upcoming]
@@ -209,7 +210,7 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
             best = Link(position, end, file)
         if reaching and -reaching[0][0] > position and (best is None or -reaching[0][0] >= best.end):
             best = Link(position, -reaching[0][0], reaching[0][2])
-        if best is None:
+        if best is None:  # a gap: a file beyond it is stranded, and never read, for offsets are contiguous (I5)
             break
         chain.append(best)
         position = best.end
@@ -231,9 +232,8 @@ def resolve(listing: Listing, lineage: Lineage, end_of_append: Callable[[DataFil
     )
 
 
-# Where an append ends is inferred from the file that follows it; of the last one, the footer tells
-# (``segment.end_of_file``). So nobody believes a listing alone: the reader of a file compares its footer, and logs
-# of one history are compared with each other.
+# The end of an append is inferred from the next file, so a listing alone cannot show that a file between them is
+# lost: readers compare the end with the footer's (``segment.end_of_file``), and logs of one history are compared.
 
 
 def missing_file(what: str, end: int, start: int) -> LogGapError:

@@ -172,7 +172,7 @@ def parse_foreign_layout(footer: bytes, footer_at: int) -> Layout:
     """The layout in the Parquet footer of any file, which begins at byte ``footer_at``: with any columns, which
     lie anywhere before it, and perhaps without records.
 
-    Raises: ValueError for what is not within the bounds of segments.
+    Raises: ValueError for values outside the bounds of segments.
     """
     layout = _parse(footer)
     for chunk in layout.chunks:

@@ -95,7 +95,7 @@ def encode_footer(footer: SegmentFooter) -> bytes:
 
 
 def decode_footer(data: bytes) -> SegmentFooter:
-    """Raises: ValueError for what is no footer (the caller knows which file to name)."""
+    """Raises: ValueError for bytes that are no footer (the caller knows which file to name)."""
     if len(data) > MOST_JSON_BYTES:
         raise ValueError(f"it has {len(data)} bytes, more than {MOST_JSON_BYTES}")
     return parse_json(data, SegmentFooter)

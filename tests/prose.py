@@ -19,7 +19,9 @@ _SENTENCE = r"(?:^[ \t]*(?:# )?|[.:;!?)`]\s+|\"\"\")"
 WORDS = re.compile(
     rf"\b[Ww]hoever\b|{_BEGIN}(?:Who|What\s+is|What\s+are)\b|{_SENTENCE}What\s+[a-z]"
     r"|\b(?:[Ss]o\s+many|so\s+much|(?:is|are|was|were)\s+none|none\s+of\s+ours|nobody\s+of\s+ours)\b"
-    r"|\b(?:to\s+be\s+had|of\s+late|for\s+ever|by\s+now|in\s+vain|comes\s+to|came\s+to)\b",
+    r"|\b(?:to\s+be\s+had|of\s+late|for\s+ever|by\s+now|in\s+vain|comes\s+to|came\s+to)\b"
+    r"|\b(?:[Ff]aults\s+that\s+may\s+pass|nothing\s+left\s+to\s+do\s+makes|[Ll]et\s+a\s+topic\s+have)\b"
+    r"|\b(?:[Ee]rrors?|Raises:\s+\w+)\s+(?:for|when)\s+what\s+is\b|\bnobody\s+need\s+know\b|\bout\s+of\s+account\b",
     re.MULTILINE,
 )
 

@@ -104,7 +104,7 @@ class DeltaTopicTable(DeltaTopicReader):
     ) -> CommittedBatch:
         """Add uploaded files and remove expired ones in one version (KIP-405: COPY_SEGMENT_FINISHED and
         DELETE_SEGMENT_STARTED). In the same version go the segments that are not of the history of
-        ``histories``, which has to name every partition of ``adds``. Nothing left to do makes no version.
+        ``histories``, which has to name every partition of ``adds``. If nothing changes, no version is written.
 
         1. read the table; 2. see what of the batch it lacks, and that it stays a log with the batch;
         3. ask who leads, and where logs start: a partition with a later epoch than its history is left alone,

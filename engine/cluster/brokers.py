@@ -34,8 +34,8 @@ class Brokers:
         return bring_up.add_brokers(self._context, wholes(brokers, "broker"), dry_run=dry_run)
 
     def register(self, brokers: Sequence[int] | int | None = None, *, trust_copy: bool = False) -> Report:
-        """Register brokers as their roots are now. Default: every broker of the cluster file that is not fenced by
-        hand. ``trust_copy``: roots that were moved, or put back from a copy, have everything.
+        """Register brokers. Default: every broker of the cluster file that is not fenced by hand.
+        ``trust_copy``: roots that were moved, or put back from a copy, have everything.
         """
         chosen = None if brokers is None else wholes(brokers, "broker")
         return bring_up.register_brokers(self._context, chosen, trust_copy=trust_copy)

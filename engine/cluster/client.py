@@ -382,8 +382,8 @@ class Client:
         """Some records of a partition from ``offset`` on, as an Arrow table in ``records``, from the nearest
         replica or the remote tier: at least one if there is one, and as many more as take at most ``max_bytes``
         in memory. Go on at ``next_offset``; with the ``leader_epoch`` of the fetch before, records that an
-        unclean election has replaced are an error. Faults that may pass are tried again until ``timeout_s`` are
-        over. ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
+        unclean election has replaced are an error. Transient errors are retried until ``timeout_s`` has
+        elapsed. ``isolation="read_committed"``: up to the last stable offset, without aborted transactions.
 
         Raises: UnknownTopicOrPartitionError, OffsetOutOfRangeError, LogTruncationError, OffsetNotAvailableError,
             InvalidCallError; ThrottlingQuotaExceededError; StorageError and other errors that may pass, and have

@@ -146,7 +146,7 @@ def open_driver(cluster_file: str | Path) -> Context:
     """The cluster of a ``cluster.toml`` as a process opens it by itself: with its clock, its storage, and the key
     of its environment; tasks run in its threads.
 
-    Raises: InvalidCallError for what is wrong with the file; as ``open_context``.
+    Raises: InvalidCallError for a fault in the file; as ``open_context``.
     """
     file = load_cluster_file(cluster_file)
     key = read_key(file.cluster_id, key_of_environment)

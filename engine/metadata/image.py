@@ -231,7 +231,7 @@ class ClusterImage:
             raise UnknownTopicOrPartitionError(f"topic {name!r} does not exist, or was deleted{hint}") from None
 
     def partition(self, topic_id: str, partition: int) -> PartitionImage:
-        """Raises: UnknownTopicOrPartitionError; InvalidCallError for what is no whole number."""
+        """Raises: UnknownTopicOrPartitionError; InvalidCallError for a value that is no whole number."""
         topic = self.topics.get(topic_id)
         if topic is None:
             raise UnknownTopicOrPartitionError(f"no topic has id {topic_id}; it was deleted")

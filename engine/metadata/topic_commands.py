@@ -128,8 +128,8 @@ class PartitionsCreated:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitions:
-    """Let a topic have ``partitions`` of them, more than now (Kafka's CreatePartitions). New replicas go where few
-    of the topic's are. Records stay where they are, and new ones of a key may go elsewhere; an append that is
+    """Grow a topic to ``partitions`` partitions (Kafka's CreatePartitions). New replicas go where few of the
+    topic's are. Records stay where they are, and new ones of a key may go elsewhere; an append that is
     tried again goes where it went at first.
     """
 

@@ -273,8 +273,7 @@ class MetadataLog:
         """Become the active controller, unless this driver is it already. The image is not known to be committed
         before this driver's next commit is.
 
-        Raises: NoMajorityError; NotControllerError when others kept claiming; StorageAuthorizationError when this
-            driver may not; CorruptionError kinds.
+        Raises: NoMajorityError, StorageAuthorizationError, CorruptionError; NotControllerError: others are faster.
         """
         if self._claim is not None:
             return self._claim.state.image
@@ -305,12 +304,14 @@ class MetadataLog:
                     if rival is None:
                         self._begun, survey = epoch, None
                     continue
-                # 3. Only then look at the claimed majority.
+                # 3. Only then look at the claimed majority: a batch of a smaller epoch that a look misses comes
+                #    after the claim, so its writer finds the claim there and does not count that voter (I6).
                 looks = [look for look in read_names_of(mine, epoch) if not look.disputed(epoch)]
                 rival = next((look.voter for look in looks if look.epoch > epoch), None)
                 if rival is not None:
                     continue
-                # 4. The greatest log there is is what the epoch goes on from, if these are its voters.
+                # 4. The epoch goes on from the greatest log, if these are its voters. Majorities meet, so one of
+                #    them shows every committed batch; fewer looks, or another log, could lose one (I6).
                 if is_majority(ids_of(look.voter for look in looks), ids_of(survey.voters)):
                     # A change of voters that was not finished may be on a voter of before alone.
                     latest = list({look.voter.id: look for look in (*survey.looks, *looks)}.values())

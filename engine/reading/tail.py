@@ -81,7 +81,7 @@ class TailOptions:
     fetch_max_bytes: int = FETCH_MAX_BYTES
     """Of all tables that are fetched at once (fetch.max.bytes); at least one is."""
     timeout_s: float = TIMEOUT_S
-    """Of one fetch: faults that may pass are tried again for so long, and raised then."""
+    """Of one fetch: transient errors are retried for this long, then raised."""
     idle_timeout_s: float | None = None
     """End when there was no record for so long; None: never."""
     first_poll_s: float = 0.1

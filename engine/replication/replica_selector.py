@@ -80,7 +80,7 @@ class ReplicaSelector(Protocol):
     """The plugin. Made without arguments and configured once; ``select`` is called by several threads."""
 
     def configure(self, configs: Mapping[str, str]) -> None:
-        """Told once what is set on the cluster, as text."""
+        """Receives the cluster's settings once, as text."""
         return
 
     @abstractmethod
@@ -154,7 +154,7 @@ class OfferedSelectors:
         """The selector of that name, configured with what is set on the cluster. One that is not offered here is
         the leader's, as in KIP-392 a recommendation that cannot be followed is, and that is said in the log.
 
-        Raises: InvalidConfigError when what is offered is no ReplicaSelector, or cannot be made or configured.
+        Raises: InvalidConfigError when the class is no ReplicaSelector, or cannot be made or configured.
         """
         make = self._found(name)
         if make is None:

@@ -30,8 +30,8 @@ def to_dataframe(frame: Any, spark: SparkSession | None, what: str) -> DataFrame
     """The frame as a DataFrame of ``spark``, or of the session of this process: rows and columns as they are (an
     index of pandas is no column).
 
-    Raises: InvalidRecordError for what is no frame, or has a type that Spark has not; InvalidCallError where there
-        is no session.
+    Raises: InvalidRecordError for a value that is no frame, or has a type that Spark has not; InvalidCallError
+        where there is no session.
     """
     if isinstance(frame, DataFrame):
         return frame

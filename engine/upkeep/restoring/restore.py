@@ -54,7 +54,7 @@ def restore(
     """All steps: the brokers of ``file``, which ``heir`` formats, become what cluster ``former`` was. While a
     topic cannot be restored, which is a failure in the report, nothing is changed.
 
-    Raises: InvalidCallError for what is wrong with the call; as ``plan_restore`` and ``heir``.
+    Raises: InvalidCallError for wrong arguments; as ``plan_restore`` and ``heir``.
     """
     if former == file.cluster_id:
         raise InvalidCallError(
