@@ -182,7 +182,7 @@ class Usable:
     snapshot: Snapshot | None
     """The greatest one that verifies; None when none does."""
     damaged: tuple[tuple[StoredObject, CorruptSegmentError], ...]
-    """Greater ones, and what is wrong with them: for a report, and to be healed."""
+    """Greater ones, each with its error: for a report, and to be healed."""
 
 
 def latest_usable(

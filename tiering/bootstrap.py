@@ -101,7 +101,7 @@ class FromLeader:
 
 @dataclass(frozen=True, slots=True)
 class StartOver:
-    """Drop what is there, begin at ``offset``, the leader's first local one."""
+    """Drop the local log and begin at ``offset``, the leader's first local one."""
 
     offset: int
 

@@ -232,7 +232,7 @@ def _sync_once(
         for link in group:
             copied(link)
 
-    # 5. The high watermark, bounded by the follower's log end, which is the leader's now.
+    # 5. The high watermark: step 4 left the follower's log end at the leader's, so it does not pass it (I4).
     if log.high_watermark > mine.high_watermark:
         record_high_watermark(follower, replicas.epoch, log.high_watermark)
     return Synced(
@@ -386,7 +386,7 @@ def _merged_over(mine: ReplicaLog, link: Link) -> bool:
 
 
 def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
-    """In order, bounded in number and bytes: what is staged before one look at the leader."""
+    """The files that are staged before one look at the leader: in order, bounded in number and bytes."""
     group: list[Link] = []
     size = 0
     for link in links:
@@ -400,9 +400,7 @@ def _groups(links: Sequence[Link]) -> Iterator[list[Link]]:
 
 
 def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner) -> None:
-    """Footers and bytes first, every byte checked as it passes; then a look at the leader; then the names.
-
-    Where one cannot be had, those before it get theirs.
+    """Stage and check every byte, look at the leader, name the files; those before one that failed are named.
 
     Raises: CorruptSegmentError when the leader gave out other bytes than it was once given; LogGapError,
         SourceChangedError; StorageError and its like.
@@ -425,6 +423,7 @@ def _copy(leader: Replica, follower: Replica, group: list[Link], copies: Runner)
         for link in group:
             if link in failed:
                 raise failed[link]
+            # Of the object that was listed: a freed name may have been created again, with other bytes (I2, I8).
             if present.get(link.name) != link.file.object.version:
                 raise SourceChangedError(f"{leader}: {link.name} left the log while it was being copied")
             staged.pop(link.name).commit()
