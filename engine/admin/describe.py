@@ -6,14 +6,13 @@ from collections.abc import Iterable, Sequence
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.image import PartitionView
 from stratalog.engine.replicas.logs import DescribeWork, ListedLog, ListedReplica, list_replicas
 from stratalog.engine.state.internal_topics import INTERNAL_TOPICS
 from stratalog.engine.upkeep.tiering.remote_logs import load_remotes, rewrites
 from stratalog.engine.upkeep.tiering.schedule import load_schedule
 from stratalog.partitions.errors import BrokerUnreachableError, StorageAuthorizationError, StratalogError
-from stratalog.partitions.runner import Done, Failed
 from stratalog.tiering.remote_log import RemoteLog
 from stratalog.tiering.schedule import Entry
 
@@ -28,41 +27,35 @@ def describe(context: Context, topics: Sequence[str] | None = None) -> Report:
     Raises: UnknownTopicOrPartitionError; a replica that cannot be read, a broker that is not there, and metadata
         without a majority are failures in the report.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
     unreachable: dict[int, list[StratalogError]] = {}
     empty = 0
-    with context.measured() as measure:
-        image = known_image(context, failures)
+    with context.run("describe") as run:
+        image = known_image(context, run)
         chosen = context.topics(image, topics)
-        remote = load_remotes(context, image, chosen, failures)
+        remote = load_remotes(context, image, chosen, run.failures)
         works = [DescribeWork(replicas) for replicas in context.replicas_of(image, chosen)]
-        due = load_schedule(context, image).schedule.entries if remote or failures else {}
-        for outcome in context.tasks.run(list_replicas, works):
-            match outcome:
-                case Failed(work, error):
-                    failures.append(Failure.of(work, error))
-                case Done(work, looks):
-                    for look in looks:
-                        match look.found:
-                            case (BrokerUnreachableError() | StorageAuthorizationError()) as error:
-                                unreachable.setdefault(look.broker_id, []).append(error)
-                            case StratalogError() as error:
-                                failures.append(Failure.of(f"{work} on broker {look.broker_id}", error))
-                    view = work.replicas.view
-                    if topics is None and _says_nothing(view, looks):
-                        empty += len(looks)
-                        continue
-                    cold, entry = remote.get(view.topic_id), due.get(view.key)
-                    rows += [_row(view, look, cold, entry, context.clock.now_ms()) for look in looks]
+        due = load_schedule(context, image).schedule.entries if remote or run.failures else {}
+        for work, looks in run.done(context.tasks.run(list_replicas, works)):
+            for look in looks:
+                match look.found:
+                    case (BrokerUnreachableError() | StorageAuthorizationError()) as error:
+                        unreachable.setdefault(look.broker_id, []).append(error)
+                    case StratalogError() as error:
+                        run.fail(f"{work} on broker {look.broker_id}", error)
+            view = work.replicas.view
+            if topics is None and _says_nothing(view, looks):
+                empty += len(looks)
+                continue
+            cold, entry = remote.get(view.topic_id), due.get(view.key)
+            run.rows += [_row(view, look, cold, entry, context.clock.now_ms()) for look in looks]
     for broker, errors in sorted(unreachable.items()):  # one line, not one for each of its thousand replicas
-        failures.append(Failure.of(f"broker {broker}, which has {len(errors)} of these replicas", errors[0]))
-    rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
-    totals: dict[str, Value] = {"replicas": len(rows)}
+        run.fail(f"broker {broker}, which has {len(errors)} of these replicas", errors[0])
+    run.rows.sort(key=lambda row: (str(row["topic"]), row["partition"], row["broker"]))
+    run.totals["replicas"] = len(run.rows)
     if empty:
-        totals["empty_internal_replicas"] = empty
-    notes = rewrites(image, remote)
-    return Report("describe", rows, failures, totals, False, measure.seconds, measure.counts, notes)
+        run.totals["empty_internal_replicas"] = empty
+    run.notes += rewrites(image, remote)
+    return run.report()
 
 
 def _says_nothing(view: PartitionView, looks: Iterable[ListedReplica]) -> bool:

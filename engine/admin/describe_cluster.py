@@ -5,7 +5,7 @@ from __future__ import annotations
 from stratalog.engine.brokers.probe import probe_roots
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.known_image import known_image
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import BrokerImage
 from stratalog.engine.metadata.probed_roots import Another, Finding, NotOurs, Unreachable
 from stratalog.partitions.bounded import parse_json
@@ -15,10 +15,8 @@ def describe_brokers(context: Context) -> Report:
     """One row per broker of the cluster file: whether it is fenced, and how its root is found. A root that does
     not answer, or is damaged, or somebody else's, is a failure in the report.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
-        image = known_image(context, failures)
+    with context.run("describe brokers") as run:
+        image = known_image(context, run)
         findings = {found.broker_id: found.finding for found in probe_roots(context, image)}
         partitions = [p for topic in image.topics.values() for p in topic.partitions]
         for broker_id, store in sorted(context.stores.items()):
@@ -26,8 +24,8 @@ def describe_brokers(context: Context) -> Report:
             finding = findings.get(broker_id)
             match finding:
                 case NotOurs(error) | Unreachable(error):
-                    failures.append(Failure.of(f"broker {broker_id}", error))
-            rows.append(
+                    run.fail(f"broker {broker_id}", error)
+            run.rows.append(
                 {
                     "broker": broker_id,
                     "rack": None if registered is None else registered.rack,
@@ -38,7 +36,7 @@ def describe_brokers(context: Context) -> Report:
                     "log_dir": store.uri,
                 }
             )
-    return Report("describe brokers", rows, failures, {}, False, measure.seconds, measure.counts)
+    return run.report()
 
 
 def _state(registered: BrokerImage, finding: Finding | None) -> str:
@@ -59,10 +57,9 @@ def _state(registered: BrokerImage, finding: Finding | None) -> str:
 
 def describe_topics(context: Context) -> Report:
     """One row per topic: partitions, types, configs."""
-    failures: list[Failure] = []
-    with context.measured() as measure:
-        image = known_image(context, failures)
-    rows: list[dict[str, Value]] = [
+    with context.run("describe topics") as run:
+        image = known_image(context, run)
+    run.rows += [
         {
             "topic": topic.name,
             "partitions": len(topic.partitions),
@@ -74,7 +71,7 @@ def describe_topics(context: Context) -> Report:
         }
         for topic in sorted(image.topics.values(), key=lambda topic: topic.name)
     ]
-    return Report("describe topics", rows, failures, {}, False, measure.seconds, measure.counts)
+    return run.report()
 
 
 def _type_name(schema: str | None) -> str:

@@ -54,11 +54,12 @@ _Target = Callable[[PartitionState, OffsetCommit | None], int]
 def groups(context: Context) -> Report:
     """Every group, as a table. A partition of ``__consumer_offsets`` that cannot be read is a failure in the
     report."""
-    with context.measured() as measure:
+    with context.run("groups") as run:
         image = context.metadata.image()
-        found, failures = all_groups(context, image)
-        rows = [_group_row(image, name, group) for name, group in sorted(found.items())]
-    return Report("groups", rows, failures, {"groups": len(rows)}, False, measure.seconds, measure.counts)
+        found, run.failures = all_groups(context, image)
+        run.rows += [_group_row(image, name, group) for name, group in sorted(found.items())]
+    run.totals["groups"] = len(run.rows)
+    return run.report()
 
 
 def _group_row(image: ClusterImage, name: str, group: GroupState) -> dict[str, Value]:
@@ -97,10 +98,9 @@ def reset_offsets(
     """
     check_group(group)
     target = _target(context, to, shift_by, by_duration)
-    notes: list[str] = []
 
     def plan(image: ClusterImage) -> tuple[ClusterImage, dict[TopicPartition, tuple[int | None, int]]]:
-        notes.clear()
+        run.notes.clear()
         found = dict(named(image, existing_group(context, image, group)[1]))
         moved: dict[TopicPartition, tuple[int | None, int]] = {}
         for topic in sorted({topic for topic, _ in found}) if topics is None else dict.fromkeys(topics):
@@ -109,22 +109,21 @@ def reset_offsets(
                 record = found.get(key)
                 moved[key] = (
                     None if record is None else record.offset,
-                    _within(state, target(state, record), notes),
+                    _within(state, target(state, record), run.notes),
                 )
         return image, moved
 
-    with context.measured() as measure:
+    with context.run("reset-offsets", dry_run=dry_run) as run:
         image, moved = with_leaders(context, plan)
         if moved and not dry_run:
             wanted = {key: OffsetAndMetadata(new) for key, (_, new) in moved.items()}
             append_to_group(context, image, group, commit_records(context, image, group, wanted))
-    rows: list[dict[str, Value]] = [
+    run.rows += [
         {"topic": topic, "partition": partition, "old_offset": old, "new_offset": new}
         for (topic, partition), (old, new) in moved.items()
     ]
-    return Report(
-        "reset-offsets", rows, (), {"group": group}, dry_run, measure.seconds, measure.counts, tuple(notes)
-    )
+    run.totals["group"] = group
+    return run.report()
 
 
 def _target(context: Context, to: ResetTo | None, shift_by: int | None, by_duration: timedelta | None) -> _Target:
@@ -223,7 +222,7 @@ def _forget(
         read, state = existing_group(context, image, group)
         return image, read, wanted(image, state)
 
-    with context.measured() as measure:
+    with context.run(operation, dry_run=dry_run) as run:
         image, before, records = with_leaders(context, plan)
         state = before.state.groups[group]
         if records and not dry_run:
@@ -236,9 +235,10 @@ def _forget(
                     "consumers, and try again"
                 )
     forgotten = {(record.topic_id, record.partition) for record in records if isinstance(record, ForgetOffset)}
-    rows: list[dict[str, Value]] = [
+    run.rows += [
         {"topic": topic, "partition": partition, "committed": record.offset}
         for (topic, partition), record in named(image, state)
         if (record.topic_id, partition) in forgotten
     ]
-    return Report(operation, rows, (), {"group": group}, dry_run, measure.seconds, measure.counts)
+    run.totals["group"] = group
+    return run.report()

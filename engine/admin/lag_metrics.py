@@ -18,18 +18,18 @@ def lag_metrics(context: Context) -> Report:
 
     Raises: errors of reading the metadata.
     """
-    with context.measured() as measure:
+    with context.run("metrics") as run:
         image = context.metadata.image()
         found, unread = all_groups(context, image)
         leaders, unlisted = list_leaders(context, image, found.values())
-        rows = [
+        run.rows += [
             _row(name, row)
             for name, group in sorted(found.items())
             for row in lag_rows(image, group, leaders)
             if row["lag"] is not None
         ]
-        failures = [*unread, *unlisted]
-    return Report("metrics", rows, failures, {}, False, measure.seconds, measure.counts)
+        run.failures += [*unread, *unlisted]
+    return run.report()
 
 
 def _row(group: str, of_lag: Mapping[str, Value]) -> dict[str, Value]:

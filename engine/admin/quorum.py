@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.records import VoterId
 from stratalog.engine.metadata.voter_commands import AddVoter, RemoveVoter, Voters
@@ -31,20 +32,20 @@ def describe_quorum(context: Context) -> Report:
 
     Raises: RetriableError, CorruptionError kinds.
     """
-    with context.measured() as measure:
+    with context.run("quorum") as run:
         found = context.metadata.with_log(inspect)
-    rows = [_voter_row(voter, found.end) for voter in found.voters]
-    failures = [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
+    run.rows += [_voter_row(voter, found.end) for voter in found.voters]
     if found.incomplete is not None:
-        failures.insert(0, Failure.of("metadata", found.incomplete))
-    totals: dict[str, Value] = {
+        run.fail("metadata", found.incomplete)
+    run.failures += [Failure.of(voter.voter, voter.error) for voter in found.voters if voter.error is not None]
+    run.totals |= {
         "leader": found.leader,
         "epoch": found.epoch,
         "high_watermark": found.end,
         "snapshot_lag": found.end - max((voter.snapshot_end for voter in found.voters), default=0),
     }
-    notes = (*_even(len(found.voters)), *_replaced(found.replaced))
-    return Report("quorum", rows, failures, totals, False, measure.seconds, measure.counts, notes)
+    run.notes += [*_even(len(found.voters)), *_replaced(found.replaced)]
+    return run.report()
 
 
 def _voter_row(found: VoterFound, end: int) -> dict[str, Value]:
@@ -67,19 +68,15 @@ def snapshot_metadata(context: Context, *, by_hand: bool = True, dry_run: bool =
 
     Raises: as ``keep_metadata_short``.
     """
-    with context.measured() as measure:
+    with context.run("quorum", dry_run=dry_run) as run:
         kept = keep_metadata_short(context, by_hand=by_hand, dry_run=dry_run)
     done = kept.done
     if done is None:
-        note = "a snapshot would be taken" if kept.wait is None else kept.wait
-        return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
-    totals: dict[str, Value] = {
-        "snapshot": str(done.snapshot),
-        "size_bytes": done.size_bytes,
-        "log_start": done.log_start,
-    }
-    rows = _upkeep_rows(done)
-    return Report("quorum", rows, metadata_failures(done), totals, False, measure.seconds, measure.counts)
+        run.notes.append("a snapshot would be taken" if kept.wait is None else kept.wait)
+        return run.report()
+    run.totals |= {"snapshot": str(done.snapshot), "size_bytes": done.size_bytes, "log_start": done.log_start}
+    _add_upkeep(run, done)
+    return run.report()
 
 
 def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
@@ -87,20 +84,21 @@ def sign_metadata(context: Context, *, dry_run: bool = False) -> Report:
 
     Raises: as ``sign_log``.
     """
-    with context.measured() as measure:
+    with context.run("quorum", dry_run=dry_run) as run:
         signed = context.metadata.last_known.signed
         done = None if dry_run else context.metadata.with_log(lambda log: sign_log(log, context.clock))
     if done is None:
-        note = "signed already: it would be signed again" if signed else "it would be signed"
-        return Report("quorum", (), (), {}, dry_run, measure.seconds, measure.counts, (note,))
-    totals: dict[str, Value] = {"snapshot": str(done.snapshot), "log_start": done.log_start}
-    note = "from now on the key is needed to change anything: give it to every driver that does"
-    failures = metadata_failures(done)
-    return Report("quorum", _upkeep_rows(done), failures, totals, False, measure.seconds, measure.counts, (note,))
+        run.notes.append("signed already: it would be signed again" if signed else "it would be signed")
+        return run.report()
+    run.totals |= {"snapshot": str(done.snapshot), "log_start": done.log_start}
+    run.notes.append("from now on the key is needed to change anything: give it to every driver that does")
+    _add_upkeep(run, done)
+    return run.report()
 
 
-def _upkeep_rows(done: Upkeep) -> list[dict[str, Value]]:
-    return [
+def _add_upkeep(run: OperationRun, done: Upkeep) -> None:
+    run.failures += metadata_failures(done)
+    run.rows += [
         {
             "voter": one.voter.broker_id,
             "snapshot": "made" if one.created else "copied" if one.copied else "there",
@@ -116,10 +114,10 @@ def add_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Rep
 
     Raises: UnknownBrokerError, StaleBrokerError, InvalidCallError: nothing was changed; RetriableError kinds.
     """
-    with context.measured() as measure:
+    with context.run("quorum", dry_run=dry_run) as run:
         command = AddVoter(_root_of(context, broker_id))
         voters = context.metadata.change_voters(command, dry_run=dry_run)
-    return _changed(voters, dry_run, measure.seconds)
+    return _changed(run, voters)
 
 
 def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
@@ -127,10 +125,9 @@ def remove_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> 
 
     Raises: as ``add_voter``.
     """
-    with context.measured() as measure:
-        command = RemoveVoter(broker_id)
-        voters = context.metadata.change_voters(command, dry_run=dry_run)
-    return _changed(voters, dry_run, measure.seconds)
+    with context.run("quorum", dry_run=dry_run) as run:
+        voters = context.metadata.change_voters(RemoveVoter(broker_id), dry_run=dry_run)
+    return _changed(run, voters)
 
 
 def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) -> Report:
@@ -138,19 +135,19 @@ def replace_voter(context: Context, broker_id: int, *, dry_run: bool = False) ->
 
     Raises: as ``add_voter``; InvalidCallError when the broker is no voter.
     """
-    with context.measured() as measure:
+    with context.run("quorum", dry_run=dry_run) as run:
         there = _root_of(context, broker_id)
         image = context.metadata.image()
-        if there in image.voters:
-            return _changed(image.voters, dry_run, measure.seconds)
-        _check_replaceable(image, there)
-        if dry_run:
-            kept = tuple(voter for voter in image.voters if voter.broker_id != broker_id)
-            return _changed((*kept, there), True, measure.seconds)
-        context.metadata.with_log(lambda log: log.admit(there))
-        context.metadata.change_voters(RemoveVoter(broker_id, returning=True))
-        voters = context.metadata.change_voters(AddVoter(there))
-    return _changed(voters, False, measure.seconds)
+        voters = image.voters
+        if there not in voters:
+            _check_replaceable(image, there)
+            if dry_run:
+                voters = (*(voter for voter in voters if voter.broker_id != broker_id), there)
+            else:
+                context.metadata.with_log(lambda log: log.admit(there))
+                context.metadata.change_voters(RemoveVoter(broker_id, returning=True))
+                voters = context.metadata.change_voters(AddVoter(there))
+    return _changed(run, voters)
 
 
 def _check_replaceable(image: ClusterImage, there: VoterId) -> None:
@@ -176,13 +173,11 @@ def _root_of(context: Context, broker_id: int) -> VoterId:
     return VoterId(broker_id, found.directory_id)
 
 
-def _changed(voters: Voters, dry_run: bool, seconds: float) -> Report:
-    rows: list[dict[str, Value]] = [
-        {"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters
-    ]
+def _changed(run: OperationRun, voters: Voters) -> Report:
+    run.rows += [{"voter": voter.broker_id, "directory": voter.directory_id} for voter in voters]
     named = ", ".join(str(voter.broker_id) for voter in voters)
-    note = f"the cluster file has to say: voters = [{named}]"
-    return Report("quorum", rows, (), {}, dry_run, seconds, notes=(note, *_even(len(voters))))
+    run.notes += [f"the cluster file has to say: voters = [{named}]", *_even(len(voters))]
+    return run.report()
 
 
 def _even(voters: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report
 from stratalog.engine.metadata.image import TopicImage
 from stratalog.engine.metadata.topic_commands import (
     AlterConfigs,
@@ -127,9 +127,7 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
     if name == paths.METADATA_TOPIC:
         raise InvalidCallError(f"{name} is the metadata log; it cannot be deleted")
     check_not_internal(name, "delete")
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("delete topic", dry_run=dry_run) as run:
         image = context.metadata.image()
         topic = image.topic(name)
         if not dry_run:
@@ -143,31 +141,24 @@ def delete_topic(context: Context, name: str, *, keep_remote: bool = False, dry_
             folder = paths.topic_path(broker.incarnation_folder, topic.name, topic.topic_id)
             try:
                 found = store.list(folder)
-                failures += special_files(f"{name} on broker {broker_id}", store, found)
+                run.failures += special_files(f"{name} on broker {broker_id}", store, found)
                 files, size = _delete(store, found, dry_run)
-                rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
+                run.rows.append({"place": f"broker {broker_id}", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
-                failures.append(Failure.of(f"{name} on broker {broker_id}", error))
+                run.fail(f"{name} on broker {broker_id}", error)
         if context.remote is not None and not keep_remote:
             try:
                 found = context.remote.walk(context.remote_folder(topic))
-                failures += special_files(f"{name} in the remote tier", context.remote, found)
+                run.failures += special_files(f"{name} in the remote tier", context.remote, found)
                 files, size = len(found), sum(stored.size_bytes for stored in found)
                 if files and not dry_run:
                     context.remote_table(topic).delete()
                 if files:
-                    rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
+                    run.rows.append({"place": "remote", "deleted_files": files, "deleted_bytes": size})
             except StratalogError as error:
-                failures.append(Failure.of(f"{name} in the remote tier", error))
-    return Report(
-        operation="delete topic",
-        rows=rows,
-        failures=failures,
-        totals={"topic": name},
-        dry_run=dry_run,
-        seconds=measure.seconds,
-        counts=measure.counts,
-    )
+                run.fail(f"{name} in the remote tier", error)
+    run.totals["topic"] = name
+    return run.report()
 
 
 def _mark_remote(context: Context, topic: TopicImage, deleted: bool) -> None:

@@ -13,7 +13,8 @@ from dataclasses import replace
 from stratalog.engine.brokers.probe import entry
 from stratalog.engine.config.cluster_file import ClusterFile
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.commands import RegisterBroker
 from stratalog.engine.quorum.bootstrap import has_log
 from stratalog.engine.quorum.voter import Voter
@@ -57,15 +58,13 @@ def register_brokers(
     A root that was moved to another disk, or put back from a copy, is another incarnation, which leaves every
     ISR, unless you know that it has everything that was ever on it: ``trust_copy``.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
-    with context.measured() as measure:
+    with context.run("register") as run:
         for broker_id in [b.broker_id for b in context.file.brokers] if brokers is None else brokers:
             try:
-                rows.append(_register(context, broker_id, by_name=brokers is not None, trust_copy=trust_copy))
+                run.rows.append(_register(context, broker_id, by_name=brokers is not None, trust_copy=trust_copy))
             except StratalogError as error:
-                failures.append(Failure.of(f"broker {broker_id}", error))
-    return Report("register", rows, failures, {}, False, measure.seconds, measure.counts)
+                run.fail(f"broker {broker_id}", error)
+    return run.report()
 
 
 def add_brokers(context: Context, brokers: Sequence[int], *, dry_run: bool = False) -> Report:
@@ -86,8 +85,7 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
 
     Raises: UnknownBrokerError; as ``check_log_not_lost`` when all are to be formatted.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
+    run = OperationRun("format", dry_run=True)
     for broker_id in [b.broker_id for b in file.brokers] if brokers is None else brokers:
         known, store = entry(file, broker_id), stores[broker_id]
         try:
@@ -96,12 +94,12 @@ def plan_format(file: ClusterFile, stores: Mapping[int, Store], brokers: Sequenc
             if found is not None:
                 check_broker_file(found, store, file.cluster_id, broker_id)
             plan = "format" if found is None else "is formatted"
-            rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
+            run.rows.append({"broker": broker_id, "rack": known.rack, "plan": plan, "log_dir": store.uri})
         except StratalogError as error:
-            failures.append(Failure.of(f"broker {broker_id}", error))
-    if brokers is None and not failures:
+            run.fail(f"broker {broker_id}", error)
+    if brokers is None and not run.failures:
         check_log_not_lost(file, stores)
-    return Report("format", rows, failures, dry_run=True)
+    return run.report()
 
 
 def check_log_not_lost(file: ClusterFile, stores: Mapping[int, Store]) -> None:

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from stratalog.engine.brokers.probe import entry, probe_roots
 from stratalog.engine.driver.context import Context
-from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.report import Report, Value
 from stratalog.engine.metadata.commands import (
     Command,
     Decision,
@@ -40,14 +40,15 @@ def fence(context: Context, brokers: Sequence[int], *, force: bool = False, dry_
     Raises: UnknownBrokerError; InvalidCallError, without ``force``, when a partition would be left without a
         leader (a plan says so in a note); RetriableError kinds, OutcomeUnknownError.
     """
-    with context.measured() as measure:
+    with context.run("fence", dry_run=dry_run) as run:
         command = FenceByHand(tuple(dict.fromkeys(brokers)), force or dry_run)
         change = context.metadata.submit(command, dry_run=dry_run)
-        rows = [_fenced(change, broker_id) for broker_id in command.brokers]
+        run.rows += [_fenced(change, broker_id) for broker_id in command.brokers]
         refusal = _refusal(change)
-    notes = (f"without --force this is refused: {refusal}",) if dry_run and refusal and not force else ()
-    totals: dict[str, Value] = {"without_leader": len(change.left_without_leader())}
-    return Report("fence", rows, (), totals, dry_run, measure.seconds, measure.counts, notes)
+    if dry_run and refusal and not force:
+        run.notes.append(f"without --force this is refused: {refusal}")
+    run.totals["without_leader"] = len(change.left_without_leader())
+    return run.report()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +121,8 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
     Raises: UnknownBrokerError; StaleBrokerError when a broker is registered meanwhile; RetriableError kinds,
         OutcomeUnknownError. A root that does not answer, or is somebody else's, is a failure in the report.
     """
-    rows: list[dict[str, Value]] = []
-    failures: list[Failure] = []
     commands: list[Command[object]] = []
-    with context.measured() as measure:
+    with context.run("unfence", dry_run=dry_run) as run:
         for broker_id in brokers:
             entry(context.file, broker_id)
         image = context.metadata.image()
@@ -133,19 +132,21 @@ def unfence(context: Context, brokers: Sequence[int], *, dry_run: bool = False) 
             try:
                 command = _bring_back(broker, findings[broker.broker_id])
             except StratalogError as error:
-                failures.append(Failure.of(f"broker {broker.broker_id}", error))
+                run.fail(f"broker {broker.broker_id}", error)
                 continue
             commands.append(command)
-            rows.append({"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)})
+            run.rows.append(
+                {"broker": broker.broker_id, "was": state_of(broker), "now": _outcome(broker, command)}
+            )
         together = Together(tuple(commands))
         after = context.metadata.submit(together, dry_run=dry_run)
-        for row in rows:
+        for row in run.rows:
             row["leads"] = sum(
                 partition.leader == row["broker"]
                 for topic in after.topics.values()
                 for partition in topic.partitions
             )
-    return Report("unfence", rows, failures, {}, dry_run, measure.seconds, measure.counts)
+    return run.report()
 
 
 def _bring_back(broker: BrokerImage, found: Found) -> Command[object]:
@@ -174,11 +175,11 @@ def decommission(context: Context, brokers: Sequence[int], *, dry_run: bool = Fa
         voter; RetriableError kinds, OutcomeUnknownError.
     """
     listed = tuple(dict.fromkeys(brokers))
-    with context.measured() as measure:
+    with context.run("decommission", dry_run=dry_run) as run:
         command = Together(tuple(UnregisterBroker(broker_id) for broker_id in listed))
         context.metadata.submit(command, dry_run=dry_run)
-    rows: list[dict[str, Value]] = [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
-    return Report("decommission", rows, (), {}, dry_run, measure.seconds, measure.counts)
+    run.rows += [{"broker": broker_id, "now": "unregistered"} for broker_id in listed]
+    return run.report()
 
 
 def state_of(broker: BrokerImage) -> str:

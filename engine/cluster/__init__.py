@@ -22,9 +22,10 @@ from stratalog.engine.cluster.topics import Topics
 from stratalog.engine.cluster.transactions import Transactions
 from stratalog.engine.config.cluster_file import ClusterFile, load_cluster_file
 from stratalog.engine.config.key_source import KeySource, key_of_environment, read_key
-from stratalog.engine.driver.context import Context, Measure, Progress
+from stratalog.engine.driver.context import Context, Progress
 from stratalog.engine.driver.opening import OpenStore, open_context, open_stores
 from stratalog.engine.driver.report import Report
+from stratalog.engine.driver.run import Measure
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.engine.metadata.reassignment_plan import ReplicaChange, ReplicaPlan
 from stratalog.engine.replication.replica_selector import CurrentSelector, MakeSelector, OfferedSelectors

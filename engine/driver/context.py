@@ -15,6 +15,7 @@ from stratalog.engine.config.topic_config import TopicConfig
 from stratalog.engine.driver.begun_sequences import BegunSequences
 from stratalog.engine.driver.fetching import Fetching
 from stratalog.engine.driver.metrics import SnapshotMetrics
+from stratalog.engine.driver.run import Measure, OperationRun
 from stratalog.engine.driver.state_cache import OwnProducer, StateCache
 from stratalog.engine.driver.unnamed_producers import UnnamedProducers
 from stratalog.engine.metadata.image import ClusterImage, PartitionView, TopicImage
@@ -208,16 +209,14 @@ class Context:
         measure.seconds = self.clock.monotonic_s() - began
         measure.counts = self._counts() - before
 
+    @contextmanager
+    def run(self, operation: str, *, dry_run: bool = False) -> Iterator[OperationRun]:
+        """A run of an operation, measured."""
+        with self.measured() as measure:
+            yield OperationRun(operation, dry_run, measure=measure)
+
     def _counts(self) -> StoreCounts:
         total = self.tasks.counts
         for store in self.all_stores:
             total = total + store.counts.snapshot()
         return total
-
-
-@dataclass(slots=True)
-class Measure:
-    """The time and the storage calls of a stretch of work."""
-
-    seconds: float = 0.0
-    counts: StoreCounts = field(default_factory=StoreCounts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from stratalog.engine.driver.context import Context
 from stratalog.engine.driver.report import Failure
+from stratalog.engine.driver.run import OperationRun
 from stratalog.engine.metadata.image import ClusterImage
 from stratalog.partitions.errors import NoMajorityError, StorageAuthorizationError
 
 
-def known_image(context: Context, failures: list[Failure]) -> ClusterImage:
+def known_image(context: Context, run: OperationRun) -> ClusterImage:
     """Everything that is committed; where too few voters can be reached to tell, the metadata as this driver saw
     it last, at the latest when it opened the cluster, and a failure that says so. Nothing is to be decided on it.
 
@@ -20,7 +21,7 @@ def known_image(context: Context, failures: list[Failure]) -> ClusterImage:
         known = context.metadata.last_known.image
         if known.next_offset == 0:
             raise
-        failures.append(
+        run.failures.append(
             Failure(
                 "metadata", error.code, f"{error}. Shown is the last known state, up to offset {known.next_offset}"
             )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from stratalog.engine.driver.context import Measure
 from stratalog.engine.driver.report import Failure, Report, Value
+from stratalog.engine.driver.run import Measure
 from stratalog.engine.records.acknowledge import PendingAppend
 from stratalog.engine.replication.append import Appended
 from stratalog.partitions.errors import DuplicateSequenceNumberError, OutOfOrderSequenceNumberError

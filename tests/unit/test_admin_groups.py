@@ -127,7 +127,7 @@ def test_offsets_are_moved_as_asked(live: LiveCluster, where: dict[str, Any], mo
     assert planned.dry_run
     done = live.cluster.groups.reset_offsets("g", "t", **where)
     assert list(done.rows) == list(planned.rows)
-    assert done.notes == ()
+    assert done.notes == []
     assert at(live.driver()) == {("t", 0): moved[0], ("t", 1): moved[1]}
 
 

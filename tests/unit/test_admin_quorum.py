@@ -83,7 +83,7 @@ def test_a_snapshot_is_taken_by_hand_and_makes_the_log_short(three: LiveCluster)
 
 def test_a_dry_run_changes_nothing(three: LiveCluster) -> None:
     before = three.cluster.image
-    assert three.cluster.quorum.snapshot(dry_run=True).notes == ("a snapshot would be taken",)
+    assert three.cluster.quorum.snapshot(dry_run=True).notes == ["a snapshot would be taken"]
     assert [row["voter"] for row in three.cluster.quorum.add_voter(4, dry_run=True).rows] == [1, 2, 3, 4]
     assert [row["voter"] for row in three.cluster.quorum.remove_voter(2, dry_run=True).rows] == [1, 3]
     assert three.cluster.image == before
@@ -120,7 +120,7 @@ def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
     assert {(row["voter"], row["directory"]) for row in done.rows} == {
         (row["voter"], row["directory"]) for row in planned.rows
     }
-    assert done.notes == ("the cluster file has to say: voters = [1, 3, 2]",)
+    assert done.notes == ["the cluster file has to say: voters = [1, 3, 2]"]
     assert [row["lag"] for row in three.driver().quorum.describe().rows] == [0, 0, 0]
     with three.unreachable(1):
         assert three.driver().image.topic("v")
@@ -140,7 +140,7 @@ def test_voters_are_added_and_removed_and_even_numbers_warn(three: LiveCluster) 
     name_voters(three, 1, 2, 3, 4)
     assert three.driver().image == three.cluster.image
     report = three.cluster.quorum.remove_voter(1)
-    assert report.notes == ("the cluster file has to say: voters = [2, 3, 4]",)
+    assert report.notes == ["the cluster file has to say: voters = [2, 3, 4]"]
     name_voters(three, 2, 3, 4)
     three.wipe(1)
     assert three.driver().image == three.cluster.image
