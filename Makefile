@@ -4,6 +4,10 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 
+# Compiled modules are kept below .cache: a run of the tests starts Python some hundred times.
+unexport PYTHONDONTWRITEBYTECODE
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.cache/pycache
+
 SEEDS := 1000
 SECONDS := 60
 RUNS := 100

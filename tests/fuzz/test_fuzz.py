@@ -69,6 +69,7 @@ def test_a_fault_that_is_put_into_the_engine_is_found(fault: str) -> None:
     assert VERDICTS.get(fault, fault) in ended.stdout.split("\n"), ended.stderr
 
 
+@pytest.mark.slow
 def test_the_same_seed_and_index_give_the_same_mutation(tree: Tree) -> None:
     specimens = Specimens(tree.files)
     made = []
@@ -79,6 +80,7 @@ def test_the_same_seed_and_index_give_the_same_mutation(tree: Tree) -> None:
     assert made[:12] == made[12:]
 
 
+@pytest.mark.slow
 def test_a_fresh_copy_has_nothing_of_what_was_done_to_the_one_before(tree: Tree) -> None:
     specimens = Specimens(tree.files)
     for index in range(40):

@@ -42,6 +42,7 @@ def test_everything_goes_on_after_a_fault_at_any_call(scenario: Scenario, verdic
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("operation", ["commit", "read"])
 def test_one_voter_of_three_that_fails_a_call_is_nobodys_business(operation: str) -> None:
     """Whichever call it is: nobody is told of an error."""

@@ -65,6 +65,7 @@ def contended(request: pytest.FixtureRequest, tmp_path: Path) -> Quorum:
     return Quorum(stores=stores, clock=SystemClock())
 
 
+@pytest.mark.slow
 def test_racing_drivers_lose_nothing_that_was_acknowledged(contended: Quorum) -> None:
     """I6, with threads: no two batches at one offset, nothing acknowledged lost, every read a prefix."""
     acknowledged: list[int] = []
@@ -96,6 +97,7 @@ def test_racing_drivers_lose_nothing_that_was_acknowledged(contended: Quorum) ->
         assert apply(ClusterImage(), 0, history[: image.next_offset]) == image
 
 
+@pytest.mark.slow
 def test_acknowledged_configs_are_there_after_many_hands() -> None:
     quorum = Quorum(3)
     clients = [quorum.client(seed) for seed in range(5)]

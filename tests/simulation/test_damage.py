@@ -47,6 +47,7 @@ def flip(world: World, broker: int, name: DataName | EpochName) -> None:
 COMMITTED, BEYOND = DataName(0, None, 1), DataName(1, None, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shrink", ["", "; shrink 1 0"])
 @pytest.mark.parametrize("other", [COMMITTED, EpochName(1)])
 def test_nobodys_loss_leaves_a_partition_as_it_is_when_no_member_is_whole(

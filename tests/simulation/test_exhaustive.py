@@ -17,6 +17,7 @@ def test_an_append_and_two_elections_in_every_interleaving() -> None:
     assert explored.states > 500
 
 
+@pytest.mark.slow
 def test_an_append_and_an_expansion_with_one_preemption() -> None:
     explored = explore(small("append p0 0 0 1", "shrink 1 0; replicate"), preemptions=1)
     assert explored.violation is None

@@ -22,6 +22,7 @@ def test_the_simulation_finds_a_step_left_out(mutation: Mutation) -> None:
     pytest.fail(f"nobody misses it in {mutation.seeds} runs: {mutation.what}")
 
 
+@pytest.mark.slow
 def test_a_look_does_not_tell_that_a_write_is_not_on_its_way() -> None:
     """No answer lost of what did take effect shows it: only what takes effect later, behind the look."""
     (mutation,) = (mutation for mutation in MUTATIONS if mutation.name == "not there is not written")

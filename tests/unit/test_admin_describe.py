@@ -86,6 +86,7 @@ def test_listing_topics_is_a_job(live: LiveCluster, capsys: pytest.CaptureFixtur
     assert "replication_factor" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_of_the_engines_own_topics_only_what_holds_something_is_a_row(live: LiveCluster) -> None:
     """Fifty partitions for the offsets of groups, and one of them in use; all of them where the topic is named."""
     live.cluster.groups.commit("readers", {("t", 0): 0}).raise_for_failures()

@@ -103,6 +103,7 @@ def test_groups_of_a_partition_that_cannot_be_read_are_a_failure(tmp_path: Path)
 # ------------------------------------------------------------------------------------- reset
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "moved"),
     [
@@ -140,6 +141,7 @@ def test_to_a_time_is_to_the_first_record_at_or_after_it(live: LiveCluster) -> N
     assert at(live.cluster) == {("t", 0): 10, ("t", 1): 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("where", "moved", "noted"),
     [
@@ -192,6 +194,7 @@ def test_a_reset_is_nobodys_stale_commit(live: LiveCluster) -> None:
 NOT_FOUND = "group 'nobody' does not exist"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("call", "error", "says"),
     [
@@ -275,6 +278,7 @@ def test_offsets_of_a_topic_are_deleted_and_the_rest_stays(live: LiveCluster) ->
     assert rows_of(live.driver().groups.list(), "group", "partitions", "member_epoch") == [("g", 0, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "delete",
     [lambda c: c.groups.delete("g"), lambda c: c.groups.delete_offsets("g", "t")],
@@ -315,6 +319,7 @@ def test_two_that_delete_a_group_at_once_both_find_it_gone(tmp_path: Path) -> No
     assert live.driver().groups.list().rows == []
 
 
+@pytest.mark.slow
 def test_what_was_deleted_stays_deleted_through_a_snapshot(live: LiveCluster) -> None:
     """KIP-630: the snapshot stands for the log, what was forgotten included."""
     live.cluster.snapshot(OFFSETS_TOPIC, by_hand=True).raise_for_failures()

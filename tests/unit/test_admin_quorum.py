@@ -46,6 +46,7 @@ def any_voters(live: LiveCluster) -> Cluster:
     )
 
 
+@pytest.mark.slow
 def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
     with three.unreachable(3):
         three.cluster.topics.create("t", replication_factor=1)
@@ -69,6 +70,7 @@ def test_voters_are_described_with_their_lag(three: LiveCluster) -> None:
     assert report.totals["snapshot_lag"] == 0
 
 
+@pytest.mark.slow
 def test_a_snapshot_is_taken_by_hand_and_makes_the_log_short(three: LiveCluster) -> None:
     for name in ("t", "u", "v"):
         three.cluster.topics.create(name, replication_factor=1)
@@ -81,6 +83,7 @@ def test_a_snapshot_is_taken_by_hand_and_makes_the_log_short(three: LiveCluster)
     assert three.driver().image == three.cluster.image
 
 
+@pytest.mark.slow
 def test_a_dry_run_changes_nothing(three: LiveCluster) -> None:
     before = three.cluster.image
     assert three.cluster.quorum.snapshot(dry_run=True).notes == ["a snapshot would be taken"]
@@ -90,6 +93,7 @@ def test_a_dry_run_changes_nothing(three: LiveCluster) -> None:
     assert all(row["snapshots"] == "" for row in three.cluster.quorum.describe().rows)
 
 
+@pytest.mark.slow
 def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
     """KIP-630, "When to Snapshot": "Both of these configuration need to be satisfied"."""
     cluster = three.cluster
@@ -104,6 +108,7 @@ def test_both_conditions_of_the_policy_must_hold(three: LiveCluster) -> None:
     assert cluster.quorum.snapshot(by_hand=False).rows
 
 
+@pytest.mark.slow
 def test_a_wiped_voter_is_replaced(three: LiveCluster) -> None:
     """It gets snapshot and log before it votes again."""
     for name in ("t", "u", "v"):
@@ -169,6 +174,7 @@ def test_a_voter_with_a_root_that_is_not_registered_is_refused(three: LiveCluste
         three.driver().quorum.replace_voter(3)
 
 
+@pytest.mark.slow
 def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) -> None:
     """Reads of it say so; writes fail with one clear error."""
     three.cluster.topics.create("t", replication_factor=1)
@@ -189,6 +195,7 @@ def test_the_last_known_state_is_there_without_a_majority(three: LiveCluster) ->
         assert described.totals["high_watermark"] == known.next_offset
 
 
+@pytest.mark.slow
 def test_the_job_describes_and_changes(three: LiveCluster, capsys: pytest.CaptureFixture[str]) -> None:
     file = str(three.file)
     assert job.main(["--cluster", file]) == 0

@@ -309,6 +309,7 @@ for argv in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.slow
 def test_a_wrong_cluster_file_is_found_before_spark_is_loaded(tmp_path: Path) -> None:
     called = [sys.executable, "-c", IN_ONE_PROCESS, json.dumps(CALLS), str(tmp_path / "none.toml")]
     done = subprocess.run(called, capture_output=True, text=True, check=True)

@@ -255,6 +255,7 @@ def test_the_peak_is_that_of_the_work_and_not_of_earlier_work() -> None:
     assert not told or first.bytes - second.bytes > size // 2
 
 
+@pytest.mark.slow
 def test_opening_is_measured_at_any_size(tmp_path: Path) -> None:
     measured = opening.measure_opening(tmp_path, 30)
     assert measured.cache_bytes > 0
@@ -265,6 +266,7 @@ def test_opening_is_measured_at_any_size(tmp_path: Path) -> None:
     assert line.cells[1:] == ("150 ms; from a snapshot 2.00 s", "50 ms + 100 ms", "1.00", "<= 1", "ok")
 
 
+@pytest.mark.slow
 def test_replaying_is_measured_at_any_size(tmp_path: Path) -> None:
     log = replaying.begin_log(tmp_path)
     replaying.write_commits(log, range(0, 20, 2))

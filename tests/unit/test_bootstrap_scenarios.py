@@ -104,6 +104,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
     return World(tmp_path, f"s3://{s3.bucket}/{tmp_path.name}", s3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["bootstrapped", "as_before"])
 @pytest.mark.parametrize("file", SCENARIOS, ids=lambda file: file.stem)
 def test_a_scenario_comes_out_as_written(world: World, file: Path, way: str) -> None:

@@ -110,6 +110,7 @@ def test_no_register_is_written_that_nobody_would_read() -> None:
         sealed(b"x" * (REGISTER_BYTES - 8))
 
 
+@pytest.mark.slow
 def test_a_lineage_of_more_elections_than_a_partition_has_is_neither_written_nor_made_an_object() -> None:
     """One of 16 MiB would take 180 MB of memory; of other registers nothing is said by that."""
     most = Lineage((epoch, 10**15 + epoch) for epoch in range(10**9, 10**9 + EPOCH_BYTES // 32))
@@ -137,6 +138,7 @@ GIGABYTES = 3 << 30
 LIMIT = 1 << 30
 
 
+@pytest.mark.slow
 def test_files_of_gigabytes_under_names_of_ours_take_no_memory(tmp_path: Path) -> None:
     """A sparse file for each kind that is read whole; the process may have a gigabyte."""
     (tmp_path / "a").mkdir()

@@ -219,6 +219,7 @@ def move(live: LiveCluster, broker: int) -> LiveCluster:
     return live
 
 
+@pytest.mark.slow
 def test_a_root_moved_while_its_broker_was_fenced_comes_back_as_a_trusted_copy(disks: LiveCluster) -> None:
     """Nothing is copied: it has what it had when it was fenced, and lacks what came later."""
     disks.cluster.brokers.fence(2).raise_for_failures()
@@ -276,6 +277,7 @@ def test_a_root_that_was_formatted_anew_or_not_at_all_is_no_copy(live: LiveClust
     assert formatted or live.store(2).list("") == []
 
 
+@pytest.mark.slow
 def test_a_cluster_that_was_moved_as_a_whole_waits_for_a_person(disks: LiveCluster, tmp_path: Path) -> None:
     """Its metadata has moved, too: nobody can tell whether it is the latest."""
     there = tmp_path / "there"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ def test_what_is_heavier_than_the_cache_is_not_kept_and_drives_nothing_out() -> 
     assert (cache.get("a"), cache.weight) == (None, 0)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 7))))
 def test_the_bound_holds_whatever_is_put(puts: list[tuple[int, int]]) -> None:
     cache: BoundedCache[int, int] = BoundedCache(6)

@@ -51,6 +51,7 @@ def test_the_costs_of_runs_partitions_and_files_add_up() -> None:
     assert SYNC.counted(partitions, files) == expected
 
 
+@pytest.mark.slow
 def test_one_look_at_the_leader_serves_a_whole_group_of_files() -> None:
     for files, groups in ((_GROUP_FILES, 1), (_GROUP_FILES + 1, 2)):
         lists = SYNC.counted(1, files)[LIST]

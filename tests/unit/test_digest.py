@@ -96,6 +96,7 @@ def _known(row: dict[str, Any]) -> str:
     return repr(row)
 
 
+@pytest.mark.slow
 @given(_rows, st.randoms(use_true_random=False))
 @settings(max_examples=150)
 def test_order_batches_and_slices_make_no_difference(rows: list[dict[str, Any]], rng: random.Random) -> None:
@@ -108,6 +109,7 @@ def test_order_batches_and_slices_make_no_difference(rows: list[dict[str, Any]],
     assert digest(padded.take(pa.array(range(len(rows)), pa.int64()))) == whole
 
 
+@pytest.mark.slow
 @given(_rows, _rows)
 @settings(max_examples=150)
 def test_other_rows_have_another_digest(one: list[dict[str, Any]], other: list[dict[str, Any]]) -> None:
@@ -115,6 +117,7 @@ def test_other_rows_have_another_digest(one: list[dict[str, Any]], other: list[d
     assert (digest(batch(one)) == digest(batch(other))) == same
 
 
+@pytest.mark.slow
 @given(st.lists(st.none() | st.binary(max_size=40), max_size=6), st.data())
 def test_one_byte_of_one_value_makes_another_digest(values: list[bytes | None], data: st.DataObject) -> None:
     value = data.draw(st.binary(min_size=1, max_size=300))
@@ -218,6 +221,7 @@ def test_large_values_and_many_rows_are_digested_piece_by_piece() -> None:
     assert of_values(values) != of_values(values[::-1][:-1])
 
 
+@pytest.mark.slow
 def test_the_digest_is_the_same_in_every_process_and_version() -> None:
     """It stands in footers: these bytes must not change."""
     rows = [

@@ -50,6 +50,7 @@ def test_an_epoch_that_left_the_lineage_ends_all_the_same() -> None:
     assert lineage.end_of(7) is None
 
 
+@pytest.mark.slow
 @given(lineages, st.integers(0, 50))
 def test_an_offset_lies_between_the_starts_of_its_epoch_and_of_the_next(lineage: Lineage, offset: int) -> None:
     epoch = lineage.epoch_at(offset)
@@ -76,6 +77,7 @@ def test_taking_over_drops_the_entries_that_start_at_or_above_the_log_end() -> N
     assert Lineage().continued_by(1, 0) == Lineage([(1, 0)])
 
 
+@pytest.mark.slow
 @given(lineages, st.integers(0, 50))
 def test_what_a_new_leader_holds_keeps_its_epochs(lineage: Lineage, log_end: int) -> None:
     """Taking over changes the epoch of no offset below the log end: the log stays live."""

@@ -206,6 +206,7 @@ def test_ten_thousand_small_appends_are_rewritten_a_small_number_of_times(sizes:
     assert folder.most_files < 150 + 2.5 * segments
 
 
+@pytest.mark.slow
 def test_a_trickle_is_rewritten_a_small_number_of_times() -> None:
     """A few records a day and a segment.ms of a day."""
     folder = Folder(MergePolicy(segment_bytes=1 << 30, segment_ms=86_400_000, min_files=10))

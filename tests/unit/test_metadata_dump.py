@@ -53,6 +53,7 @@ def test_a_fold_in_one_go_equals_a_fold_in_steps_with_a_snapshot_anywhere_betwee
     assert apply(snapshot, snapshot.next_offset, history.records[cut:]) == history.image
 
 
+@pytest.mark.slow
 def test_equal_images_have_equal_dumps() -> None:
     """Whoever makes the snapshot of an offset makes the same one, whatever way it came to know the image."""
     for seed in range(30):

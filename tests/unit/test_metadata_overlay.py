@@ -27,6 +27,7 @@ def check_same(overlay: Overlay[int, int], model: dict[int, int]) -> None:
     assert repr(overlay) == repr(dict(overlay))
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(base=st.dictionaries(st.integers(0, 12), st.integers(), max_size=13), steps=STEPS)
 def test_a_chain_of_copies_is_a_chain_of_dicts(base: dict[int, int], steps: list[tuple[str, int]]) -> None:

@@ -28,6 +28,7 @@ def test_a_package_is_not_imported_by_the_name_of_its_folder(name: str) -> None:
         importlib.import_module(name)
 
 
+@pytest.mark.slow
 def test_no_module_imports_by_the_name_of_a_folder() -> None:
     """Function bodies too, which run when it is late."""
     assert [(str(module), name) for module in FILES for name in imported(module) if under(name, FOLDERS)] == []

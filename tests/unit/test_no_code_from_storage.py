@@ -8,6 +8,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.unit.test_layers import MODULES, imported, tree, under
 
 MODULES_OF_CODE = {
@@ -58,5 +60,6 @@ def ways(module: Path) -> Iterator[str]:
                 yield name if len(name) < 40 else name.rpartition(".")[2]
 
 
+@pytest.mark.slow
 def test_every_place_that_could_make_code_of_data_is_known() -> None:
     assert {(str(module), way) for module in MODULES for way in ways(module)} == set(KNOWN)

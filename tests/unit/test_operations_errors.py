@@ -302,6 +302,7 @@ DAMAGES: dict[str, Callable[[Spot], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("broker", "index"), [(1, 1), (2, 4)], ids=["in the middle of the leader", "the last one of a follower"]
 )
@@ -319,6 +320,7 @@ def test_a_damaged_file_is_found_by_verify_once_and_named(
         assert f"b{broker}" in the_failure(report)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_named_when_it_is_merged_and_a_whole_replica_merges(
     live: LiveCluster, damage: str
@@ -428,6 +430,7 @@ def test_a_broker_file_that_cannot_be_understood_is_named(disks: LiveCluster, co
     assert disks.isr() == {1, 3}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "content", [b"", b"[[1,0]]", sealed(b"[[1,0],[1,3]]"), sealed(b"[[2,0]]"), sealed(b"not json")]
 )

@@ -13,6 +13,7 @@ from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.tampering import Spot
 
 
+@pytest.mark.slow
 def test_a_remote_table_that_others_have_written_to_is_named(tmp_path: Path) -> None:
     """A foreign commit (a compaction, say) leaves no log that we would guess at."""
     import deltalake
@@ -55,6 +56,7 @@ def test_a_remote_object_of_which_a_bit_was_flipped_is_found_by_verify(tmp_path:
         assert "in the remote tier" in the_failure(report)
 
 
+@pytest.mark.slow
 def test_one_topic_that_is_broken_does_not_stop_the_others(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     for name in ("bad", "good"):

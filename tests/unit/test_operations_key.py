@@ -48,6 +48,7 @@ def voter_folder(live: LiveCluster, broker: int = 1) -> str:
     return paths.voter_path(voter.directory_id)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_key")
 def test_a_cluster_with_a_key_lives_as_any_other(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
@@ -201,6 +202,7 @@ def renamed(path: Path, content: bytes, offset: int) -> None:
     (path.parent / f"{offset:020d}.{digest(content)}.json").write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("with_key")
 @pytest.mark.parametrize("forge", [unsigned, bytes], ids=["not signed", "signed for another offset"])
 def test_a_description_of_a_stranger_is_refused_and_superseded_by_none(

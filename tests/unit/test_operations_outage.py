@@ -97,6 +97,7 @@ def test_metadata_changes_need_no_remote(live: RemoteFaults) -> None:
     assert live.driver().image.topic("n").configs["remote.storage.enable"] == "true"
 
 
+@pytest.mark.slow
 def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults) -> None:
     """Else nobody could tell its remote folder from one that somebody wants to keep."""
     with live.unchanged():
@@ -107,6 +108,7 @@ def test_a_topic_is_deleted_once_its_remote_table_can_be_told(live: RemoteFaults
     live.cluster.topics.delete("t").raise_for_failures()
 
 
+@pytest.mark.slow
 def test_what_the_leaders_hold_is_read_and_what_they_do_not_is_told_with_the_way_out(live: RemoteFaults) -> None:
     for start in (2, OffsetSpec.EARLIEST_LOCAL, {0: 3}):
         assert live.read(start=start)[0][-1] == "e"
@@ -148,6 +150,7 @@ def test_merges_go_on_behind_where_the_remote_log_was_last_seen_to_end(
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 def test_an_unclean_election_waits_for_the_remote_log_and_says_so(live: RemoteFaults) -> None:
     """A leader that began below the end of the remote log would give away offsets a second time."""
     leader, followers = live.leader(), live.followers()
@@ -195,6 +198,7 @@ def test_the_outage_is_learnt_once_and_not_by_every_topic(tmp_path: Path, monkey
         assert all(DOWN in failure.message for failure in report.failures)
 
 
+@pytest.mark.slow
 def test_a_few_bad_tables_keep_no_other_topic_from_being_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

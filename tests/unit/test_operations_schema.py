@@ -123,6 +123,7 @@ def test_merged_files_hold_what_both_schemas_held(live: Typed) -> None:
     live.cluster.verify().raise_for_failures()
 
 
+@pytest.mark.slow
 def test_other_readers_of_the_remote_table_see_what_ours_do(live: Typed) -> None:
     """Two partitions, files of both schemas, and some that have left the table: deltalake and polars agree."""
     live.begin(partitions=2, file_delete_delay_ms="0")

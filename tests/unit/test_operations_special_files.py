@@ -137,6 +137,7 @@ def test_a_leader_with_a_linked_folder_is_replaced(live: LiveCluster, victim: Pa
 # ------------------------------------------------------------------------------ the files of a replica
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILES)
 @pytest.mark.parametrize("of", ["data", "epoch", "watermark"])
 def test_what_is_no_file_takes_its_replica_out_and_is_back_when_it_is_taken_away(
@@ -268,6 +269,7 @@ def test_the_metadata_goes_on_without_one_voter(
     assert str(paths[0]) in said(vacuumed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [ClaimName(2), ClaimName(50), DataName(99, None, 50), CheckpointName(99, 50)])
 def test_a_link_that_is_called_like_something_of_a_voter_stops_nobody(
     three_voters: Path, victim: Path, name: ClaimName | DataName | CheckpointName
@@ -295,6 +297,7 @@ def tiered(live: LiveCluster) -> Path:
     return live.remote / f"cold-{live.cluster.image.topic('cold').topic_id}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["topic", "partition", "log", "entry", "segment"])
 def test_a_link_in_the_remote_tier_is_followed_by_nobody(
     live: LiveCluster, tiered: Path, tmp_path: Path, level: str

@@ -50,6 +50,7 @@ def others(failures: Sequence[Failure]) -> list[Failure]:
     return [failure for failure in failures if "broker 3" not in f"{failure.item} {failure.message}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [*BROKEN, "gigabytes"])
 def test_another_brokers_file_is_that_brokers_finding(live: LiveCluster, broken: str) -> None:
     file = live.root(3) / "broker.json"
@@ -78,6 +79,7 @@ def register(
     assert replica.store.create(replica.path(name), content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [b"", b"x" * 100, Lineage([(1, 0), (FAR, 1)]).to_json()])
 @pytest.mark.parametrize("epoch", [FAR, 2])
 @pytest.mark.parametrize("leads", [True, False])
@@ -107,6 +109,7 @@ def test_a_register_of_an_epoch_that_nobody_committed_is_damage_that_heals(
     assert live.read(partitions=[0]) == {0: ["a", "d", "e"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before_the_election", [True, False])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_register_left_for_the_next_leader_epoch_truncates_nobody(
@@ -158,6 +161,7 @@ def test_nor_where_the_leader_has_missed_the_epoch_that_a_member_joined_last(liv
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("copies", [2, 3])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
@@ -177,6 +181,7 @@ def test_a_register_left_at_a_member_before_its_leader_takes_over_loses_nothing(
     assert len(live.isr("u")) == copies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("marked", [True, False])
 @pytest.mark.parametrize("history", HISTORIES)
 def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_nothing_lost(
@@ -199,6 +204,7 @@ def test_a_member_with_a_register_of_the_epoch_that_has_begun_takes_over_with_no
     assert live.isr() == {1, 2, 3}
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) -> None:
     """A tier run believes its leader's lineage about what an unclean election has lost, but not where members of
     the ISR know better."""
@@ -219,6 +225,7 @@ def test_nothing_leaves_the_remote_log_for_such_a_register(live: LiveCluster) ->
     assert live.read("u") == {0: ["a", "b", "c", "d", "e"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reads_anew", [True, False])
 def test_a_follower_with_the_register_of_a_stranger_counts_for_nothing(
     live: LiveCluster, reads_anew: bool
@@ -274,6 +281,7 @@ def test_a_log_whose_high_watermark_is_gone_from_the_leader_is_not_read_as_an_em
     assert live.read(partitions=[0]) == {0: ["a", "d"]}
 
 
+@pytest.mark.slow
 def test_a_driver_takes_no_gigabyte_whatever_lies_in_the_roots(live: LiveCluster) -> None:
     """Gigabytes under every kind of name, at a follower that is one voter of three."""
     for broker in (2, 3):

@@ -254,6 +254,7 @@ def test_five_years_of_daily_appends_are_remembered_when_their_dates_are_the_seq
     assert len(encode(state)) < 700
 
 
+@pytest.mark.slow
 @given(st.sets(st.integers(0, 3 * MOST_RUNS), min_size=1))
 def test_no_answer_says_more_than_is_known_of_whatever_gaps_there_are(sequences: set[int]) -> None:
     """I11. Of what lies below more runs than are remembered it says so; and nothing is ever forgotten above."""

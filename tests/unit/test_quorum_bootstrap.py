@@ -51,6 +51,7 @@ def test_bootstrapping_again_changes_nothing() -> None:
     assert quorum.names(1) == before
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_died_half_way_is_finished_by_the_next() -> None:
     """I7, at every store call of three voters."""
     quorum = Quorum(1)

@@ -103,6 +103,7 @@ def opened(topics: Mapping[str, TopicImage]) -> list[Page]:
     return [page for page in base.pages if "topics" in page.__dict__]
 
 
+@pytest.mark.slow
 @given(seed=st.integers(0, 2**32), cut=st.integers(0, 300), again=st.integers(0, 300))
 def test_a_fold_in_one_go_equals_a_fold_that_was_remembered_in_between(seed: int, cut: int, again: int) -> None:
     """Twice, so that pages are used again beside new ones."""
@@ -199,6 +200,7 @@ def test_a_cache_of_another_release_is_ignored_before_anything_of_it_is_used(tmp
     assert "another release" in notes[0]
 
 
+@pytest.mark.slow
 def test_opening_with_a_cache_costs_one_listing_a_voter_and_the_tail(tmp_path: Path) -> None:
     quorum = Quorum(3)
     cached = remembered(tmp_path, filled(quorum, 30))
@@ -212,6 +214,7 @@ def test_opening_with_a_cache_costs_one_listing_a_voter_and_the_tail(tmp_path: P
     assert find_log(CLUSTER, [1, 2, 3], quorum.stores, cached=cached).state.image == image
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [False, True])
 def test_a_stale_cache_is_caught_up(tmp_path: Path, snapshots: bool) -> None:
     """Also when the log that follows it is deleted by now."""
@@ -248,6 +251,7 @@ def test_a_cache_of_another_history_is_ignored_with_a_note(tmp_path: Path) -> No
     assert any("of another history" in note for note in notes)
 
 
+@pytest.mark.slow
 def test_damage_anywhere_is_found_and_the_cache_ignored_with_a_note(tmp_path: Path) -> None:
     state = filled(Quorum(), 3)
     save_cache(tmp_path, CLUSTER, state, pytest.fail)
@@ -275,6 +279,7 @@ def test_a_folder_that_cannot_be_written_is_noted(tmp_path: Path) -> None:
     assert "the metadata is not remembered in" in notes[0]
 
 
+@pytest.mark.slow
 def test_the_cluster_file_names_the_folder(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path)
     assert live.driver().file.cache is None

@@ -267,6 +267,7 @@ def later_version() -> bytes:
     return resealed(whole(), b'"version":0,"end_offset":3', b'"version":1,"end_offset":3')
 
 
+@pytest.mark.slow
 def test_a_bit_flipped_anywhere_is_found_and_the_log_is_used() -> None:
     """Before it is loaded; the previous one plus the log are used. (Each byte of a file by itself:
     test_snapshots_format.)"""
@@ -311,6 +312,7 @@ def test_a_snapshot_that_is_none_of_ours_and_pretends_to_be_the_latest_is_an_err
     assert everything(quorum) == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "odd",
     [

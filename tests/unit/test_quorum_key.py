@@ -33,6 +33,8 @@ from stratalog.partitions.store.memory import MemoryStore
 from tests.unit.quorum_harness import CLUSTER, Quorum, commit_on_voter_1, config
 from tests.unit.quorum_snapshots import committed, ends, listing, path, snapshot
 
+pytestmark = pytest.mark.slow
+
 SECRET, OTHER = b"k" * 32, b"o" * 32
 KEY = ClusterKey(CLUSTER, [SECRET])
 EVIL = config(666)

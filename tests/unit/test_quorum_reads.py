@@ -135,6 +135,7 @@ def after_snapshots(quorum: Quorum, commits: int) -> None:
         keep_up(log, quorum.clock, lag_ms=0)
 
 
+@pytest.mark.slow
 def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
     """Kafka truncates the leader epoch cache when the log start moves. Else every batch would hold an entry for
     every claim that there ever was."""
@@ -150,6 +151,7 @@ def test_a_lineage_forgets_what_lies_below_the_log_start() -> None:
     assert quorum.log(hint=hint).read() == image, "what nobody can tell is not believed"
 
 
+@pytest.mark.slow
 def test_an_outcome_that_the_lineage_no_longer_tells_stays_unknown() -> None:
     """The driver must not decide its command again: the batch may have been committed."""
     quorum = Quorum()
@@ -265,6 +267,7 @@ def test_a_damaged_batch_that_may_have_been_committed_is_not_given_up() -> None:
     assert quorum.log().read().configs == {"segment.bytes": "1"}
 
 
+@pytest.mark.slow
 def test_a_bit_flipped_anywhere_is_found_or_does_no_harm() -> None:
     name = DataName(2, None, 3)
     lineage = Lineage([(1, 0), (3, 2)])

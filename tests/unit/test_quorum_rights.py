@@ -146,6 +146,7 @@ def test_a_batch_that_a_majority_has_is_committed_whatever_lies_on_the_third() -
         assert reader(quorum).read().configs == BEFORE
 
 
+@pytest.mark.slow
 def test_with_a_voter_away_nobody_can_tell_and_the_error_says_why_within_its_time() -> None:
     quorum = Quorum(3)
     quorum.client().submit(AlterConfigs(None, BEFORE))
@@ -179,6 +180,7 @@ def test_where_a_claimant_died_before_it_wrote_only_who_knows_the_log_can_tell()
     assert quorum.clock.monotonic_s() - began_s < 15
 
 
+@pytest.mark.slow
 def test_an_epoch_that_is_not_accounted_for_may_have_left_the_last_batch_out() -> None:
     """A batch of epoch 2 was written behind the back of epoch 3, whose claim is deleted; epoch 4 goes on from it,
     on one voter. Epoch 3 may go over it yet: no reader may take it for committed."""

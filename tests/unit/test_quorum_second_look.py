@@ -58,6 +58,7 @@ def test_a_voter_that_gives_other_bytes_spoils_no_other_one() -> None:
     assert len(held) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("time", [1, 2, 3])
 def test_of_a_large_snapshot_too_only_what_was_verified_is_believed(
     time: int, monkeypatch: pytest.MonkeyPatch

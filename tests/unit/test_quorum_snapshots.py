@@ -73,6 +73,7 @@ def test_a_snapshot_holds_only_what_is_known_to_be_committed() -> None:
 # ------------------------------------------------------------------------- the log start moves
 
 
+@pytest.mark.slow
 def test_the_log_starts_at_the_snapshot_before_the_latest() -> None:
     """KIP-630, "When to Increase the LogStartOffset": "There is a snapshot for the topic partition with an end
     offset of X", and all live replicas have it. "When to Delete Snapshots": those below the log start."""
@@ -176,6 +177,7 @@ def test_the_log_start_is_an_end_that_all_live_voters_hold_whole() -> None:
     assert log_start_of([full, upkeep(quorum)], 1000, 100) == 0
 
 
+@pytest.mark.slow
 def test_claims_below_the_greatest_go_too() -> None:
     """A claim that was deleted and is made again is below the greatest one: its maker sees that, and starts
     again."""
@@ -193,6 +195,7 @@ def test_claims_below_the_greatest_go_too() -> None:
 # ------------------------------------------------------------------------------ zombies (V1)
 
 
+@pytest.mark.slow
 def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     """Attack V1 on the metadata: D0 has decided on a batch and sleeps; others claim, commit at its offset, take
     snapshots and delete; D0's create succeeds, for the name is free, and counts for nothing."""
@@ -216,6 +219,7 @@ def test_a_covered_name_that_a_zombie_creates_again_is_litter() -> None:
     assert min(bases(quorum)) > 1
 
 
+@pytest.mark.slow
 def test_a_claimant_whose_batch_was_helped_and_covered_is_told_that_it_is_committed() -> None:
     """Its create comes after the deletion of the very file that another driver copied on for it."""
     quorum = Quorum(3)

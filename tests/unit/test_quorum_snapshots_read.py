@@ -125,6 +125,7 @@ def test_with_the_only_snapshot_damaged_the_error_names_it() -> None:
         quorum.log().read()
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_is_superseded_and_nothing_is_deleted_for_it() -> None:
     """A snapshot is never replaced; the next one is whole."""
     quorum = Quorum(3)

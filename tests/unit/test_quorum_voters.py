@@ -236,6 +236,7 @@ def test_a_wiped_voter_comes_back_with_snapshot_and_log(snapshots: int) -> None:
     assert all(name in quorum.voters[0].list().files for name in back.files)
 
 
+@pytest.mark.slow
 def test_every_voter_may_be_wiped_and_come_back_in_turn() -> None:
     """In the end nothing is where it was written first, and everything is there."""
     quorum = Quorum(3)
@@ -281,6 +282,7 @@ def test_claims_that_were_made_on_a_wiped_voter_are_in_nobodys_way() -> None:
 # ---------------------------------------------------------------------- drivers that slept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("knows", ["the log", "a hint", "nothing"])
 def test_a_driver_that_slept_while_all_voters_were_replaced_finds_the_log(knows: str) -> None:
     """As one that opens the cluster now: on the roots as they are, whatever it knew of them."""

@@ -182,6 +182,7 @@ def test_a_selector_that_raises(live: LiveCluster, door: Door) -> None:
         door(live, **asked)
 
 
+@pytest.mark.slow
 def test_of_two_with_one_transactional_id_the_first_is_told_to_stop(live: LiveCluster) -> None:
     """A stream that is started twice: the later one goes on, the earlier one appends and commits nothing."""
     first = live.cluster.transactions.begin("copy")

@@ -27,6 +27,8 @@ from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.faulty_store import Faults
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def live(tmp_path: Path, faults: Faults) -> LiveCluster:

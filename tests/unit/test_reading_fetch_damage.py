@@ -104,6 +104,7 @@ def test_the_remote_tier_serves_what_is_damaged_on_every_broker(tmp_path: Path) 
     assert (values(fetched), fetched.remote, len(fetched.damage)) == ("a", True, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["page", "object"])
 def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, what: str) -> None:
     """Where it has not dropped it yet; where nobody has it, all of it is in the error."""
@@ -127,6 +128,7 @@ def test_a_follower_serves_what_is_damaged_in_the_remote_tier(tmp_path: Path, wh
     assert (values(fetched), fetched.broker, len(fetched.damage)) == ("a", 2, 1)
 
 
+@pytest.mark.slow
 def test_where_no_copy_is_good_the_error_names_each(live: LiveCluster) -> None:
     for broker in (1, 2, 3):
         spot(live, broker, 1).flip(PAGES)

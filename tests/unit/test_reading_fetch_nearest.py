@@ -77,6 +77,7 @@ def test_a_reader_without_a_rack_crosses_none(live: LiveCluster) -> None:
     assert (fetched.broker, fetched.crossed_racks, fetched.cross_rack_bytes) == (1, False, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rack", ["a", "b"])
 def test_a_follower_read_in_the_readers_rack_moves_no_byte_across_racks(
     live: LiveCluster, faults: Faults, rack: str
@@ -299,6 +300,7 @@ def truncated(live: LiveCluster) -> tuple[LiveCluster, Fetched]:
     return live, read
 
 
+@pytest.mark.slow
 def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
     truncated: tuple[LiveCluster, Fetched],
 ) -> None:
@@ -317,6 +319,7 @@ def test_a_consumer_that_comes_back_learns_up_to_where_the_histories_agree(
     assert live.cluster.fetch("t", 0, 9, leader_epoch=went_on.leader_epoch).records.num_rows == 0
 
 
+@pytest.mark.slow
 def test_what_a_group_has_committed_carries_the_leader_epoch(truncated: tuple[LiveCluster, Fetched]) -> None:
     live, _ = truncated
     (outcome,) = live.cluster.fetch_many(live.cluster.groups.committed("g"))

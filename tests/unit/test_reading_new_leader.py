@@ -17,6 +17,8 @@ from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, codes, rows_of
 from tests.unit.stream_harness import source
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:

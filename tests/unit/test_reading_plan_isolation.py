@@ -15,6 +15,8 @@ from stratalog.partitions.offsets import FoundOffset, OffsetSpec
 from tests.unit.cluster_harness import LiveCluster, live_and_shared
 from tests.unit.harness import batch
 
+pytestmark = pytest.mark.slow
+
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 

@@ -116,6 +116,7 @@ def tiered(tmp_path: Path) -> LiveCluster:
     return made
 
 
+@pytest.mark.slow
 def test_a_plan_whose_files_are_merged_is_carried_out_on_the_merged_segment(tmp_path: Path) -> None:
     """The successor holds the same offsets; both ends stay where they were, in the middle of it."""
     live = LiveCluster(tmp_path)
@@ -177,6 +178,7 @@ def test_a_read_may_leave_out_what_is_deleted_but_never_what_is_beyond_the_end(l
         live.cluster.plan_read("t", 2, 1, [0], fail_on_data_loss=False)
 
 
+@pytest.mark.slow
 def test_a_plan_of_a_topic_that_was_deleted_and_created_again_is_refused(live: LiveCluster) -> None:
     plan = live.cluster.plan_read("trips")
     live.cluster.topics.delete("trips").raise_for_failures()
@@ -210,6 +212,7 @@ def test_a_plan_of_records_that_an_unclean_election_has_replaced_is_refused(tmp_
     assert values(live, again(live.cluster, below)) == ["a"]
 
 
+@pytest.mark.slow
 def test_a_group_whose_records_an_unclean_election_has_replaced_is_told(tmp_path: Path) -> None:
     """KIP-320: the leader epoch of the commit is checked, and the answer names the offset up to which histories
     agree. A commit without one, as by a reset, is an offset and nothing else."""
@@ -316,6 +319,7 @@ def test_what_the_near_replica_does_not_serve_yet_is_read_from_the_leader(racks:
     assert third not in {part.broker for part in plan}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", list(Isolation))
 def test_planning_and_reading_in_the_readers_rack_moves_no_byte_of_a_file_across_racks(
     tmp_path: Path, isolation: str
@@ -376,6 +380,7 @@ def test_a_plan_explains_itself(tmp_path: Path) -> None:
     assert "cross racks" not in by_time.explain()
 
 
+@pytest.mark.slow
 def test_a_plan_looks_only_into_appends_of_its_range(tmp_path: Path) -> None:
     """A footer costs a request: those of files outside the range are not read, but for the last one, which says
     where the log ends."""

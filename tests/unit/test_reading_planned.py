@@ -69,6 +69,7 @@ def values(*numbers: int) -> list[str]:
 # ---------------------------------------------------------------------------------------- read
 
 
+@pytest.mark.slow
 def test_a_read_takes_each_offset_from_one_tier_up_to_the_high_watermark(shared: LiveCluster) -> None:
     """Contract: "over local and remote files at once, up to the high watermark"."""
     plan = shared.cluster.plan_read("t")
@@ -110,6 +111,7 @@ def test_a_small_range_needs_few_files(shared: LiveCluster) -> None:
     assert [(p.start, p.end) for p in shared.cluster.plan_read("t", 3, 5, [0])] == [(3, 4), (4, 5)]
 
 
+@pytest.mark.slow
 def test_a_plan_is_pinned(live: LiveCluster) -> None:
     """Contract: "pinned to the state at planning"."""
     plan = live.cluster.plan_read("t")
@@ -119,6 +121,7 @@ def test_a_plan_is_pinned(live: LiveCluster) -> None:
     assert live.read() == {0: [*values(*range(9)), "later"]}
 
 
+@pytest.mark.slow
 def test_records_that_change_tiers_while_a_read_is_planned_are_read_once(tmp_path: Path) -> None:
     """Another driver tiers and drops between any two looks of the planning one."""
     faults = Faults()
@@ -290,6 +293,7 @@ def test_a_topic_that_is_not_tiered_has_no_tiered_offsets(tmp_path: Path) -> Non
         assert live.cluster.offsets("t", spec) == {0: UnknownOffset("the topic is not tiered")}
 
 
+@pytest.mark.slow
 def test_the_leader_epoch_of_an_offset_is_the_one_that_wrote_it(live: LiveCluster) -> None:
     """KIP-320. Broker 1 votes, so the leader of another partition is lost here."""
     p = 1

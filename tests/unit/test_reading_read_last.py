@@ -47,6 +47,7 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("isolation", [COMMITTED, UNCOMMITTED])
 def test_so_many_records_are_found_as_were_asked_for(live: LiveCluster, isolation: str) -> None:
     seen = SEEN[isolation]
@@ -62,6 +63,7 @@ def test_so_many_records_are_found_as_were_asked_for(live: LiveCluster, isolatio
         assert (plan.start, plan.end) == (tail.positions["t", 0].offset, whole.end)
 
 
+@pytest.mark.slow
 def test_below_an_end_they_are_counted_from_there(live: LiveCluster) -> None:
     """Offsets: a A a- marker b B b- marker; the two before offset 8 are a- and b- for who reads committed ones."""
     (plan,) = live.cluster.plan_read("t", end=8, last=2, isolation=COMMITTED).partitions

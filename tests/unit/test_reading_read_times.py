@@ -71,6 +71,7 @@ def within(times: Sequence[int], start: int | None, end: int | None) -> set[int]
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", WHERE)
 @pytest.mark.parametrize("seed", range(3))
 def test_the_files_of_a_range_hold_all_records_of_its_times_and_each_may_hold_one(
@@ -95,6 +96,7 @@ def test_the_files_of_a_range_hold_all_records_of_its_times_and_each_may_hold_on
         assert all(part.whole for part in plan), "nothing is cut by a look-up"
 
 
+@pytest.mark.slow
 def test_an_empty_range_plans_no_file_and_asks_no_remote_table(tmp_path: Path) -> None:
     live, times = fleet(tmp_path, random.Random(1), "both")
     with pytest.MonkeyPatch.context() as patch:
@@ -114,6 +116,7 @@ def again(live: LiveCluster, plan: ReadPlan) -> ReadPlan:
     return plan_again(context_of(live.cluster), plan, ClientMetadata())
 
 
+@pytest.mark.slow
 def test_a_plan_of_times_gives_the_same_rows_whenever_it_is_read(tmp_path: Path) -> None:
     """Also when all that it does not need is deleted, and its files have moved to the other tier."""
     live, times = fleet(tmp_path, random.Random(2), "local")

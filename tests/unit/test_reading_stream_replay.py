@@ -51,6 +51,7 @@ def test_a_planned_batch_is_replayed_exactly_whatever_became_of_its_files(live: 
     assert any(part.remote and part.file_end - part.file_start > 1 for part in live.cluster.plan_read("t"))
 
 
+@pytest.mark.slow
 def test_records_wander_to_the_remote_tier_between_triggers(live: LiveCluster) -> None:
     live.tiered()
     query = Query(live)

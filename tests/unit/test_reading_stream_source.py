@@ -256,6 +256,7 @@ def test_a_stream_of_committed_records_waits_for_open_transactions_and_leaves_ou
     assert all_of_them.batch() == ["e"]
 
 
+@pytest.mark.slow
 def test_what_became_of_transactions_is_the_same_after_merges_and_in_the_remote_tier(live: LiveCluster) -> None:
     live.tiered(segment_bytes="8000", segment_merge_min_files="2")
     live.fill("a")

@@ -129,6 +129,7 @@ def transactional(live: LiveCluster) -> LiveCluster:
     return live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("isolation", "found"), [("read_uncommitted", ["a", "b", "c"]), ("read_committed", ["a", "b"])]
 )
@@ -213,6 +214,7 @@ def test_no_more_tables_are_fetched_at_once_than_memory_is_for(live: LiveCluster
 # -------------------------------------------------------------------------- who served it
 
 
+@pytest.mark.slow
 def test_it_reports_which_broker_served_which_range_and_what_crossed_racks(tmp_path: Path, faults: Faults) -> None:
     live = racked(tmp_path, faults)
     unaware(live, 2)

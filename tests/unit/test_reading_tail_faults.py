@@ -79,6 +79,7 @@ def test_an_unclean_election_is_found_out(live: LiveCluster) -> None:
     assert raised.value.divergent_offset == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shorter", [True, False], ids=["shorter", "as long as before"])
 def test_a_log_that_was_cut_is_found_out_by_a_tail_that_ends_here(live: LiveCluster, shorter: bool) -> None:
     """Also where there is nothing to fetch: what follows is not what was read."""

@@ -196,6 +196,7 @@ def test_threads_of_one_driver_commit_together_and_lose_nothing(live: LiveCluste
         assert live.driver().groups.committed(f"g{number}") == {("t", 0): OffsetAndMetadata(10)}
 
 
+@pytest.mark.slow
 def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
     """Each is a producer of its own, and the log decides whose append comes first."""
     live.cluster.topics.alter_configs(None, {"offsets.topic.num.partitions": "1"})
@@ -211,6 +212,7 @@ def test_drivers_that_commit_at_once_lose_nothing(live: LiveCluster) -> None:
     assert [live.cluster.groups.committed(f"g{n}")["t", 0].offset for n in range(4)] == [3] * 4
 
 
+@pytest.mark.slow
 def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -> None:
     """KIP-630, "Loading Snapshots"; the log before the snapshot is gone from every replica."""
     for offset in (1, 2, 3):
@@ -229,6 +231,7 @@ def test_a_read_is_the_latest_snapshot_and_the_log_after_it(live: LiveCluster) -
         live.driver().groups.commit("g", {("t", 1): 0}, member_epoch=2)
 
 
+@pytest.mark.slow
 def test_a_driver_reads_only_what_is_new(live: LiveCluster) -> None:
     """The state of a partition is kept, and only files after it are opened."""
     for _ in range(20):

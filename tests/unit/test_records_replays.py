@@ -64,6 +64,7 @@ def entry(live: LiveCluster, partition: int = 0, producer: str = "p") -> Produce
 # ----------------------------------------------------------------------- the same records again
 
 
+@pytest.mark.slow
 def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: LiveCluster) -> None:
     """A scheduler runs a month anew, one day after the other."""
     for sequence in range(20130101, 20130111):
@@ -82,6 +83,7 @@ def test_an_older_sequence_that_comes_again_is_a_duplicate_and_no_failure(live: 
     assert live.read() == before
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_cut_short_is_completed(live: LiveCluster) -> None:
     append(live, 0, "a").raise_for_failures()
     report = append(live, 0, "a", "1:b").raise_for_failures()
@@ -187,6 +189,7 @@ def test_a_partition_that_had_no_records_of_an_append_that_is_over_gets_none(liv
     assert outcomes(report) == {0: "duplicate", 1: "not appended"}
 
 
+@pytest.mark.slow
 def test_a_sequence_that_was_never_appended_and_comes_too_late_is_refused(live: LiveCluster) -> None:
     """Told from one that was appended: whoever is told so may give the records another sequence."""
     for sequence in (0, 2, 9):

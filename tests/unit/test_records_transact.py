@@ -83,6 +83,7 @@ def test_a_transaction_of_nothing_leaves_nothing(live: Ledger) -> None:
     assert live.state() == State.EMPTY
 
 
+@pytest.mark.slow
 def test_merges_tiering_and_retention_do_not_change_what_is_seen(tmp_path: Path) -> None:
     """What is tiered is settled, so ``control IS NULL`` gives what is committed, to any engine."""
     live = Ledger(tmp_path)

@@ -139,6 +139,7 @@ def test_a_beginning_of_unknown_outcome_is_aborted(tmp_path: Path) -> None:
     assert (live.seen(), live.state()) == (NOTHING, State.COMPLETE_ABORT)
 
 
+@pytest.mark.slow
 def test_nothing_hangs_in_a_restored_log(tmp_path: Path) -> None:
     """What is tiered is decided, also where a marker stands behind the end of the remote log, and was lost."""
     live = partly_tiered(tmp_path)
@@ -178,6 +179,7 @@ def test_a_topic_that_is_created_anew_meanwhile_is_not_the_transactions(tmp_path
     assert live.seen(UNCOMMITTED) == NOTHING
 
 
+@pytest.mark.slow
 def test_what_another_driver_changed_meanwhile_is_decided_anew(live: Ledger) -> None:
     """Drivers decide on the state that they saw last: a refusal, or a record that rests on a state that has
     passed, is no answer yet."""

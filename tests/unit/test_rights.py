@@ -18,6 +18,8 @@ from stratalog.partitions.errors import Right, StorageAuthorizationError, Strata
 from tests.unit.rights import PLACES, RIGHTS, Needs, as_markdown
 from tests.unit.rights_scene import ACTS, PREPARED, Act, Guarded, prepared
 
+pytestmark = pytest.mark.slow
+
 REFUSED = StorageAuthorizationError.code
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.unit.cluster_harness import LiveCluster
 from tests.unit.without_privileges import run_without_privileges
 
@@ -82,6 +84,7 @@ def cluster(folder: Path) -> LiveCluster:
     return live
 
 
+@pytest.mark.slow
 def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: Path) -> None:
     live = cluster(tmp_path)
     with live.unchanged(), modes(tmp_path, 0o555, 0o444):
@@ -98,6 +101,7 @@ def test_who_may_not_write_reads_everything_and_is_told_what_he_lacks(tmp_path: 
     assert "t-0: CLUSTER_AUTHORIZATION_FAILED: cannot create" in writes["tier"]
 
 
+@pytest.mark.slow
 def test_the_log_of_a_remote_table_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     """Delta writes it: the error is ours all the same."""
     live = cluster(tmp_path)

@@ -118,6 +118,7 @@ batches_of_values = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(batches_of_values.filter(any), st.integers(1, 400), st.integers(-2, 80), st.integers(-2, 80))
 def test_any_slice_is_read_back_whatever_the_row_groups(
@@ -289,6 +290,7 @@ def test_the_same_records_give_the_same_bytes() -> None:
 # ------------------------------------------------------------------------------------ memory
 
 
+@pytest.mark.slow
 def test_memory_is_bounded_by_a_row_group_however_large_the_file(tmp_path: Path) -> None:
     """Design section 5: streaming record batches into one Parquet file per partition."""
     store = LocalStore(str(tmp_path))

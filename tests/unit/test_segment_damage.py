@@ -76,6 +76,7 @@ def test_a_flipped_bit_in_the_file_s_end_is_found_by_the_first_look(region: str)
             read_segment(*damaged(flipped))
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_page_is_found_by_reading_it_or_changes_nothing() -> None:
     """Page bodies have checksums; a page's header has fields that nobody looks at."""
     data, table = intact()
@@ -89,6 +90,7 @@ def test_a_flipped_bit_in_a_page_is_found_by_reading_it_or_changes_nothing() -> 
     assert found > 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("region", ["leading magic", "page index"])
 def test_a_flipped_bit_where_only_other_readers_look_is_found_by_verifying(region: str) -> None:
     """Spark skips pages by the page index: a wrong one would hide records."""
@@ -168,6 +170,7 @@ def test_what_the_process_lacks_is_no_damage_of_the_file(
     assert raised.value.__cause__ is error
 
 
+@pytest.mark.slow
 def test_all_that_arrow_says_of_damaged_bytes_is_damage() -> None:
     """Of every flipped bit; without our own checksums, which are looked at first."""
     sink = io.BytesIO()

@@ -45,6 +45,7 @@ def test_a_segment_that_is_taken_apart_and_put_together_again_is_sound() -> None
     assert read(store, file).column("value").to_pylist() == [b"v%d" % row for row in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.EVERY, ids=lambda make: make.__name__)
 def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callable[[bytes], bytes]) -> None:
     store, file = stored(make(hostile.honest(2_000)))
@@ -57,6 +58,7 @@ def test_a_hostile_segment_is_refused_by_whoever_reads_its_records(make: Callabl
         verify_segment(store, file)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", hostile.FOOTERS, ids=lambda make: make.__name__)
 def test_a_hostile_footer_is_refused_before_anything_is_made_of_it(make: Callable[[bytes], bytes]) -> None:
     found = make(hostile.honest())
@@ -84,6 +86,7 @@ def test_a_row_group_of_a_dictionary_takes_what_its_values_come_to() -> None:
     assert read(store, other).column("headers").to_pylist() == headers
 
 
+@pytest.mark.slow
 def test_the_places_in_a_dictionary_are_counted_as_arrow_decodes_them() -> None:
     """In runs and in packed bits, with nulls and in lists: never less, and no more than the nulls could hold."""
     keys: list[bytes | None] = [b"a" * (row % 300) for row in range(3_000)] + [b"b"] * 4_000 + [None] * 500
@@ -103,6 +106,7 @@ def test_the_places_in_a_dictionary_are_counted_as_arrow_decodes_them() -> None:
         assert sum(lengths) <= counted <= sum(lengths) + 7 * max(lengths) * len(column.pages), leaf.path
 
 
+@pytest.mark.slow
 def test_a_value_of_64_mib_is_written_and_read() -> None:
     store = MemoryStore()
     value = b"x" * (64 * MEGABYTE)
@@ -111,11 +115,13 @@ def test_a_value_of_64_mib_is_written_and_read() -> None:
     assert [value.as_buffer().size for batch in batches for value in batch["value"]] == [1, 64 * MEGABYTE, 1]
 
 
+@pytest.mark.slow
 def test_a_record_that_readers_have_no_room_for_is_refused_by_the_writer() -> None:
     with pytest.raises(RecordTooLargeError, match="nothing was appended"):
         write_segment(MemoryStore(), BASE, [records([b"a", bytes(MOST_RECORD_BYTES)])])
 
 
+@pytest.mark.slow
 def test_records_of_unequal_size_are_cut_so_that_no_row_group_is_too_large() -> None:
     store = MemoryStore()
     values = [bytes(60 * MEGABYTE), bytes(60 * MEGABYTE), *[b"x"] * 2_000]
@@ -163,6 +169,7 @@ def test_a_hostile_batch_of_metadata_is_refused(make: Callable[[bytes], bytes]) 
     check_held(hostile.honest(2_000), column, 160 * MEGABYTE, "the batch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_a_changed_footer_or_page_with_checksums_made_right_is_damage_or_harmless(seed: int) -> None:
     """Bytes changed, taken out and put in; what Arrow would end the process for is among them."""

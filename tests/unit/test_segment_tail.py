@@ -20,6 +20,7 @@ def test_a_flipped_bit_in_the_tail_is_found_by_a_look_at_the_tail(region: str) -
             check_tail(store, file.object)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [1, 400], ids=["short", "longer than the first look"])
 def test_a_good_tail_passes_and_no_page_is_read(groups: int) -> None:
     store = MemoryStore()

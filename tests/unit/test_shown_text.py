@@ -69,6 +69,7 @@ def test_the_message_of_every_error_is_one_printable_line() -> None:
     assert stream.getvalue() == f"{printable(EVIL)}\n"
 
 
+@pytest.mark.slow
 def test_a_line_of_the_log_is_printable_whatever_it_is_about() -> None:
     """Of each one that is written: its arguments are errors, are escaped by ``%r``, or are printable otherwise."""
     said: dict[str, str] = {}
@@ -123,6 +124,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return live
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "argv", "status"),
     [

@@ -33,6 +33,7 @@ from tests.unit.snapshot_files import FOLDER, ID, LATER, names, read, write
 # ------------------------------------------------------------------------------------ the whole way
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_bytes", [1, 999, 1000, 10_000_000])
 def test_a_snapshot_is_fetched_in_chunks_verified_and_frozen(max_bytes: int) -> None:
     """KIP-630, "Response Handling": Position is "the response's Position plus the response's
@@ -86,6 +87,7 @@ def test_parts_inside_another_folder_are_not_its_own() -> None:
     assert (partial.position, partial.frozen) == (0, None)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 3000)), max_size=8))
 def test_parts_of_any_sizes_are_used_or_dropped(spans: list[tuple[int, int]]) -> None:
     """Runs that ask for chunks of other sizes leave parts that overlap: each counts that begins where the one
@@ -213,6 +215,7 @@ def crash_at(leader: Leader, follower: Store, calls: int, *, late: bool, intact:
     return False
 
 
+@pytest.mark.slow
 def test_two_runs_at_once_do_no_harm() -> None:
     """At each chunk of one run another one does everything."""
     size = leader_with().store.list(FOLDER)[0].size_bytes

@@ -197,6 +197,7 @@ def intact() -> bytes:
     return store.read(write(store, [b"one", b"two", b"three"]).name)
 
 
+@pytest.mark.slow
 def test_a_flip_of_any_byte_is_found_before_anything_is_given_out() -> None:
     """KIP-630, "Snapshot Format": "identify corrupted records in the snapshot"; every byte, one bit each."""
     data = intact()

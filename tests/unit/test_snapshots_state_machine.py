@@ -100,6 +100,7 @@ def test_a_machine_has_the_shape() -> None:
     assert machine.apply(0, [Create("a")]).next_offset == 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(logs, st.lists(st.integers(0, 20), max_size=4))
 def test_one_fold_equals_a_fold_in_steps_with_snapshots_anywhere(log: list[Event], cuts: list[int]) -> None:

@@ -91,6 +91,7 @@ def test_a_sliced_struct_keeps_its_rows() -> None:
     assert [row["carrier"] for row in batch.column("value").to_pylist()] == ["3", "4", "5", "6"]
 
 
+@pytest.mark.slow
 def test_batches_are_small_however_large_a_row_group_is() -> None:
     rows = pa.table({"offset": pa.array(range(2_000_000), pa.int64())})
     batches = list(conformed(rows, to_arrow_schema(chosen("offset")), "t"))

@@ -159,6 +159,7 @@ def test_a_stream_writer_without_a_name_is_refused(live: LiveCluster) -> None:
         live.cluster.stream_writer("t", producer="")
 
 
+@pytest.mark.slow
 def test_a_batch_that_comes_again_with_other_rows_ends_the_query_and_says_what_to_do(live: LiveCluster) -> None:
     """Its checkpoint is older than the topic."""
     for batch_id in range(7):

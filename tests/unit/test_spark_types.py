@@ -28,6 +28,7 @@ def nested(depth: int) -> str:
     return '{"type":"array","elementType":' * (depth - 1) + '"long"' + "}" * (depth - 1)
 
 
+@pytest.mark.slow
 @given(types)
 def test_a_declared_type_is_the_one_that_spark_would_read(data_type: pa.DataType) -> None:
     text = type_to_json(data_type)
@@ -97,6 +98,7 @@ def test_a_type_nests_so_deep_and_no_deeper() -> None:
         assert len(str(error.value)) < 2000
 
 
+@pytest.mark.slow
 def test_ddl_that_nests_too_deeply_or_is_too_long_does_not_reach_sparks_parser() -> None:
     """Its recursion ends where the stack of the JVM does. (There is no JVM here.)"""
     for ddl in ("array<" * 65 + "int" + ">" * 65, "a int, " * 200_000 + "b int", "array<" * 100_000):

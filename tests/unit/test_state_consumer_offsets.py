@@ -83,6 +83,7 @@ RECORDS: st.SearchStrategy[OffsetsRecord] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(RECORDS, max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_a_snapshot_may_stand_anywhere(log: list[OffsetsRecord], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""

@@ -51,6 +51,7 @@ def test_a_snapshot_may_stand_anywhere(schema: pa.Schema, rows: list[Row], cuts:
     check_laws(subject, log, cuts)
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_it_is_what_a_dictionary_would_hold(rows: list[Row]) -> None:
     """Naive twin; records without a key are in no snapshot."""
@@ -69,6 +70,7 @@ def test_the_rows_stand_as_the_log_has_them() -> None:
     assert state.table.column("value").to_pylist() == [b"3", None, b"4"]
 
 
+@pytest.mark.slow
 @given(ROWS, ROWS)
 def test_what_has_changed_is_counted_as_the_policy_says(before: list[Row], after: list[Row]) -> None:
     """KIP-630, "When to Snapshot": deleted and modified records count, new ones do not."""

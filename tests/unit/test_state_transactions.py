@@ -69,6 +69,7 @@ RECORDS: st.SearchStrategy[TransactionRecord] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(RECORDS, max_size=40), st.lists(st.integers(0, 40), max_size=4))
 def test_a_snapshot_may_stand_anywhere(log: list[TransactionRecord], cuts: list[int]) -> None:
     """KIP-630, "Loading Snapshots"."""

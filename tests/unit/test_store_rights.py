@@ -43,6 +43,7 @@ print(json.dumps(told))
 """
 
 
+@pytest.mark.slow
 def test_each_call_names_the_right_that_is_missing_and_the_path(tmp_path: Path) -> None:
     store = LocalStore(str(tmp_path))
     for name in ("open/file", "open/secret", "closed/file"):

@@ -184,6 +184,7 @@ LISTED = StoredObject("name", 4, 0, "etag.4")
 
 
 class TestCreate:
+    @pytest.mark.slow
     def test_goes_through_when_the_server_recovers(self, server: ScriptedServer) -> None:
         server.script = [busy, busy, obey]
         store = store_on(server.url)
@@ -243,6 +244,7 @@ class TestCreate:
 
 
 class TestRead:
+    @pytest.mark.slow
     @pytest.mark.parametrize("trouble", [busy, half_a_body, stall])
     def test_goes_through_when_the_server_recovers(
         self, server: ScriptedServer, trouble: Callable[[Handler], None]

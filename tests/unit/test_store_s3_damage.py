@@ -111,6 +111,7 @@ def test_what_is_damaged_on_the_way_gets_no_name(
     assert store.list("") == []
 
 
+@pytest.mark.slow
 def test_a_server_that_takes_damaged_bytes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that knows no x-amz-checksum-crc32 ignores it."""
 

@@ -68,6 +68,7 @@ def test_more_keys_than_a_log_ever_has_are_refused_after_the_page_that_has_one_t
     assert len(asked) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deleted", [False, True])
 @pytest.mark.parametrize("key", STRANGE)
 def test_vacuum_names_it_and_goes_on(tmp_path: Path, key: str, deleted: bool) -> None:

@@ -224,6 +224,7 @@ def test_an_optimize_that_raced_with_tiering_is_taken_back_by_the_next_commit(pa
     assert listed(part) == ours(part)
 
 
+@pytest.mark.slow
 def test_any_order_of_optimizes_vacuums_of_old_files_and_tier_runs_keeps_the_log(tmp_path: Path) -> None:
     """Thirty steps drawn by chance: after each of them the log holds every offset once, for us and for others."""
     for seed in range(5):
@@ -311,6 +312,7 @@ WRITES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("write", "who"), WRITES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_write_of_data_is_refused_with_the_remedy_and_nothing_is_changed(
     part: TieredPartition, write: Callable[[TieredPartition], None], who: str

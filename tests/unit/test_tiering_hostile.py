@@ -23,6 +23,8 @@ from tests.unit.cluster_harness import LiveCluster
 from tests.unit.harness import SCHEMA
 from tests.unit.tiering_harness import OURS, segment, table_in, uploaded
 
+pytestmark = pytest.mark.slow
+
 DEEP = 100_000
 
 

@@ -31,6 +31,7 @@ def test_segments_stand_in_offset_order_per_partition() -> None:
     assert log.bytes_of(3) == 100
 
 
+@pytest.mark.slow
 def test_what_a_log_takes_in_memory_is_known() -> None:
     """Bounds of memory rest on it. (Python hands out 2,000 tuples of each length again, uncounted.)"""
     start, count = 10**12, 20_000

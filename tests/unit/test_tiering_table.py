@@ -405,6 +405,7 @@ def test_the_log_of_a_table_to_which_nobody_commits_any_more_can_be_cleaned(tabl
     assert table.load().end(0) == 60
 
 
+@pytest.mark.slow
 def test_commits_clean_the_log_behind_their_checkpoints(table: DeltaTopicTable) -> None:
     """However many versions there were, opening costs one checkpoint and the entries since."""
     for number in range(45):

@@ -256,6 +256,7 @@ def test_a_large_append_in_a_transaction_is_settled_alone() -> None:
     assert (log.control(), log.seen(COMMITTED)) == ([None, 2, 0], ["a"])
 
 
+@pytest.mark.slow
 def test_a_marker_that_was_merged_is_still_known() -> None:
     """The append that it ended may be on its own for longer: below the end of the remote log nothing is merged."""
     log = Log()

@@ -220,6 +220,7 @@ def test_a_table_that_somebody_else_has_changed_can_be_restored_to_the_version_b
     assert live.read() == {0: list("abcdef")}
 
 
+@pytest.mark.slow
 def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> None:
     """A vacuum of what was removed, a checkpoint, a nullable column."""
     filled(live, "abcd")
@@ -234,6 +235,7 @@ def test_what_others_may_do_to_a_table_changes_nothing(live: LiveCluster) -> Non
     assert live.read() == {0: list("abcdef")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [-YEAR_MS, 10 * YEAR_MS], ids=["back a year", "forwards ten years"])
 def test_a_clock_that_jumps_loses_nothing_and_puts_nothing_off(live: LiveCluster, jump_ms: int) -> None:
     """The clock of one driver; then it is right again. Local retention and the delay before deletion go by it, so

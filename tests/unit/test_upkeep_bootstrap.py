@@ -60,6 +60,7 @@ def test_the_scene_is_as_described(live: LiveCluster) -> None:
     assert live.cluster.verify().ok
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last_tiered", "begins"), [(False, 3), (True, 6)])
 def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
     live: LiveCluster, last_tiered: bool, begins: int
@@ -84,6 +85,7 @@ def test_an_empty_follower_copies_what_is_not_tiered_or_all_that_is_local(
     assert live.read() == {p: [f"v{n}" for n in range(8)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiered", [6, 24])
 def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Path, tiered: int) -> None:
     """Contract: "bootstrap independent of the tiered size, bytes equal to what is not tiered yet"."""
@@ -96,6 +98,7 @@ def test_what_a_bootstrap_copies_does_not_grow_with_what_is_tiered(tmp_path: Pat
     assert report.totals["copied_bytes"] == _bytes_from(live, tiered)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pending", [0, 2])
 def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path: Path, pending: int) -> None:
     """KIP-1023: "builds the remote log auxiliary states": leader epochs and producer state. After the old
@@ -123,6 +126,7 @@ def test_a_bootstrapped_follower_that_comes_to_lead_knows_the_producers(tmp_path
     assert live.read() == {p: [f"v{n}" for n in range(end + 2)]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last_tiered", ["false", "true"])
 def test_while_the_remote_does_not_say_where_to_begin_the_follower_waits(
     live: LiveCluster, tmp_path: Path, last_tiered: str

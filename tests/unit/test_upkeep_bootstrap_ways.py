@@ -75,6 +75,7 @@ def test_by_option_what_the_leader_still_holds_is_not_copied_either(live: LiveCl
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("last_tiered", "always"), [("true", "false"), ("false", "true"), ("false", "false")])
 def test_else_an_empty_follower_copies_all_that_the_leader_holds(
     live: LiveCluster, last_tiered: str, always: str
@@ -89,6 +90,7 @@ def test_else_an_empty_follower_copies_all_that_the_leader_holds(
     assert live.data(follower) == live.data(live.leader())
 
 
+@pytest.mark.slow
 def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live: LiveCluster) -> None:
     """KIP-1023: "Log-Start-Offset -> Leader's Log-Start-Offset; Log-End-Offset -> Earliest-Pending-Upload-Offset".
     When the follower leads, readers find both."""
@@ -110,6 +112,7 @@ def test_the_log_start_is_the_leaders_and_the_local_start_the_followers_own(live
     assert live.read() == {0: [f"v{number}" for number in range(10)]}
 
 
+@pytest.mark.slow
 def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: LiveCluster) -> None:
     """Protocol, section 3, step 3: the register is there before the first copy. Meanwhile more was tiered: the
     follower, empty still, begins there."""
@@ -128,6 +131,7 @@ def test_a_bootstrap_that_stopped_after_its_register_goes_on_from_there(live: Li
     assert (live.log(follower).local_start, live.isr()) == (8, {follower, live.leader()})
 
 
+@pytest.mark.slow
 def test_a_member_of_the_isr_that_lost_its_records_does_not_bootstrap_in_silence(live: LiveCluster) -> None:
     """Protocol, section 1: damaged is not silently shorter. It leaves the ISR first, and is a newcomer then."""
     live.cluster.topics.alter_configs(None, {LAST_TIERED: "true", ALWAYS: "true"})

@@ -316,6 +316,7 @@ def test_what_is_tiered_is_not_lost_and_its_offsets_are_not_given_away_again(liv
     assert live.read() == {0: [*"abcdef", "x"]}
 
 
+@pytest.mark.slow
 def test_a_divergent_replica_first_takes_the_history_of_the_remote(live: LiveCluster) -> None:
     """It holds other records than what is tiered at the same offsets: those of the remote were acknowledged."""
     live.tiered()

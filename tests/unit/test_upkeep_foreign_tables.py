@@ -17,6 +17,8 @@ from tests.unit.cluster_harness import LiveCluster, codes, the_failure
 from tests.unit.remote_folder import assert_tables_and_folders_agree, listed, lying
 from tests.unit.test_upkeep_bad_remote import table_of
 
+pytestmark = pytest.mark.slow
+
 HOUR_MS = 3_600_000
 
 

@@ -110,6 +110,7 @@ def test_where_every_member_has_lost_another_file_they_mend_each_other(live: Liv
     assert_healed(live)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["a byte flipped", "deleted"])
 def test_what_all_replicas_have_lost_comes_from_the_remote(tmp_path: Path, fault: str) -> None:
     live = LiveCluster(tmp_path)
@@ -122,6 +123,7 @@ def test_what_all_replicas_have_lost_comes_from_the_remote(tmp_path: Path, fault
     assert_healed(live)
 
 
+@pytest.mark.slow
 def test_a_hole_may_be_closed_by_a_segment_that_is_merged_elsewhere(tmp_path: Path) -> None:
     """The remote holds the records in one segment; it becomes part of the logs under its own name."""
     live = LiveCluster(tmp_path)
@@ -198,6 +200,7 @@ def test_copies_without_a_majority_are_left_to_a_person(tmp_path: Path) -> None:
         assert "compare them by hand" in the_failure(live.driver().heal())
 
 
+@pytest.mark.slow
 def test_a_replica_outside_the_isr_is_healed_as_well(live: LiveCluster) -> None:
     live.wipe(3)
     live.cluster.bootstrap(3).raise_for_failures()
@@ -209,6 +212,7 @@ def test_a_replica_outside_the_isr_is_healed_as_well(live: LiveCluster) -> None:
 # --------------------------------------------------------------------------- what is not mended
 
 
+@pytest.mark.slow
 def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
     stranger = Spot(live.store(1), join(live.replica(1).folder, "notes.txt"))
     stranger.replace(b"hello")
@@ -219,6 +223,7 @@ def test_foreign_files_are_left_alone(live: LiveCluster) -> None:
     assert_healed(live)
 
 
+@pytest.mark.slow
 def test_a_leaders_register_comes_from_whoever_kept_it_also_if_that_one_went_on(live: LiveCluster) -> None:
     """Broker 2 led an epoch that broker 1, which leads again and is the last member, never joined."""
     live.cluster.elect("t", leader=2).raise_for_failures()
@@ -262,6 +267,7 @@ def test_where_nothing_is_wrong_nothing_is_changed(live: LiveCluster) -> None:
         assert live.driver().heal().rows == []
 
 
+@pytest.mark.slow
 def test_a_replica_that_is_in_the_isr_is_not_touched(tmp_path: Path) -> None:
     """Somebody lets it in again between the shrink and the delete."""
     faults = Faults()
@@ -328,6 +334,7 @@ def test_a_heal_in_the_middle_of_another_one_is_harmless(tmp_path: Path, step: i
     assert at > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("crashes", [False, True], ids=["goes on", "crashes"])
 @pytest.mark.parametrize("suffix", [".parquet", ".epoch"])
 def test_a_heal_that_slept_while_another_one_mended_takes_nothing_from_a_member(

@@ -12,6 +12,8 @@ from tests.unit.cluster_harness import LiveCluster, codes, fence, rows_of, the_f
 from tests.unit.tampering import Spot, register
 from tests.unit.test_upkeep_heal import assert_healed
 
+pytestmark = pytest.mark.slow
+
 
 def appended(folder: Path, deleted: int, *, copies: int = 3) -> LiveCluster:
     """``a`` to ``c`` of producer ``p``, its sequences 0 to 2; of them so many are deleted, everywhere."""

@@ -19,6 +19,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return five_records(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", [1, 2], ids=["leader", "follower"])
 @pytest.mark.parametrize("content", [None, b"", b"[[1,0],[1,3]]"], ids=["missing", "empty", "contradicting"])
 def test_an_epoch_register_is_copied_from_another_replica(
@@ -50,6 +51,7 @@ def test_an_earlier_register_that_the_leader_never_had_goes_when_it_is_damaged(l
     assert_healed(live, "abcdefgh")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("content", [None, b""], ids=["missing", "empty"])
 def test_the_epoch_register_of_a_last_member_comes_from_whoever_has_joined_that_epoch(
     live: LiveCluster, content: bytes | None
@@ -102,6 +104,7 @@ def test_an_earlier_register_that_is_damaged_is_a_note_and_goes_also_at_the_only
     assert_healed(live, "abcd")
 
 
+@pytest.mark.slow
 def test_one_heal_mends_the_register_of_a_last_member_and_then_those_that_are_copied_from_it(
     live: LiveCluster,
 ) -> None:

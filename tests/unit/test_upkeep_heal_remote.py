@@ -24,6 +24,8 @@ from tests.unit.remote_folder import listed, lying
 from tests.unit.tampering import Spot, remote_spot, spot
 from tests.unit.test_upkeep_heal import FAULTS, Died
 
+pytestmark = pytest.mark.slow
+
 KEPT = "604800000"
 """Milliseconds, a week: what has left a log is not deleted within a test."""
 

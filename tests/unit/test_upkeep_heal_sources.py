@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from stratalog.engine.driver.context import Silent
 from stratalog.engine.metadata.partition_commands import AlterPartition
 from stratalog.engine.replicas.in_sync import adding, without
@@ -12,6 +14,8 @@ from tests.contexts import context_of
 from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.tampering import register, spot
 from tests.unit.test_upkeep_heal import assert_healed
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_follower_gets_nothing_for_a_damaged_file_below_the_log_start(tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def passed_by(live: LiveCluster) -> int:
     return old
 
 
+@pytest.mark.slow
 def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp_path: Path, out: Path) -> None:
     """A file whose epoch is not the lineage's at its offsets is of another history, wherever the log starts."""
     live = LiveCluster(tmp_path, brokers=2)
@@ -154,6 +155,7 @@ def test_what_was_truncated_is_shown_and_exported_also_below_the_local_start(tmp
     assert list(exported(out).values()) == [[(2, "c")], [(3, "d")]]
 
 
+@pytest.mark.slow
 def test_what_was_truncated_below_the_local_start_stays_for_its_delay_too(tmp_path: Path, out: Path) -> None:
     """Of the files that are old, only those that retention let go are gone at once."""
     live = LiveCluster(tmp_path, brokers=2)
@@ -226,6 +228,7 @@ def test_a_vacuum_keeps_what_a_reassigned_replica_has_alone_for_its_delay(tmp_pa
     assert live.cluster.history().rows == []
 
 
+@pytest.mark.slow
 def test_a_vacuum_keeps_what_a_former_replica_has_while_nobody_leads(tmp_path: Path) -> None:
     """Nobody can tell what the log has."""
     live = LiveCluster(tmp_path)
@@ -237,6 +240,7 @@ def test_a_vacuum_keeps_what_a_former_replica_has_while_nobody_leads(tmp_path: P
     assert before <= live.on_brokers().keys()
 
 
+@pytest.mark.slow
 def test_files_below_the_local_start_and_hidden_ones_are_shown_with_theirs(tmp_path: Path) -> None:
     live = LiveCluster(tmp_path, brokers=1)
     live.tiered(
@@ -317,6 +321,7 @@ def test_a_damaged_file_is_not_exported_and_named(tmp_path: Path, out: Path) -> 
     assert [[value for _, value in rows] for rows in exported(out).values()] == [["d"]]
 
 
+@pytest.mark.slow
 def test_what_others_put_into_the_folder_is_read_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Arrow keeps a hundred bytes for each byte of such a footer: it gets to see none."""
     store = MemoryStore()
@@ -338,6 +343,7 @@ def test_a_footer_without_end_in_the_folder_is_not_read(tmp_path: Path) -> None:
     assert store.counts.read_bytes < 1 << 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("field", "value"), [("partition", 2**70), ("epoch", -1), ("path", 7), ("why", "[" * 9999)]
 )

@@ -27,6 +27,7 @@ def live(tmp_path: Path) -> LiveCluster:
     return partly_tiered(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
     """Topics, configs, schemas, epochs, records; the log goes on at the end of the remote one, nothing is
     local.
@@ -51,6 +52,7 @@ def test_a_restored_cluster_is_what_was_tiered(live: LiveCluster) -> None:
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluster) -> None:
     """I3 over a restore: a retry of what was tiered is a duplicate; what was lost is appended if it is retried."""
     live = restored(live)
@@ -64,6 +66,7 @@ def test_appends_go_on_at_the_end_and_producers_where_they_were(live: LiveCluste
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) -> None:
     """Files are named by epoch: none of the former cluster's may ever be taken for one of the restored one's."""
     known = live.replicas().view.leader_epoch
@@ -74,6 +77,7 @@ def test_leader_epochs_go_on_far_above_those_that_were_known(live: LiveCluster) 
     assert epochs == [1, 2, known + EPOCH_GAP + 1]
 
 
+@pytest.mark.slow
 def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
     """Fenced by the table itself, however late it wakes up; what it tries is an error that says why."""
     former = live.cluster
@@ -90,6 +94,7 @@ def test_the_former_cluster_can_commit_no_more(live: LiveCluster) -> None:
     assert live.read() == {0: [f"v{number}" for number in range(8)]}
 
 
+@pytest.mark.slow
 def test_a_table_that_was_not_there_yet_cannot_be_made_by_the_former_cluster(live: LiveCluster) -> None:
     live.tiered("young")
     live.append(["x"], "young").raise_for_failures()
@@ -138,6 +143,7 @@ def test_a_log_start_inside_a_segment_is_kept(tmp_path: Path) -> None:
     assert live.read() == {0: ["e", "f", "g"]}
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_not_tiered_comes_back_empty_and_is_named(live: LiveCluster) -> None:
     live.topic("local", partitions=2, copies=2, segment_bytes="4096")
     live.append(["x"], "local").raise_for_failures()
@@ -199,6 +205,7 @@ def stopped_restore(folder: Path, changes: int) -> bool:
     return False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [1, 6, 9, 12])
 def test_a_restore_that_stopped_is_run_again(tmp_path: Path, changes: int) -> None:
     assert not stopped_restore(tmp_path, changes)
@@ -214,6 +221,7 @@ def test_a_restore_may_stop_after_each_of_its_changes(tmp_path: Path) -> None:
     raise AssertionError("it never came to its end")
 
 
+@pytest.mark.slow
 def test_a_restored_cluster_can_be_restored_before_it_has_tiered_anything(live: LiveCluster) -> None:
     Heir(live).restore().raise_for_failures()
     third = Heir(live, cluster_id="third")
@@ -279,6 +287,7 @@ def test_configs_that_cannot_be_set_any_more_restore_nothing(live: LiveCluster) 
     assert codes(heir.restore()) == {"INVALID_CONFIG": 1}
 
 
+@pytest.mark.slow
 def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -293,6 +302,7 @@ def test_a_selector_that_a_backup_names_is_a_name_to_the_restored_cluster(
     assert "replica.selector.class = 'remote.evil.X': this process offers no selector" in caplog.text
 
 
+@pytest.mark.slow
 def test_brokers_that_hold_something_else_are_left_alone(live: LiveCluster) -> None:
     heir = Heir(live)
     other = Cluster.format(heir.file, clock=live.clock, new_id=live.new_id, opener=live.open_root)

@@ -16,6 +16,8 @@ from tests.unit.cluster_harness import LiveCluster, rows_of
 from tests.unit.restore_harness import partly_tiered, restored
 from tests.unit.snapshot_harness import Keyed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def live(tmp_path: Path) -> LiveCluster:

@@ -27,6 +27,7 @@ def described(live: LiveCluster) -> list[str]:
     return sorted(path.name for path in (live.remote / DESCRIPTIONS / "c").iterdir())
 
 
+@pytest.mark.slow
 def test_a_tier_run_with_nothing_new_writes_no_description(live: LiveCluster) -> None:
     before = described(live)
     live.cluster.tier().raise_for_failures()
@@ -67,6 +68,7 @@ def test_log_starts_are_described_as_soon_as_retention_moves_them(tmp_path: Path
     assert latest["topics"][0]["partitions"] == [[1, start]]
 
 
+@pytest.mark.slow
 def test_what_was_deleted_by_hand_does_not_come_back_with_a_restore(live: LiveCluster) -> None:
     """DeleteRecords moves a log start as retention does. And the offsets of what is gone are never used again."""
     live.cluster.tier().raise_for_failures()
@@ -79,6 +81,7 @@ FAR = (10**6, 8 * 10**18)
 """Metadata offsets: an unlikely one, and one that no log reaches."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("offset", FAR)
 @pytest.mark.parametrize(
     "content", [None, b"{}", b"[" * 5000], ids=["as the latest", "no description", "brackets"]
@@ -103,6 +106,7 @@ def test_a_description_of_metadata_that_nobody_committed_is_named_and_stops_nobo
     assert restored(live).cluster.image.topic("t").configs["segment.bytes"] == "7"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers", [[[9_999_999_999, 0], [1, 0]], [[1, 8 * 10**18], [1, 0]], [[1, 0], [1, 9 * 10**18]]]
 )

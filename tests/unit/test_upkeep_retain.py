@@ -90,6 +90,7 @@ def size_of_one(live: LiveCluster) -> int:
     return min(path.stat().st_size for path in remote_files(live)) - 10
 
 
+@pytest.mark.slow
 def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> None:
     """Registers go too; they hold no records, and are not counted. Nor does a run without files say there are."""
     live.tiered()
@@ -116,6 +117,7 @@ def test_every_file_that_is_counted_has_its_bytes_counted(live: LiveCluster) -> 
     )
 
 
+@pytest.mark.slow
 def test_a_timestamp_in_the_future_does_not_keep_the_log_for_ever(live: LiveCluster) -> None:
     """In Kafka a segment with one stays until then, and all that comes after it. Here its age is that of the
     file; whoever runs retain is told."""
@@ -141,6 +143,7 @@ def test_a_timestamp_after_the_year_9999_stops_no_retention(live: LiveCluster) -
     assert "have a timestamp in the future, 1700000000000000 ms after 1970;" in report.notes[0]
 
 
+@pytest.mark.slow
 def test_a_remote_segment_of_which_a_part_is_below_the_log_start_stays(live: LiveCluster) -> None:
     """Files are never cut for retention: readers skip what lies below. It goes once all of it is below."""
     live.tiered(segment_bytes="1000000", segment_ms="60000")
@@ -201,6 +204,7 @@ def test_limits_that_contradict_each_other_are_refused_and_nothing_is_changed(
 # ------------------------------------------------------------------- tiering on and off (KIP-950)
 
 
+@pytest.mark.slow
 def test_copying_may_be_stopped_and_what_is_remote_is_kept_and_read(live: LiveCluster) -> None:
     """KIP-950: remote.log.copy.disable."""
     filled(live, "abcd")
@@ -250,6 +254,7 @@ def test_tiering_switched_off_gives_the_remote_data_up(live: LiveCluster) -> Non
     live.cluster.verify().raise_for_failures()
 
 
+@pytest.mark.slow
 def test_switched_on_again_a_topic_is_tiered_from_its_start(live: LiveCluster) -> None:
     """A topic that is tiered late, or again: all that the log has is copied, as far as it is sealed."""
     live.topic(segment_bytes="1", file_delete_delay_ms="0")

@@ -55,6 +55,7 @@ def offsets(live: LiveCluster) -> dict[str, object]:
     return {name: at.offset if isinstance(at, FoundOffset) else None for name, at in found.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_quiet_partition_keeps_nothing_that_is_too_old(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
@@ -105,6 +106,7 @@ def test_producers_are_known_and_offsets_go_on(tmp_path: Path, kind: str) -> Non
     live.cluster.verify(deep=True).raise_for_failures()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_leaders_change_and_replicas_come_and_lose_their_disk(tmp_path: Path, kind: str) -> None:
     live = expired(tmp_path, kind)
@@ -235,6 +237,7 @@ def test_records_of_aborted_transactions_stay_unseen_in_the_remote_tier(tmp_path
     assert [value for table in read for value in table.column("value").to_pylist()] == [b"a", b"c", b"d"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_remote", [True, False])
 def test_a_restored_cluster_goes_on_at_the_log_end(tmp_path: Path, in_remote: bool) -> None:
     live = expired_on_brokers(tmp_path) if in_remote else expired(tmp_path, "both tiers")

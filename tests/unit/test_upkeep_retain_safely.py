@@ -56,6 +56,7 @@ def test_a_segment_is_read_back_once_when_it_is_first_relied_upon(
     assert sorted(asked) == [f"{at:020d}.{1:010d}.parquet" for at in range(3)], "once for all replicas and runs"
 
 
+@pytest.mark.slow
 def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_letting_go(live: LiveCluster) -> None:
     """Name, size, time, and footer are what they were: only who reads all of it finds out. heal mends it, from
     what the brokers still have."""
@@ -75,6 +76,7 @@ def test_one_bit_of_an_object_that_looks_as_it_was_keeps_the_brokers_from_lettin
     assert live.read() == {0: list("abcd")}
 
 
+@pytest.mark.slow
 def test_an_object_that_goes_bad_while_the_delay_passes_keeps_what_lies_on_the_brokers(live: LiveCluster) -> None:
     filled(live, "abcd", file_delete_delay_ms="3600000")
     live.cluster.retain().raise_for_failures()
@@ -170,6 +172,7 @@ class _Meanwhile(Silent):
         self.act()
 
 
+@pytest.mark.slow
 def test_what_another_run_lets_expire_meanwhile_is_not_missing(live: LiveCluster) -> None:
     """It left the table before it was deleted, and after this run had read the table."""
     filled(live, "abcd", file_delete_delay_ms="0")
@@ -198,6 +201,7 @@ def late_commit_of_a_lost_history(live: LiveCluster) -> None:
     table.commit(uploads, (), Histories({0: Lineage([(epoch, 0)])}, lambda: {0: Present(epoch)}))
 
 
+@pytest.mark.slow
 def test_what_an_unclean_election_has_lost_counts_for_nothing(tmp_path: Path) -> None:
     """Broker 3 was away when broker 2 appended, and leads now. Remote segments of what it never had are not of its
     history: no reader sees them, it lets go of nothing for them, and the next tier run takes them out."""

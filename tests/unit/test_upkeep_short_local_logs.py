@@ -79,6 +79,7 @@ def test_by_name_a_thin_replica_leads_all_the_same(live: LiveCluster) -> None:
     assert live.leader() == preferred
 
 
+@pytest.mark.slow
 def test_once_it_is_not_thin_any_more_it_leads_again(live: LiveCluster) -> None:
     live.cluster.topics.alter_configs("t", {THIN_LAST: "true"})
     live.fill("ijklmnop")

@@ -48,6 +48,7 @@ def test_it_ends_at_the_high_watermark_on_a_batch_boundary(live: Keyed) -> None:
     assert live.held(live.leader()) == {"a": "1", "b": "2"}
 
 
+@pytest.mark.slow
 def test_it_holds_what_is_committed_and_ends_where_a_transaction_is_open(tmp_path: Path) -> None:
     """KIP-98: up to the last stable offset, whether the log is merged or not."""
     live = Keyed(tmp_path)
@@ -69,6 +70,7 @@ def test_it_holds_what_is_committed_and_ends_where_a_transaction_is_open(tmp_pat
     assert live.held(live.leader()) == {"a": "2", "b": "1", "c": "2", "d": "1"}
 
 
+@pytest.mark.slow
 def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
     """The previous snapshot and the log after it are read, and nothing before."""
     rng = random.Random(5)
@@ -88,6 +90,7 @@ def test_snapshots_build_on_each_other_and_on_merged_files(live: Keyed) -> None:
         assert live.state(broker) == twin
 
 
+@pytest.mark.slow
 def test_tombstones_are_dropped_once_they_are_old(live: Keyed) -> None:
     """delete.retention.ms, by the tombstones' own time, when the last contained record is appended."""
     live.cluster.topics.alter_configs("t", {"delete.retention.ms": "1000"})
@@ -132,6 +135,7 @@ def test_topics_that_cannot_have_snapshots(
 # ------------------------------------------------------------------------------------------- when
 
 
+@pytest.mark.slow
 def test_both_conditions_must_hold(live: Keyed) -> None:
     """KIP-630, "When to Snapshot": enough bytes, and enough of the snapshot's records changed; new ones do not
     count."""
@@ -153,6 +157,7 @@ def test_both_conditions_must_hold(live: Keyed) -> None:
     assert rows_of(live.cluster.snapshot("t"), "outcome", "snapshot") == [("made", "10-1")]
 
 
+@pytest.mark.slow
 def test_an_old_snapshot_is_followed_by_the_next_whatever_its_size(live: Keyed) -> None:
     """KIP-876: metadata.log.max.snapshot.interval.ms, an hour; 0 never."""
     live.put([("a", "1")])
@@ -227,6 +232,7 @@ def test_loading_is_measured_by_the_driver_that_loads(live: Keyed) -> None:
     assert [(row["topic"], row["count"]) for row in loads] == [("__consumer_offsets", 1)]
 
 
+@pytest.mark.slow
 def test_names_of_snapshots_are_no_strangers_to_the_other_jobs(live: Keyed) -> None:
     """verify, retain and describe know them."""
     live.put([("a", "1")])

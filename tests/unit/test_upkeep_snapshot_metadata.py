@@ -32,6 +32,7 @@ def checkpoints_of_voters(live: LiveCluster) -> dict[str, bytes]:
     return {name: data for name, data in live.on_brokers().items() if METADATA in name and ".checkpoint" in name}
 
 
+@pytest.mark.slow
 def test_the_metadata_log_is_one_of_all(live: Keyed) -> None:
     """The job is keyed by partition over all that have snapshots; the metadata log comes last, when it holds what
     the others have committed."""
@@ -128,6 +129,7 @@ def test_two_runs_on_the_metadata_log_at_once_do_no_harm(tmp_path: Path, nth: in
     assert len(names) <= 2, "the latest, and the one before it"
 
 
+@pytest.mark.slow
 def test_the_metrics_of_the_metadata_log(live: Keyed) -> None:
     """KIP-630, "Metrics": kafka.controller:type=KafkaController: these four were made for this log."""
 

@@ -20,6 +20,8 @@ from tests.unit.cluster_harness import codes, rows_of
 from tests.unit.faulty_store import CHANGES, Faults
 from tests.unit.snapshot_harness import Keyed, checkpoint, keyed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def live(tmp_path: Path) -> Keyed:

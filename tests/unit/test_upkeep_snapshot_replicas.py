@@ -92,6 +92,7 @@ def test_a_follower_that_parted_ways_below_the_log_start_takes_the_snapshot(tmp_
     assert live.state(ahead) == {"a": "1", "b": "2", "c": "2", "d": "3"}
 
 
+@pytest.mark.slow
 def test_the_snapshot_is_in_place_before_the_log_starts_at_its_end(tmp_path: Path) -> None:
     """Whatever stops a follower on the way: the local start never stands without its snapshot."""
     faults = Faults()
@@ -130,6 +131,7 @@ def test_the_snapshot_is_in_place_before_the_log_starts_at_its_end(tmp_path: Pat
     assert live.replica(lost).list().chunks == ()
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_is_passed_over_and_not_spread(live: Keyed) -> None:
     """The previous one and the log after it are used, and the report says so."""
     live.put([("a", "1")])
@@ -151,6 +153,7 @@ def test_a_damaged_snapshot_is_passed_over_and_not_spread(live: Keyed) -> None:
     assert live.held(lacking) == live.held(leader)
 
 
+@pytest.mark.slow
 def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live: Keyed) -> None:
     """What the snapshot stands for is nowhere in the log any more: without it, the next one would lose it."""
     live.put([("a", "1"), ("b", "1")])
@@ -169,6 +172,7 @@ def test_a_leader_whose_snapshot_is_damaged_gets_a_whole_copy_of_a_follower(live
     assert live.held(live.leader()) == {"a": "1", "b": "1", "c": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heirs", [(4,), (1,)])
 def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged(
     tmp_path: Path, heirs: tuple[int, ...]
@@ -182,6 +186,7 @@ def test_who_stays_or_comes_has_the_snapshot_whole_though_the_leaders_is_damaged
     assert live.state(heirs[0]) == {"a": "1", "b": "1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heirs", [(4,), (1,)])
 def test_nobody_goes_where_no_snapshot_is_whole_that_stands_for_what_left_the_log(
     tmp_path: Path, heirs: tuple[int, ...]
@@ -313,6 +318,7 @@ def test_no_replica_is_waited_for_for_ever(tmp_path: Path) -> None:
     )  # KIP-630: the minimum of the leader's start and the largest local snapshot
 
 
+@pytest.mark.slow
 def test_snapshots_below_the_log_start_go_after_the_delay_and_the_latest_never(live: Keyed) -> None:
     """KIP-630, "When to Delete Snapshots"; file.delete.delay.ms for the sake of running readers."""
     live.put([("a", "1")])
@@ -329,6 +335,7 @@ def test_snapshots_below_the_log_start_go_after_the_delay_and_the_latest_never(l
     assert {tuple(live.ids(broker)) for broker in (1, 2, 3)} == {("2-1",)}
 
 
+@pytest.mark.slow
 def test_what_a_snapshot_stands_for_stays_where_it_goes_bad_while_the_delay_passes(live: Keyed) -> None:
     live.put([("a", "1")])
     live.take()
@@ -357,6 +364,7 @@ def test_a_log_stays_where_the_snapshot_that_would_stand_for_it_is_damaged_and_r
     assert {broker: live.log(broker).local_start for broker in (1, 2, 3)} == {1: 1, 2: 1, 3: 1} | {victim: 0}
 
 
+@pytest.mark.slow
 def test_nothing_is_deleted_before_its_successor_is_verified(live: Keyed) -> None:
     """A replica whose later snapshot is damaged keeps the earlier one."""
     live.put([("a", "1")])

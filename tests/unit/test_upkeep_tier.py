@@ -59,6 +59,7 @@ def together(*actions: Callable[[], Report]) -> list[Report]:
 # --------------------------------------------------------------------------------------- tier
 
 
+@pytest.mark.slow
 def test_the_remote_table_holds_each_offset_once_however_often_tier_runs(live: LiveCluster) -> None:
     """Protocol, section 4, Merge: "the remote table holds every offset once"."""
     live.tiered()
@@ -123,6 +124,7 @@ def test_a_driver_that_dies_between_upload_and_commit_leaves_files_that_the_next
     assert offsets_in(live) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: LiveCluster) -> None:
     """The crash of a driver between upload and commit, and a merge of the same run before the next one: the
     leader's merged segment has the remote file's name, and the same bytes: merges are reproducible."""
@@ -146,6 +148,7 @@ def test_what_was_uploaded_from_appends_counts_after_they_were_merged(live: Live
     assert live.read() == {0: list("abc")}
 
 
+@pytest.mark.slow
 def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) -> None:
     """A commit that loses the race drops what the winner has committed."""
     live.tiered()
@@ -159,6 +162,7 @@ def test_two_drivers_that_tier_at_once_tier_each_offset_once(live: LiveCluster) 
     live.cluster.verify().raise_for_failures()
 
 
+@pytest.mark.slow
 def test_drivers_that_tier_and_drop_while_others_read_leave_no_gap(live: LiveCluster) -> None:
     """Records wander between the tiers while a read is planned, or a tier run: neither takes that for loss."""
     live.tiered()
@@ -190,6 +194,7 @@ def test_drivers_that_tier_and_drop_while_others_read_leave_no_gap(live: LiveClu
 # ------------------------------------------------------------------------------ local retention
 
 
+@pytest.mark.slow
 def test_local_retention_drops_what_is_tiered_and_reads_go_on(live: LiveCluster) -> None:
     """KIP-405, "Log retention": local.retention.* apply to what is in the remote log."""
     live.tiered()
@@ -225,6 +230,7 @@ def test_files_stay_for_running_readers_until_the_delay_is_over(live: LiveCluste
     assert live.read() == {0: list("abc")}
 
 
+@pytest.mark.slow
 def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live: LiveCluster) -> None:
     """A retain every half minute, and a delay of a minute: files go a minute after they left the log."""
     live.tiered(file_delete_delay_ms="60000")
@@ -238,6 +244,7 @@ def test_local_starts_that_move_on_all_the_time_do_not_keep_files_for_ever(live:
     assert most <= 5
 
 
+@pytest.mark.slow
 def test_where_a_remote_object_is_missing_retain_keeps_the_local_copy_and_verify_names_it(
     live: LiveCluster,
 ) -> None:
@@ -273,6 +280,7 @@ def test_a_remote_object_that_was_cut_off_counts_as_missing(live: LiveCluster) -
 # ------------------------------------------------------------------------------ total retention
 
 
+@pytest.mark.slow
 def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_dropped(live: LiveCluster) -> None:
     """The folder is gone, or another volume is mounted there: a new table would hide what was tiered."""
     live.tiered()
@@ -294,6 +302,7 @@ def test_a_remote_that_is_not_the_one_that_it_was_is_named_and_nothing_is_droppe
     assert live.read() == {0: list("abcdef")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tiered", [False, True])
 def test_total_retention_by_size_moves_the_log_start(live: LiveCluster, tiered: bool) -> None:
     """retention.bytes counts both tiers; the log start offset is committed, and nothing below it is read. KIP-405,

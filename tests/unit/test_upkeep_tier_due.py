@@ -73,6 +73,7 @@ def test_where_leadership_moves_a_partition_is_due_at_once(live: RemoteFaults) -
     assert worked_on(live.cluster.tier(due=True)) == [("t", 1)]
 
 
+@pytest.mark.slow
 def test_a_failed_partition_is_due_at_growing_intervals_and_its_state_survives_the_driver(
     live: RemoteFaults,
 ) -> None:

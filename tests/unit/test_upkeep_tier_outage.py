@@ -62,6 +62,7 @@ def test_appends_replication_elections_and_local_reads_go_on(live: RemoteFaults)
     assert [live.log(broker).log_end for broker in (1, 2, 3)] == [2, 2, 2]
 
 
+@pytest.mark.slow
 def test_only_a_follower_that_has_to_start_in_the_remote_waits_for_it(live: RemoteFaults) -> None:
     """KIP-1023: it is told to try again; the others are served."""
     live.tiered("cold")
@@ -167,6 +168,7 @@ def test_afterwards_the_backlog_drains_from_the_earliest_on_and_starves_no_fresh
     assert report.totals["backlog_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_what_is_down_for_hours_is_asked_at_growing_intervals_never_longer_than_the_maximum(
     live: RemoteFaults,
 ) -> None:
@@ -252,6 +254,7 @@ def test_a_remote_that_takes_no_writes_is_one_failure_of_each_partition_and_lose
     assert live.read() == {0: ["a"], 1: ["b"]}
 
 
+@pytest.mark.slow
 def test_one_bad_partition_among_many_stops_no_other_and_keeps_its_state(live: RemoteFaults) -> None:
     many = 200
     live.tiered(partitions=many, copies=1)

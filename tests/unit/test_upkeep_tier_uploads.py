@@ -101,6 +101,7 @@ def test_the_others_are_committed_while_one_upload_hangs(
     assert live.remote_ends() == {0: 1, 1: 1, 2: 1}
 
 
+@pytest.mark.slow
 def test_a_hung_upload_is_given_up_after_its_deadline_and_not_tried_again_while_it_hangs(
     live: RemoteFaults,
 ) -> None:
@@ -151,6 +152,7 @@ def test_uploads_take_turns_by_segment(live: RemoteFaults) -> None:
     assert order == [(0, 0), (1, 0), (0, 1), (0, 2), (0, 3)]
 
 
+@pytest.mark.slow
 def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most LOOKAHEAD uploads are in vain, however long its backlog is."""
     monkeypatch.setattr(uploads, "WAVE", 1000)
@@ -171,6 +173,7 @@ def test_a_partition_that_fails_begins_nothing_more(live: RemoteFaults, monkeypa
     assert len(staged) == uploads.LOOKAHEAD
 
 
+@pytest.mark.slow
 def test_nothing_more_is_uploaded_once_nobody_would_commit_it(
     live: RemoteFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -149,6 +149,7 @@ def test_what_retention_has_removed_goes_after_its_delay(live: LiveCluster) -> N
     assert_tables_and_folders_agree(live)
 
 
+@pytest.mark.slow
 def test_removals_that_the_table_has_forgotten_are_found_by_listing(live: LiveCluster) -> None:
     """Delta forgets a removed file after delta.deletedFileRetentionDuration; its object may still be there."""
     filled(live, "abcdef")
@@ -199,6 +200,7 @@ class Meanwhile:
         self.faults.before = before
 
 
+@pytest.mark.slow
 def test_a_commit_that_lands_while_vacuum_deletes_finds_all_its_files(tmp_path: Path) -> None:
     """A driver has uploaded, and commits in the very moment in which another one deletes: nothing that it commits
     was old enough, or useless enough, to be deleted."""

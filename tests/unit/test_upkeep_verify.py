@@ -241,6 +241,7 @@ def test_a_copy_inside_a_replicas_folder_is_foreign_and_hides_and_deletes_nothin
     assert kept() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["flip", "remove"])
 def test_damage_of_the_remote_is_named(tmp_path: Path, damage: str) -> None:
     live = LiveCluster(tmp_path)
@@ -268,6 +269,7 @@ def assert_identical(live: LiveCluster) -> None:
     assert len({name for name, _ in by_name}) == len(by_name), "a name with two sizes"
 
 
+@pytest.mark.slow
 def test_replicas_whose_listings_agree_are_equal_in_bytes(tmp_path: Path) -> None:
     """After appends, merges, elections, a bootstrap, retention: bytes are copied and never encoded again."""
     live = LiveCluster(tmp_path)

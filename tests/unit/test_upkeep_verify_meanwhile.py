@@ -149,6 +149,7 @@ def healed(driver: Cluster) -> Report:
     return driver.heal("t")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("check", [verified, healed])
 @pytest.mark.parametrize(
     "part", [0, *(pytest.param(part, marks=pytest.mark.proof) for part in range(1, PARTS + 1))]

@@ -47,6 +47,7 @@ def test_whole_snapshots_are_no_finding(live: Keyed) -> None:
     assert rows_of(report, "topic", "findings") == [("t", 0), ("u", 0), (METADATA, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", [1, 2, 3])
 def test_a_damaged_snapshot_of_a_replica_is_named(live: Keyed, broker: int) -> None:
     """A bit flipped: found with ``deep``, which reads every byte, and told what is used instead."""
@@ -87,6 +88,7 @@ def test_a_file_that_is_nearly_a_snapshot_is_foreign(live: Keyed) -> None:
     assert ".checkpoint.old is a foreign file" in the_failure(verified(live, METADATA))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broker", [1, 2, 3])
 @pytest.mark.parametrize("how", ["flipped", "gone"])
 def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: int, how: str) -> None:
@@ -102,6 +104,7 @@ def test_heal_gives_a_replica_a_whole_copy_of_a_snapshot(live: Keyed, broker: in
     assert live.replicas().view == before
 
 
+@pytest.mark.slow
 def test_heal_names_a_snapshot_that_is_whole_nowhere(live: Keyed) -> None:
     for broker in (1, 2, 3):
         checkpoint(live, broker).flip(700)
